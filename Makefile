@@ -1,0 +1,42 @@
+# Two commands matter: `make bench` and `make test`. Each creates what it needs in .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: bench test lint benchmarks wheel clean
+
+bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
+	$(BIN)/pytest scenarios/banking
+
+test: $(VENV)/test.stamp  ## run the project's tests
+	$(BIN)/pytest tests -n 2
+
+lint: $(VENV)/test.stamp  ## what CI checks besides tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
+	$(BIN)/python -m tests.benchmarks
+
+wheel: $(VENV)/test.stamp
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/pip.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "agentbench needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	touch $@
+
+$(VENV)/bench.stamp: $(VENV)/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/bench.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[hub]" --group dev
+	touch $@

@@ -1,0 +1,87 @@
+"""Decision-only tools: a call is recorded in the rollout's own record and answered with a canned response. Nothing is global."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import fastjsonschema
+import orjson
+
+from pytest_agentbench.records import Json, ToolCall
+from pytest_agentbench.scenarios import Tool
+
+
+class Toolbox:
+    """The tools of one rollout and the calls it made."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.tools = {tool.name: tool for tool in tools}
+        self.calls: list[ToolCall] = []
+
+    @property
+    def schemas(self) -> list[Json]:
+        """The tools as a Chat Completions request carries them, with their real parameter schemas."""
+        return [_schema(tool.name, tool.description, tool.parameters) for tool in self.tools.values()]
+
+    def call(self, name: str, arguments: str, turn: int) -> str:
+        """Records a call as what it is, and returns what the model is told: a canned result, or what was wrong."""
+        recorded = self._understood(name, arguments, turn)
+        self.calls.append(recorded)
+        if recorded.problem:
+            return f"Error: {recorded.detail}"
+        return canned_response(self.tools[name])
+
+    def _understood(self, name: str, arguments: str, turn: int) -> ToolCall:
+        try:
+            parsed = orjson.loads(arguments or "{}")
+        except orjson.JSONDecodeError as error:
+            parsed = error
+        if name not in self.tools:
+            detail = f"there is no tool {name!r}; the tools are: {', '.join(self.tools)}"
+            return ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, "unknown_tool", detail)
+        if not isinstance(parsed, dict):
+            what = f"not valid JSON ({parsed})" if isinstance(parsed, Exception) else f"a JSON {type(parsed).__name__}, not an object"
+            return ToolCall(name, {}, turn, "malformed_arguments", f"the arguments of {name} are {what}", raw=arguments)
+        if fault := invalid(self.tools[name], parsed):
+            return ToolCall(name, parsed, turn, "invalid_arguments", f"the arguments of {name} do not fit its schema: {fault}")
+        return ToolCall(name, parsed, turn)
+
+
+def invalid(tool: Tool, arguments: Json) -> str | None:
+    """What is wrong with arguments by the tool's schema, or None."""
+    try:
+        _validator(orjson.dumps(tool.parameters))(arguments)
+    except fastjsonschema.JsonSchemaValueException as error:
+        return str(error.message)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _validator(schema: bytes) -> Callable[[Json], Any]:
+    compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
+    return compiled
+
+
+def _schema(name: str, description: str, parameters: Json) -> Json:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+_SAMPLES: Mapping[str, Any] = {"integer": 100, "number": 100.5, "boolean": True, "array": [], "object": {}, "null": None}
+
+
+def canned_response(tool: Tool) -> str:
+    """A response made from the tool's response schema: always the same one for the same tool."""
+    properties = tool.response_schema.get("properties") or {}
+    if not properties:
+        return f"{tool.name} is done."
+    return orjson.dumps({name: _sample(name, field) for name, field in properties.items()}).decode()
+
+
+def _sample(name: str, field: Any) -> Any:
+    field = field if isinstance(field, dict) else {}
+    enum, kind = field.get("enum"), field.get("type")
+    if isinstance(enum, list) and enum:
+        return enum[0]
+    return _SAMPLES.get(str(kind[0] if isinstance(kind, list) and kind else kind), f"sample {name}")

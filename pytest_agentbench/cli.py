@@ -1,0 +1,112 @@
+"""`agentbench ...`: sets up a project and fetches data. Benchmarks themselves are run with pytest."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
+
+#: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
+SCOPE = "asyncio_default_fixture_loop_scope"
+
+PYTEST_INI = f"""\
+[pytest]
+testpaths = scenarios
+addopts = --import-mode=importlib
+{SCOPE} = function
+"""
+
+#: A directory with one of these has a pytest configuration of its own.
+PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1."""
+    options = parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except AgentbenchError as error:
+        print(f"agentbench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="agentbench", description="Agent benchmarks as pytest suites. To run one: pytest scenarios/banking")
+    commands = top.add_subparsers(title="commands", required=True)
+
+    init = commands.add_parser("init", help="write a shipped suite, its backend and a pytest configuration into this directory")
+    init.add_argument("suite", help="name of the suite, for example banking")
+    init.set_defaults(run=run_init)
+
+    download = commands.add_parser("download", help="fetch a public data set at a pinned revision and convert it")
+    download.add_argument("dataset", choices=["agent-leaderboard"])
+    download.add_argument(
+        "--domains", nargs="+", default=["banking"], metavar="DOMAIN", help="banking healthcare insurance investment telecom"
+    )
+    download.add_argument("--revision", required=True, help="commit of the data set's repository")
+    download.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
+    download.set_defaults(run=run_download)
+
+    subset = commands.add_parser("subset", help="take a few scenarios of a data file")
+    subset.add_argument("input", type=Path)
+    subset.add_argument("output", type=Path)
+    subset.add_argument("--limit", type=int, default=3, metavar="N", help="how many (default: 3)")
+    subset.add_argument("--seed", type=int, help="a random sample instead of the first ones")
+    subset.set_defaults(run=run_subset)
+    return top
+
+
+def run_init(options: argparse.Namespace) -> None:
+    """Copies what came with the package; never overwrites a file."""
+    from pytest_agentbench.serving.spec import shipped
+
+    suites = shipped("scenarios")
+    known = sorted(file.parent.name for file in suites.glob("*/suite.yaml"))
+    if options.suite not in known:
+        raise ConfigError(unknown_name("shipped suite", options.suite, known))
+    copies = [
+        (file, Path("scenarios", options.suite, file.relative_to(suites / options.suite))) for file in _data_files(suites / options.suite)
+    ]
+    copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
+    if there := [str(target) for _, target in copies if target.exists()]:
+        raise ConfigError(
+            f"not overwriting {there[0]}{f' and {len(there) - 1} more' if there[1:] else ''}; remove it or use an empty directory"
+        )
+    for source, target in copies:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        print(f"wrote {target}")
+    if own := next((file for file in map(Path, PYTEST_FILES) if file.exists()), None):
+        print(f"left {own} alone; the suite needs nothing in it")
+        if SCOPE not in own.read_text(encoding="utf-8"):
+            print(f"pytest-asyncio warns until it says: {SCOPE} = function")
+    else:
+        Path("pytest.ini").write_text(PYTEST_INI)
+        print("wrote pytest.ini")
+    print(f"now run: pytest scenarios/{options.suite}")
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+
+
+def run_download(options: argparse.Namespace) -> None:
+    from pytest_agentbench.datasets.hub import download
+
+    download(options.domains, options.revision, options.output)
+
+
+def run_subset(options: argparse.Namespace) -> None:
+    from pytest_agentbench.datasets.subset import subset
+
+    written = subset(options.input, options.output, options.limit, options.seed)
+    print(f"wrote {written} scenarios to {options.output}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The end of a session: the journal becomes a Run, and limits on means are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.discovery import Found
+from pytest_agentbench.journal import read_journal
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.run import MEASURED, SCHEMA, Limit, Performance, SuiteTally, build_suite, environment
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+
+if TYPE_CHECKING:
+    from pytest_agentbench.controller import Controller
+
+
+def conclude(controller: Controller) -> Json:
+    """run.json of a session that is over, without its exit status."""
+    ledger, services, settings = controller.ledger, controller.services, controller.settings
+    assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
+    tallies, performance = read(controller.directory, controller.found)
+    suites: Json = {}
+    limits: list[Limit] = []
+    for found, variant, group in groups(controller.found):
+        if found.suite and group in ledger.selected:
+            suites[group] = build_suite(found.suite, variant, tallies[group], found.thresholds)
+            limits += judge(found, group, suites[group], settings.thresholds)
+    facts = environment(controller.config.rootpath)
+    controller.config.hook.pytest_agentbench_update_environment(environment=facts)
+    return {
+        "schema": SCHEMA,
+        "id": controller.directory.name,
+        "started_at": controller.started_at.isoformat(timespec="seconds"),
+        "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": ["pytest", *map(str, controller.config.invocation_params.args)],
+        "settings": {
+            **asdict(settings),
+            "changes": dict(settings.changes),
+            "reports": settings.reports.name,
+            "concurrency": controller.concurrency,
+        },
+        "environment": facts,
+        "backend": {
+            "name": controller.backend.name,
+            "note": controller.backend.note,
+            **controller.backend.description,
+            "served_model": services.endpoint and services.endpoint.model,
+            "failure": services.failure,
+        },
+        "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
+        "suites": suites,
+        "performance": performance.summary(),
+        "processes": services.costs,
+        "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
+        "verdict": "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS",
+    }
+
+
+def read(directory: Path, found: Sequence[Found]) -> tuple[dict[str, SuiteTally], Performance]:
+    """One pass over the journal, one rollout in memory at a time; a tally for each suite under each variant."""
+    main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
+    tallies = {group: SuiteTally() for group in main_scores}
+    performance = Performance()
+    for rollout in read_journal(directory):
+        if rollout.kind == "scenario":
+            tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
+            performance.add(rollout)
+    return tallies, performance
+
+
+def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
+    """(suite, variant, the name of both) of everything that may have run."""
+    for each in found:
+        for variant in each.variants:
+            yield each, variant, RolloutKey(each.name, "", variant).group
+
+
+def judge(found: Found, group: str, summary: Json, from_command_line: Mapping[str, float]) -> list[Limit]:
+    """Limits on the means of a suite under one variant; with nothing measured, one that fails, whatever was asked."""
+    assert found.suite is not None
+    measured = sum(summary["rollouts"][status] for status in MEASURED)
+    if not measured and found.thresholds:
+        return [Limit(group, "measured rollouts", 1, 0, True, "no rollout was measured, so no threshold is known to hold")]
+    wanted = len(found.suite.scenarios) * found.trials
+    limits = []
+    for name, limit in found.thresholds.items():
+        if name.endswith(".mean"):
+            score = name.removesuffix(".mean")
+            mean = summary["scores"][score]["mean"]
+            whole = measured >= wanted or name in from_command_line
+            part = f"not judged: {measured} of {wanted} rollouts were measured; --agentbench-threshold {name}=... judges any part"
+            note = "" if whole else part
+            limits.append(Limit(group, name, limit, mean and mean["value"], whole, note, score in LOWER_IS_BETTER))
+    return limits

@@ -1,0 +1,96 @@
+"""YAML files become checked models; every fault becomes one sentence with the file, the key and what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pytest_agentbench.errors import ConfigError
+
+
+class Spec(BaseModel):
+    """Base of all models of YAML files: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; raises ConfigError with the line of a fault."""
+    data = parse_yaml(read_text(file), str(file))
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: is {type(data).__name__ if data is not None else 'empty'}, should be a mapping of keys")
+    return data
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value that a YAML text holds; raises ConfigError with `where` and the line of a fault."""
+    import yaml
+
+    try:
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both loaders are safe ones
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{where}:{line}: not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-45 looks like a date and is none
+        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def read_text(file: Path) -> str:
+    """The text of a UTF-8 file; raises ConfigError when it is missing, unreadable or not UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8: byte {error.start} is {error.object[error.start]:#04x}; save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+
+
+def override(data: dict[str, Any], changes: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """A copy of `data` with values at dotted paths replaced; raises ConfigError when a path leads through something else."""
+    for path, value in changes:
+        data = _replaced(data, path.split("."), value, f"{where}: --agentbench-set {path}")
+    return data
+
+
+def _replaced(data: Any, path: list[str], value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: {path[0]!r} cannot be set inside {data!r}")
+    name, *rest = path
+    return {**data, name: _replaced(data.get(name) or {}, rest, value, where) if rest else value}
+
+
+def validate(model: type[Model], data: Any, where: str) -> Model:
+    """`data` as a `model`; raises ConfigError that names the file, the key and, for an unknown key, the known ones."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)  # a misspelt key explains more than the one that is missing because of it
+        first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+        path = [str(part) for part in first["loc"]]
+        key = ".".join(path)
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(_model_at(model, path[:-1]).model_fields)
+            raise ConfigError(f"{where}: unknown key {key!r}; known keys: {known}") from error
+        if first["type"] == "missing":
+            raise ConfigError(f"{where}: the key {key!r} is missing") from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{message[0].lower()}{message[1:]}, not {first['input']!r}") from error
+
+
+def _model_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """The model that a path of keys leads to; names of a mapping's entries are passed over."""
+    for name in path:
+        if name not in model.model_fields:
+            continue
+        annotation = model.model_fields[name].annotation
+        inner = [
+            each for each in (annotation, *getattr(annotation, "__args__", ())) if isinstance(each, type) and issubclass(each, BaseModel)
+        ]
+        model = inner[0] if inner else model
+    return model

@@ -1,0 +1,247 @@
+"""The controller's role: it owns the backend, the tap, the pool, the journal, the limits, the reports and the exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_agentbench.discovery import Found, find, merged_thresholds, suite_folders
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
+
+if TYPE_CHECKING:
+    from pytest_agentbench.ledger import Ledger
+    from pytest_agentbench.services import Services
+    from pytest_agentbench.serving.backend import Backend
+
+#: Options with which pytest only looks at tests: nothing boots.
+LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
+
+RERUNS_READ = (
+    "--reruns: a test that is run again reads the same rollout, so its score cannot change; "
+    "--agentbench-trials runs each scenario several times, --agentbench-retries tries an infra_error again"
+)
+
+
+class Controller:
+    """A pytest plugin: one per session, in the process that the user started."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
+        self.config, self.settings, self.workers = config, settings, workers
+        self.concurrency = settings.concurrency or len(workers) or DEFAULT_CONCURRENCY
+        self.found: list[Found] = []
+        self.backend: Backend | None = None
+        self.services: Services | None = None
+        self.ledger: Ledger | None = None
+        self.directory: Path | None = None
+        self.run: Json | None = None  # run.json, once it is written
+        self.failed_tests = 0
+        self.started_at = datetime.now().astimezone()
+        self._old_sigterm: Any = None
+
+    # -------------------------------------------------------------------------------------------------- start
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        self.find_suites()
+        if not self.found:
+            return
+        refuse_distant(self.workers)
+        if reruns_asked_for(self.config):
+            advise(self.config, RERUNS_READ)
+        self._choose_backend()
+        if any(found.suite for found in self.found) and not any(getattr(self.config.option, name, False) for name in LOOKING):
+            self._boot()
+
+    def find_suites(self) -> None:
+        """Loads the suites that the command line leads to, and registers their markers."""
+        settings = self.settings
+        folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
+        self.found = [find(folder, settings.suite_changes, settings.variants, settings.trials) for folder in folders]
+        refuse_twins(self.found)
+        for found in self.found:
+            self.config.addinivalue_line("markers", f"{found.name}: tests of the agentbench suite in {found.folder.name}/")
+
+    def _choose_backend(self) -> None:
+        settings = self.settings
+        try:
+            self.backend = self.config.hook.pytest_agentbench_make_backend(config=self.config, name=settings.backend)
+            limits = self.backend.thresholds
+            self.found = [
+                dataclasses.replace(each, thresholds=merged_thresholds(each, limits, settings.thresholds)) if each.suite else each
+                for each in self.found
+            ]
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_agentbench_make_backend(self, name: str) -> Backend:
+        """The built-in implementation: a backend.yaml or a URL."""
+        from pytest_agentbench.engine import POLICIES
+        from pytest_agentbench.serving.backend import make_backend
+        from pytest_agentbench.serving.spec import EmbeddedSpec, load_backend
+
+        spec = load_backend(name, self.config.rootpath, self.settings.backend_changes)
+        if isinstance(spec, EmbeddedSpec) and spec.policy not in POLICIES:
+            raise ConfigError(f"backend {spec.name!r}: {unknown_name('policy', spec.policy, POLICIES)}")
+        return make_backend(spec)
+
+    def _boot(self) -> None:
+        from pytest_agentbench.directory import new_directory
+        from pytest_agentbench.ledger import Ledger
+        from pytest_agentbench.redact import Redactor
+        from pytest_agentbench.services import Services
+
+        assert self.backend is not None
+        try:
+            self.directory = new_directory(self.settings.reports, self.started_at)
+        except OSError as error:
+            why = f"reports cannot be written to {self.settings.reports}: {error.strerror}; see --agentbench-reports"
+            raise pytest.UsageError(why) from error
+        self._catch_sigterm()
+        self._redactor = Redactor()
+        self.ledger = Ledger(self.directory, self._redacted, self._tell_hooks)
+        self.services = Services(self.backend, self.directory, self._pool_config(), self.ledger)
+
+    def _pool_config(self) -> Json:
+        from pytest_agentbench.ledger import known_durations
+
+        return {
+            "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
+            "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
+            "time_limit": self.settings.time_limit,
+            "scheduling": {
+                "concurrency": self.concurrency,
+                "retries": self.settings.retries,
+                "keep_order": bool(self.config.getoption("maxfail", 0)),
+                "durations": known_durations(self.settings.reports, self.settings.backend),
+            },
+        }
+
+    @property
+    def worker_input(self) -> Json:
+        """What a test process has to know."""
+        return {
+            "suites": {str(found.folder): found.for_worker(self.settings.limit) for found in self.found},
+            "port": self.services.port if self.services else None,
+            "token": self.services.token if self.services else "",
+            "inline": self.settings.inline,
+        }
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Called by xdist for each worker that it is about to start."""
+        node.workerinput["agentbench"] = json.dumps(self.worker_input)
+
+    # -------------------------------------------------------------------------------------------------- while it runs
+
+    def _redacted(self, text: str) -> str:
+        redacted = self._redactor(text)
+        hooked: str | None = self.config.hook.pytest_agentbench_redact(text=redacted)
+        return redacted if hooked is None else hooked
+
+    def _tell_hooks(self, line: bytes) -> None:
+        if self.config.hook.pytest_agentbench_rollout_finished.get_hookimpls():
+            self.config.hook.pytest_agentbench_rollout_finished(rollout=Rollout.from_json(line))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
+        maxfail = self.config.getoption("maxfail", 0)
+        if report.failed and maxfail and self.services:
+            self.failed_tests += 1
+            if self.failed_tests == maxfail:
+                self.services.cancel(f"the session stops after {maxfail} failed test{'s' * (maxfail > 1)}")
+
+    def _catch_sigterm(self) -> None:
+        """SIGTERM ends a session as Ctrl-C does, so that everything is torn down."""
+
+        def interrupt(_number: int, _frame: FrameType | None) -> None:
+            raise KeyboardInterrupt("SIGTERM")
+
+        if threading.current_thread() is threading.main_thread():
+            self._old_sigterm = signal.signal(signal.SIGTERM, interrupt)
+
+    # -------------------------------------------------------------------------------------------------- the end
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.services is None:
+            return
+        self.services.finish()
+        if self._old_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._old_sigterm)
+        self._conclude(session)
+
+    def _conclude(self, session: pytest.Session) -> None:
+        """Reports, and the exit status where a limit does not hold."""
+        from pytest_agentbench.conclusion import conclude
+        from pytest_agentbench.directory import discard, point_latest
+        from pytest_agentbench.ledger import remember_durations
+        from pytest_agentbench.reports import REPORTS, load_report
+        from pytest_agentbench.run import write_run
+
+        assert self.ledger is not None
+        assert self.directory is not None
+        assert self.services is not None
+        self.ledger.journal.close()
+        if not (self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure):
+            discard(self.directory)
+            return
+        run: Json = json.loads(self._redacted(json.dumps(conclude(self))))  # the command and the end of a log may hold secrets
+        self.run = run
+        if self.run["verdict"] == "FAIL" and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self.run["exit_status"] = int(session.exitstatus)
+        write_run(self.run, self.directory)
+        for name in REPORTS:
+            load_report(name)(self.run, self.directory)
+        self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
+        remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
+        point_latest(self.directory)
+
+    def pytest_report_header(self) -> str | None:
+        if self.backend is None:
+            return None
+        suites = ", ".join(f"{each.name} ({len(each.suite.scenarios)} scenarios)" for each in self.found if each.suite)
+        note = f" - {self.backend.note}" if self.backend.note else ""
+        lines = [f"agentbench: backend {self.backend.name}{note}", f"agentbench: suites {suites or 'none that can be loaded'}"]
+        if self.directory:
+            lines.append(f"agentbench: {self.concurrency} rollouts in flight, run directory {self._shown(self.directory)}")
+        return "\n".join(lines)
+
+    def _shown(self, path: Path) -> str:
+        """A path as the user can open it from where pytest was started."""
+        return os.path.relpath(path, self.config.invocation_params.dir) if path.is_relative_to(self.config.rootpath) else str(path)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.run is not None and self.directory is not None:
+            from pytest_agentbench.reports.terminal import write_section
+
+            write_section(terminalreporter, self.run, self.directory, self._shown(self.directory))
+
+
+def refuse_distant(workers: Sequence[str]) -> None:
+    """The pool listens on loopback, so that whoever asks it for rollouts has to be on this machine."""
+    for spec in workers:
+        if not spec.startswith("popen") or "via=" in spec:
+            raise pytest.UsageError(f"agentbench needs workers on this machine, not {spec}; use -n or --tx popen")
+
+
+def refuse_twins(found: list[Found]) -> None:
+    """A suite's name is its marker and part of every rollout's key, so no two may share it."""
+    folders: dict[str, Path] = {}
+    for each in found:
+        if each.suite and (twin := folders.setdefault(each.name, each.folder)) != each.folder:
+            raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")

@@ -1,0 +1,39 @@
+"""Run directories: one per session under reports/, and `latest`, a link to the newest."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+LATEST = "latest"
+
+
+def new_directory(reports: Path, now: datetime) -> Path:
+    """A fresh directory named after the time; a second run within the same second gets a number."""
+    reports.mkdir(parents=True, exist_ok=True)
+    ignore = reports / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n!baselines/\n!baselines/**\n")
+    name = now.strftime("%Y%m%d-%H%M%S")
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        directory = reports / f"{name}{suffix}"
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            continue
+        return directory
+    raise FileExistsError(f"{reports}/{name} and 998 more of this second exist already")
+
+
+def point_latest(directory: Path) -> None:
+    """Makes reports/latest lead to this run."""
+    link = directory.parent / LATEST
+    draft = directory.parent / f".{LATEST}-{directory.name}"
+    draft.symlink_to(directory.name)
+    draft.replace(link)
+
+
+def discard(directory: Path) -> None:
+    """Removes the directory of a session that ran no rollout."""
+    shutil.rmtree(directory)

@@ -1,0 +1,114 @@
+"""Finds the suites that the paths on the command line lead to, and loads them without letting one spoil another."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Json
+from pytest_agentbench.scenarios import SUITE_FILE, Suite
+
+
+@dataclass(frozen=True)
+class Found:
+    """A suite, or why there is none, and what a test process has to know of it."""
+
+    folder: Path
+    suite: Suite | None
+    thresholds: dict[str, float]
+    variants: tuple[str, ...]
+    trials: int
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """The suite's name, or its folder's when it could not be loaded."""
+        return self.suite.name if self.suite else self.folder.name
+
+    def for_worker(self, limit: int | None) -> Json:
+        """What tests are made of: names and numbers, no data."""
+        if self.suite is None:
+            return {"name": self.name, "error": self.error}
+        ids = [scenario.id for scenario in self.suite.scenarios[:limit]]
+        return {
+            "name": self.name,
+            "error": "",
+            "description": self.suite.description,
+            "ids": ids,
+            "variants": [*self.variants],
+            "trials": self.trials,
+            "thresholds": self.thresholds,
+            "scorers": [*self.suite.score_names],
+            "label_source": self.suite.dataset.label_source,
+        }
+
+
+def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
+    """Folders with a suite.yaml in, under or above the given pytest arguments; `skipped` are patterns of folder names."""
+    folders: dict[Path, None] = {}
+    for arg in args:
+        path = Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
+        folders.update(dict.fromkeys(_above(path, root)))
+        folders.update(dict.fromkeys(_below(path, skipped)))
+    return [*folders]
+
+
+def _above(path: Path, root: Path) -> Iterator[Path]:
+    inside = [each for each in (path, *path.parents) if each == root or root in each.parents]
+    yield from (each for each in inside if (each / SUITE_FILE).is_file())
+
+
+def _below(path: Path, skipped: Sequence[str]) -> Iterator[Path]:
+    if not path.is_dir():
+        return
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if not _is_skipped(Path(folder, name), skipped))
+        if SUITE_FILE in files:
+            yield Path(folder)
+
+
+def _is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) or (folder / "pyvenv.cfg").is_file()
+
+
+def find(folder: Path, changes: Sequence[tuple[str, Any]], variants: Sequence[str], trials: int | None) -> Found:
+    """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests."""
+    from pytest_agentbench.rollouts import preflight
+    from pytest_agentbench.scenarios import load_suite
+
+    try:
+        suite = load_suite(folder / SUITE_FILE, changes)
+        chosen = choose_variants(suite, variants)
+        preflight(suite, chosen)
+    except ConfigError as error:
+        return Found(folder, None, {}, (), 1, str(error))
+    return Found(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
+
+
+def choose_variants(suite: Suite, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The variants to run; raises ConfigError for one that the suite does not have."""
+    known = ("default", *suite.variants)
+    if tuple(wanted) == ("all",):
+        return known
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {name!r}; known: {', '.join(known)}, or `all`")
+    return tuple(wanted)
+
+
+def merged_thresholds(found: Found, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
+    """Command line over backend.yaml over suite.yaml; raises ConfigError for a score that the suite does not measure."""
+    assert found.suite is not None
+    merged = {**found.thresholds, **backend.get(found.suite.name, {}), **chosen}
+    for name in merged:
+        if name.removesuffix(".mean") not in found.suite.score_names:
+            raise ConfigError(
+                f"threshold {name!r}: suite {found.suite.name!r} does not measure it; "
+                f"it measures: {', '.join(found.suite.score_names)} (and <score>.mean)"
+            )
+    return merged

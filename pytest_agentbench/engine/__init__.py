@@ -1,0 +1,11 @@
+"""The embedded engine: an OpenAI-compatible server in a process of its own, `python -m pytest_agentbench.engine`.
+
+A policy decides what it answers; the import paths below keep this module free of heavy imports.
+"""
+
+from __future__ import annotations
+
+POLICIES = {
+    "lexical": "pytest_agentbench.engine.lexical:Lexical",
+    "script": "pytest_agentbench.engine.script:Script",
+}

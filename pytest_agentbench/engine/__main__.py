@@ -1,0 +1,60 @@
+"""Starts the engine: settings on stdin, the port on stdout, then it serves until stdin ends or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+
+from aiohttp import web
+
+from pytest_agentbench.child import end_with_stdin, read_config, serving
+from pytest_agentbench.engine.config import WHERE, EngineConfig, parse_config
+from pytest_agentbench.engine.server import Engine
+from pytest_agentbench.errors import ConfigError
+
+BACKLOG = 1024  # connections that may come at once
+SHUTDOWN = 0.1  # seconds for requests in flight
+
+
+def main() -> int:
+    try:
+        config = parse_config(read_config())
+        asyncio.run(_serve(config, Engine(config)))
+    except json.JSONDecodeError as error:
+        return _refused(f"{WHERE}: stdin should begin with a line of JSON: {error}")
+    except ConfigError as error:
+        return _refused(str(error))
+    return 0
+
+
+def _refused(sentence: str) -> int:
+    sys.stderr.write(f"{sentence}\n")
+    return 2
+
+
+async def _serve(config: EngineConfig, engine: Engine) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    end_with_stdin(loop, stopped)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    runner = web.AppRunner(engine.application(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN)
+    await runner.setup()
+    try:
+        await _listen(runner, config)
+        serving(port=runner.addresses[0][1])
+        await stopped.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, config: EngineConfig) -> None:
+    try:
+        await web.TCPSite(runner, config.host, config.port, backlog=BACKLOG).start()
+    except OSError as error:
+        raise ConfigError(f"{WHERE}: cannot listen on port {config.port} of {config.host}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

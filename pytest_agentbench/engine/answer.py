@@ -1,0 +1,160 @@
+"""A reply as the protocol's bytes: the same tokens make the streamed and the whole answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import orjson
+
+from pytest_agentbench.engine.chat import forced_tool, stop_texts, token_limit
+from pytest_agentbench.engine.pace import Event
+from pytest_agentbench.engine.protocol import Call, Reply
+from pytest_agentbench.engine.tokens import tokenise
+from pytest_agentbench.records import Json
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Piece(NamedTuple):
+    """One token of an answer, or several of the same kind."""
+
+    text: str
+    call: int | None = None  # index of the tool call it belongs to; None for text
+    is_name: bool = False  # opens that call: the text is the function's name
+    tokens: int = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back for one request."""
+
+    pieces: list[Piece]  # one per token
+    finish_reason: str
+    call_ids: str  # start of the ids of its tool calls
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+
+    @property
+    def usage(self) -> Json:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": len(self.pieces),
+            "total_tokens": self.prompt_tokens + len(self.pieces),
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int, cached_tokens: int) -> Answer:
+    """The answer to `request` that says what `reply` says, within the limits that the request sets."""
+    text, stopped = _until_stop(reply.text, stop_texts(request))
+    pieces = [Piece(token) for token in tokenise(text)]
+    if not stopped:
+        pieces += [piece for index, call in enumerate(reply.tool_calls) for piece in _call_pieces(index, call)]
+    limit = token_limit(request)
+    if limit is not None and len(pieces) > limit:
+        pieces, finish_reason = pieces[:limit], "length"
+    else:
+        finish_reason = reply.finish_reason or _finish_reason(request, pieces)
+    return Answer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens, cached_tokens)
+
+
+def whole_body(answer: Answer) -> bytes:
+    """The answer as one JSON object, for a request that does not stream."""
+    choice = {"index": 0, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish_reason}
+    return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": answer.usage})
+
+
+def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, *, include_usage: bool) -> list[Event]:
+    """The answer as server-sent events; `due` holds one time per token, and a chunk is due with its last one."""
+    envelope = _envelope(answer, "chat.completion.chunk")
+    if include_usage:
+        envelope["usage"] = None
+    has_text = any(piece.call is None for piece in answer.pieces)
+    events = [_chunk_event(envelope, {"role": "assistant", "content": "" if has_text else None}, due[0])]
+    sent = 0
+    for piece in _chunks(answer.pieces, tokens_per_chunk):
+        sent += piece.tokens
+        events.append(_chunk_event(envelope, _delta(piece, answer), due[sent - 1], piece.tokens))
+    events.append(_chunk_event(envelope, {}, due[-1], finish_reason=answer.finish_reason))
+    if include_usage:
+        events.append(Event(_sse({**envelope, "choices": [], "usage": answer.usage}), due[-1]))
+    return [*events, Event(DONE, due[-1])]
+
+
+def _until_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop sequence, and whether there was one."""
+    ends = [text.index(stop) for stop in stops if stop and stop in text]
+    return (text[: min(ends)], True) if ends else (text, False)
+
+
+def _call_pieces(index: int, call: Call) -> list[Piece]:
+    arguments = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()
+    return [Piece(call.name, index, is_name=True), *(Piece(token, index) for token in tokenise(arguments))]
+
+
+def _finish_reason(request: Mapping[str, Any], pieces: Sequence[Piece]) -> str:
+    """As OpenAI has it: a call that the request forced by name ends with `stop`."""
+    called = any(piece.call is not None for piece in pieces)
+    return "tool_calls" if called and forced_tool(request) is None else "stop"
+
+
+def _call_ids(request: Mapping[str, Any]) -> str:
+    """From the messages, so that every turn has ids of its own and a repeated request gets the same ones."""
+    return f"call_{blake2b(orjson.dumps(request['messages']), digest_size=9).hexdigest()}"
+
+
+def _envelope(answer: Answer, kind: str) -> Json:
+    return {"id": f"chatcmpl-{uuid4().hex}", "object": kind, "created": int(time.time()), "model": answer.model}
+
+
+def _message(answer: Answer) -> Json:
+    texts = {call: list(pieces) for call, pieces in groupby(answer.pieces, key=lambda piece: piece.call)}
+    content = "".join(piece.text for piece in texts.pop(None, ()))
+    message: Json = {"role": "assistant", "content": content or None, "refusal": None}
+    if texts:
+        message["tool_calls"] = [_whole_call(answer, index, pieces) for index, pieces in enumerate(texts.values())]
+    return message
+
+
+def _whole_call(answer: Answer, index: int, pieces: Sequence[Piece]) -> Json:
+    name, *arguments = (piece.text for piece in pieces)
+    return {"id": f"{answer.call_ids}{index}", "type": "function", "function": {"name": name, "arguments": "".join(arguments)}}
+
+
+def _chunks(pieces: Sequence[Piece], size: int) -> list[Piece]:
+    """Neighbours of the same kind joined, up to `size` tokens in one; a call's name stays alone."""
+    if size == 1:
+        return list(pieces)
+    chunks: list[Piece] = []
+    for piece in pieces:
+        last = chunks[-1] if chunks else None
+        if last and last.call == piece.call and last.tokens < size and not last.is_name and not piece.is_name:
+            chunks[-1] = Piece(last.text + piece.text, piece.call, tokens=last.tokens + 1)
+        else:
+            chunks.append(piece)
+    return chunks
+
+
+def _delta(piece: Piece, answer: Answer) -> Json:
+    if piece.call is None:
+        return {"content": piece.text}
+    if not piece.is_name:
+        return {"tool_calls": [{"index": piece.call, "function": {"arguments": piece.text}}]}
+    opening = {"index": piece.call, "id": f"{answer.call_ids}{piece.call}", "type": "function"}
+    return {"tool_calls": [{**opening, "function": {"name": piece.text, "arguments": ""}}]}
+
+
+def _chunk_event(envelope: Json, delta: Json, due: float, tokens: int = 0, finish_reason: str | None = None) -> Event:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return Event(_sse({**envelope, "choices": [choice]}), due, tokens)
+
+
+def _sse(data: Json) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(data)

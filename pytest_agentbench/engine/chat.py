@@ -1,0 +1,159 @@
+"""Chat Completions requests: checked once here, so that everything behind may rely on their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from pytest_agentbench.records import Json
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+TOOL_CHOICES = ("auto", "none", "required")
+
+
+class ApiError(Exception):
+    """A request that is answered with an error in OpenAI's shape."""
+
+    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    def body(self) -> bytes:
+        kind = {429: "rate_limit_error"}.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return orjson.dumps({"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}})
+
+
+def parse_chat(body: bytes, model: str) -> Json:
+    """The request in `body`; raises ApiError for one that this server, which serves `model`, cannot answer."""
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(f"The body is not valid JSON: {error}.") from None
+    _require(isinstance(request, dict), "The body must be a JSON object.", None)
+    _check_model(request, model)
+    _check_messages(request.get("messages"))
+    _check_tools(request.get("tools"))
+    _check_tool_choice(request.get("tool_choice"), tool_names(request))
+    _check_sampling(request)
+    return dict(request)
+
+
+def content_text(message: Mapping[str, Any]) -> str:
+    """The text of a message, whether its content is a text or a list of parts; other parts show as their type."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
+
+
+def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The last user message, with the user messages right before it; empty when there is none."""
+    end = exchange_start(messages)
+    start = end
+    while start and messages[start - 1]["role"] == "user":
+        start -= 1
+    return "\n".join(map(content_text, messages[start:end]))
+
+
+def exchange_start(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Index of the first message after the last one of the user's."""
+    return next((index for index in range(len(messages), 0, -1) if messages[index - 1]["role"] == "user"), 0)
+
+
+def tool_names(request: Mapping[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in request.get("tools") or ()]
+
+
+def forced_tool(request: Mapping[str, Any]) -> str | None:
+    """Name of the function that `tool_choice` names."""
+    choice = request.get("tool_choice")
+    return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
+
+
+def token_limit(request: Mapping[str, Any]) -> int | None:
+    """Most tokens the answer may have."""
+    limit = request.get("max_completion_tokens") or request.get("max_tokens")
+    return None if limit is None else int(limit)
+
+
+def stop_texts(request: Mapping[str, Any]) -> list[str]:
+    stop = request.get("stop") or []
+    return [stop] if isinstance(stop, str) else list(stop)
+
+
+def _require(holds: bool, message: str, param: str | None) -> None:
+    if not holds:
+        raise ApiError(message, param)
+
+
+def _check_model(request: Json, model: str) -> None:
+    name = request.get("model")
+    _require(isinstance(name, str), "'model' is missing or not a string.", "model")
+    if name != model:
+        raise ApiError(f"The model {name!r} does not exist; this server has {model!r}.", "model", 404, "model_not_found")
+
+
+def _check_messages(messages: Any) -> None:
+    _require(isinstance(messages, list) and len(messages) > 0, "'messages' must be a list with at least one message.", "messages")
+    for index, message in enumerate(messages):
+        param = f"messages[{index}]"
+        _require(isinstance(message, dict), f"'{param}' must be an object.", param)
+        _require(message.get("role") in ROLES, f"'{param}.role' must be one of {', '.join(ROLES)}.", f"{param}.role")
+        _require(_is_content(message.get("content")), f"'{param}.content' must be a string or a list of parts.", f"{param}.content")
+        calls = message.get("tool_calls")
+        _require(calls is None or _is_calls(calls), f"'{param}.tool_calls' must be a list of function calls.", f"{param}.tool_calls")
+
+
+def _is_content(content: Any) -> bool:
+    return content is None or isinstance(content, str) or (isinstance(content, list) and all(isinstance(part, dict) for part in content))
+
+
+def _is_calls(calls: Any) -> bool:
+    return isinstance(calls, list) and all(
+        _has_name(call) and isinstance(call["function"].get("arguments"), str) and isinstance(call.get("id"), str) for call in calls
+    )
+
+
+def _has_name(entry: Any) -> bool:
+    function = entry.get("function") if isinstance(entry, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str) and function["name"] != ""
+
+
+def _check_tools(tools: Any) -> None:
+    _require(tools is None or isinstance(tools, list), "'tools' must be a list.", "tools")
+    for index, tool in enumerate(tools or ()):
+        param = f"tools[{index}]"
+        _require(_has_name(tool) and tool.get("type") == "function", f"'{param}' must be of type function and have a name.", param)
+        parameters = tool["function"].get("parameters")
+        _require(parameters is None or isinstance(parameters, dict), f"'{param}.function.parameters' must be an object.", param)
+
+
+def _check_tool_choice(choice: Any, names: list[str]) -> None:
+    if choice is None or choice == "none":
+        return
+    _require(bool(names), "'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
+    _require(
+        choice in TOOL_CHOICES or _has_name(choice), f"'tool_choice' must be {', '.join(TOOL_CHOICES)} or name a function.", "tool_choice"
+    )
+    if not isinstance(choice, str):
+        name = choice["function"]["name"]
+        _require(name in names, f"'tool_choice' names {name!r}, which is not in 'tools'.", "tool_choice")
+
+
+def _check_sampling(request: Json) -> None:
+    for key in ("max_tokens", "max_completion_tokens"):
+        _require(_is_limit(request.get(key)), f"'{key}' must be a whole number of at least 1.", key)
+    _require(request.get("n") in (None, 1), "'n' must be 1.", "n")
+    _require(request.get("stream") in (None, True, False), "'stream' must be true or false.", "stream")
+    options = request.get("stream_options")
+    _require(options is None or isinstance(options, dict), "'stream_options' must be an object.", "stream_options")
+    _require(options is None or bool(request.get("stream")), "'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    stops = request.get("stop") or []
+    is_text = isinstance(stops, str) or (isinstance(stops, list) and all(isinstance(stop, str) for stop in stops))
+    _require(is_text, "'stop' must be a string or a list of strings.", "stop")
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)

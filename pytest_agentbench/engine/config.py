@@ -1,0 +1,39 @@
+"""The engine's settings: the line of JSON that it reads from stdin."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from pytest_agentbench.config import Spec, validate
+
+WHERE = "engine config"
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class EngineConfig(Spec):
+    """What an engine serves, where, and how fast."""
+
+    policy: str = "lexical"  # a name in POLICIES
+    model: str = Field(default="embedded-lexical", min_length=1)  # the only name that requests may ask for
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)  # 0 takes a free one
+    ttft_ms: Milliseconds = 0  # from a request's start to its first token
+    itl_ms: Milliseconds = 0  # between tokens
+    jitter: float = Field(default=0, ge=0, le=1)  # share by which each of these times may differ
+    seed: int = 0  # of the jitter
+    max_concurrency: int | None = Field(default=None, ge=1)  # requests served at a time; None for all
+    script: str | None = None  # file of the policy `script`
+    request_log: str | None = None  # JSONL file that gets the body of every chat request
+
+    @model_validator(mode="after")
+    def _script_has_a_file(self) -> EngineConfig:
+        if (self.policy == "script") != (self.script is not None):
+            raise ValueError("script must name a file when, and only when, policy is 'script'")
+        return self
+
+
+def parse_config(data: Any) -> EngineConfig:
+    """The settings in `data`; raises ConfigError with a sentence."""
+    return validate(EngineConfig, data, WHERE)

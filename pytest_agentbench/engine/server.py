@@ -1,0 +1,175 @@
+"""The HTTP side: routes, and the way of one chat request from its body to its last token."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from pytest_agentbench.engine import POLICIES
+from pytest_agentbench.engine.answer import Answer, compose, stream_events, whole_body
+from pytest_agentbench.engine.chat import ApiError, parse_chat
+from pytest_agentbench.engine.config import WHERE, EngineConfig
+from pytest_agentbench.engine.faults import spoil_stream
+from pytest_agentbench.engine.metrics import Metrics, TokenClock
+from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
+from pytest_agentbench.engine.protocol import Policy, Reply
+from pytest_agentbench.engine.sending import error_response, json_response, send_stream, send_whole
+from pytest_agentbench.engine.tokens import BLOCK, PrefixCache, Prompt, read_prompt
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.records import Json
+
+LARGEST_BODY = 1 << 26  # bytes
+EXIT_CODE = 70  # of a process that its script ends
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """A request that has its slot, and the reply it is to get."""
+
+    http: web.Request
+    request: Json
+    reply: Reply
+    arrived: float  # seconds, time.monotonic()
+    started: float  # seconds, time.monotonic(): what tokens are due from
+
+
+class Engine:
+    """One model, one policy, and the state that requests share: slots, prefix cache and metrics."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._model = config.model
+        self._policy = _load_policy(config)
+        self._pace = Pace(config.ttft_ms, config.itl_ms, config.jitter, config.seed)
+        self._slots = Slots(config.max_concurrency)
+        self._cache = PrefixCache()
+        self._held_blocks = 0  # cache blocks that running requests need
+        self._request_log = _open_log(config.request_log)
+        self._metrics = Metrics(config.model)
+        self._metrics.watch("num_requests_running", "Requests being answered.", lambda: self._slots.running)
+        self._metrics.watch("num_requests_waiting", "Requests waiting for a slot.", lambda: self._slots.waiting)
+        self._metrics.watch("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_in_openai_shape])
+        application.router.add_get("/health", self._health)
+        application.router.add_get("/metrics", self._metrics_text)
+        application.router.add_get("/v1/models", self._models)
+        application.router.add_post("/v1/chat/completions", self._chat)
+        return application
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _metrics_text(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "pytest-agentbench"}
+        return json_response(orjson.dumps({"object": "list", "data": [model]}))
+
+    async def _chat(self, http: web.Request) -> web.StreamResponse:
+        arrived = _now()
+        body = await http.read()
+        self._log(body)
+        request = parse_chat(body, self._model)
+        reply = self._policy.reply(request)
+        if reply.delivery.exit:
+            os._exit(EXIT_CODE)
+        if reply.delivery.status is not None:
+            return error_response(reply.delivery, reply.delivery.status)
+        try:
+            async with self._slots as waited:
+                # What a request waits for its slot comes on top of its own time.
+                return await self._answer(_Exchange(http, request, reply, arrived, _now() if waited else arrived))
+        except (asyncio.CancelledError, ConnectionError):  # the client is gone
+            self._metrics.finished("abort")
+            raise
+
+    async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
+        prompt = read_prompt(exchange.request)
+        answer = compose(exchange.request, exchange.reply, prompt.tokens, self._admit(prompt))
+        held = -(-(prompt.tokens + len(answer.pieces)) // BLOCK)
+        self._held_blocks += held
+        try:
+            response = await self._send(exchange, answer)
+        finally:
+            self._held_blocks -= held
+        self._metrics.finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
+        return response
+
+    async def _send(self, exchange: _Exchange, answer: Answer) -> web.StreamResponse:
+        http, request, delivery = exchange.http, exchange.request, exchange.reply.delivery
+        due = self._pace.due(max(1, len(answer.pieces)), delivery, await http.read())
+        include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        events = stream_events(answer, due, delivery.tokens_per_chunk, include_usage=include_usage)
+        clock = TokenClock(self._metrics, exchange.arrived)
+        if request.get("stream"):
+            return await send_stream(http, delivery, _timed(spoil_stream(events, delivery), exchange.started, clock))
+        return await send_whole(http, delivery, whole_body(answer), _timed(events, exchange.started, clock))
+
+    def _admit(self, prompt: Prompt) -> int:
+        """Tokens of the prompt that the cache knows."""
+        cached = self._cache.admit(prompt)
+        self._metrics.prompt_tokens.inc(prompt.tokens)
+        self._metrics.cache_queries.inc(prompt.tokens)
+        self._metrics.cache_hits.inc(cached)
+        return cached
+
+    def _cache_usage(self) -> float:
+        return min(1.0, self._held_blocks / self._cache.capacity)
+
+    def _log(self, body: bytes) -> None:
+        if self._request_log is None:
+            return
+        try:
+            line = orjson.dumps(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            line = orjson.dumps(body.decode(errors="replace"))
+        self._request_log.write(line + b"\n")
+
+
+async def _timed(events: Sequence[Event], started: float, clock: TokenClock) -> AsyncIterator[bytes]:
+    """What is to be sent, when it is due."""
+    async for batch in batches(events, started):
+        clock.tick(sum(event.tokens for event in batch))
+        yield b"".join(event.data for event in batch)
+
+
+def _load_policy(config: EngineConfig) -> Policy:
+    if config.policy not in POLICIES:
+        raise ConfigError(f"{WHERE}: {unknown_name('policy', config.policy, POLICIES)}")
+    module, _, name = POLICIES[config.policy].partition(":")
+    policy = getattr(import_module(module), name)
+    return cast("Policy", policy(Path(config.script)) if config.script else policy())
+
+
+def _open_log(path: str | None) -> BinaryIO | None:
+    try:
+        return Path(path).open("ab", buffering=0) if path else None
+    except OSError as error:
+        raise ConfigError(f"{WHERE}: request_log {path!r} cannot be written: {error.strerror}") from None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@web.middleware
+async def _errors_in_openai_shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return json_response(error.body(), error.status)
+    except web.HTTPException as error:  # of aiohttp's own: no such path, method or size
+        answer = ApiError(f"{request.method} {request.path}: {error.reason}.", status=error.status)
+        return json_response(answer.body(), error.status)

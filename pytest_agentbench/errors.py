@@ -1,0 +1,60 @@
+"""The errors of pytest-agentbench, and what each of them means for a test.
+
+AgentbenchError
+├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
+├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
+└── RolloutError       raised inside a rollout; becomes its status, never a score
+    ├── InfraError     backend, network, judge: `infra_error`, tried again
+    ├── LimitReached   turns, tokens, context or time: `limit`, still scored
+    └── AgentError     the agent's own fault: `agent_error`
+
+NoScore (an AssertionError) is what a test gets when it asks a rollout for a score that was not measured.
+"""
+
+from __future__ import annotations
+
+
+class AgentbenchError(Exception):
+    """Any error that this package raises on purpose."""
+
+
+class ConfigError(AgentbenchError):
+    """A file or an option is wrong; the message names it and says what would work."""
+
+
+class BackendError(AgentbenchError):
+    """The stack under test did not start, died or does not answer."""
+
+
+class RolloutError(AgentbenchError):
+    """Raised inside a rollout; decides its status."""
+
+    status = "agent_error"
+
+
+class InfraError(RolloutError):
+    """Not the agent's fault: backend, network or judge. The pool tries the rollout again."""
+
+    status = "infra_error"
+
+
+class LimitReached(RolloutError):
+    """The agent ran out of turns, tokens, context or time; what it did so far is scored."""
+
+    status = "limit"
+
+
+class AgentError(RolloutError):
+    """The agent's own fault."""
+
+    status = "agent_error"
+
+
+class NoScore(AssertionError):
+    """A test asked for a score that this rollout does not have."""
+
+
+def unknown_name(what: str, name: str, known: object) -> str:
+    """The sentence for a misspelt name: `no scorer 'tqs'; known: nat_compat, tsq`."""
+    listed = ", ".join(sorted(str(each) for each in known)) if hasattr(known, "__iter__") else str(known)
+    return f"no {what} {name!r}; known: {listed or 'none'}"

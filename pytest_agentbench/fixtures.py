@@ -1,0 +1,114 @@
+"""The fixtures of the plugin. None of them is autouse, none touches the network unless a test asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm import LLM
+    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.worker import Worker
+
+
+@pytest.fixture
+def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
+    """Parametrizes a test with the rollouts of its suite."""
+    if not hasattr(request, "param"):
+        sentence = "`rollout` and `scenario` have to be arguments of the test or of a fixture that it uses"
+        pytest.fail(f"{request.node.name}: {sentence}, so that the test runs once per scenario", pytrace=False)
+    key: RolloutKey = request.param
+    return key
+
+
+@pytest.fixture
+def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout:
+    """The finished rollout of this test's scenario: tool calls, answer, scores, timings (`rollout.score("tsq")`).
+
+    The test runs once per scenario of its suite. Tests that share a rollout read the same one; it ran once.
+    """
+    return _worker(request).rollout(request.node)
+
+
+@pytest.fixture
+def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenario:
+    """The scenario of this test: id, messages, tools, expected calls, metadata. The test runs once per scenario."""
+    from pytest_agentbench.scenarios import Scenario, Tool
+
+    data = json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1])
+    data["tools"] = tuple(Tool(**tool) for tool in data["tools"])
+    return Scenario(**{**data, "messages": tuple(data["messages"]), "expected": tuple(data["expected"])})
+
+
+@pytest.fixture
+def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
+    """The thresholds in force here, by score: suite.yaml, then the backend's own, then --agentbench-threshold."""
+    limits: dict[str, float] = _suite(request)["thresholds"]
+    return dict(limits)
+
+
+@pytest.fixture
+def suite(request: pytest.FixtureRequest) -> Json:
+    """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source."""
+    return dict(_suite(request))
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Endpoint:
+    """Where the stack under test answers: `backend.url` (ends in /v1) and `backend.model`. Waits until it is ready.
+
+    Calls made to this URL are not timed and not recorded; use `llm` for calls that are.
+    """
+    answer, _ = _asked(request, {"op": "backend"})
+    if answer["endpoint"] is None:
+        pytest.fail(answer["reason"], pytrace=False)
+    return Endpoint(**answer["endpoint"])
+
+
+@pytest.fixture
+def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    """A client of the stack under test for a test to call by hand: `await llm.chat(messages)`, or `llm.openai()`.
+
+    Its calls are timed and journaled as a rollout of their own, which no mean counts.
+    """
+    from pytest_agentbench.errors import InfraError
+    from pytest_agentbench.inline import adhoc
+
+    client = adhoc(_connected(request), request.node.nodeid)
+    try:
+        opened = client.__enter__()
+    except InfraError as error:
+        pytest.fail(str(error), pytrace=False)
+    yield opened
+    client.__exit__(None, None, None)
+
+
+def _worker(request: pytest.FixtureRequest) -> Worker:
+    worker: Any = request.config.pluginmanager.get_plugin("agentbench-worker")
+    return worker  # type: ignore[no-any-return]  # the plugin manager knows no types
+
+
+def _suite(request: pytest.FixtureRequest) -> Json:
+    suite = _worker(request).suite_of(request.node.path)
+    if suite is None or suite["error"]:
+        pytest.fail(suite["error"] if suite else f"there is no suite.yaml in {request.node.path.parent} or above it", pytrace=False)
+    return suite
+
+
+def _connected(request: pytest.FixtureRequest) -> Worker:
+    worker = _worker(request)
+    if worker.input.get("port") is None:
+        pytest.fail("no backend was started: there is no suite.yaml under the paths on the command line", pytrace=False)
+    return worker
+
+
+def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]:
+    answer, body = _connected(request).ask(question)
+    if answer.get("status") == "infra_error":
+        pytest.fail(answer["reason"], pytrace=False)
+    return answer, body

@@ -1,0 +1,103 @@
+"""A rollout in the test's own call stack, so that a debugger can walk through the agent. Its record takes the usual way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_agentbench import wire
+from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.rollouts import prepare, record_line, run_rollout
+
+if TYPE_CHECKING:
+    from pytest_agentbench.controller import Controller
+
+
+class Asker(Protocol):
+    """The worker's line to the pool."""
+
+    def ask(self, question: Json, body: bytes = b"") -> wire.Frame: ...
+
+
+class PooledTap:
+    """The tap, asked through the pool."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+
+    async def open(self) -> tuple[str, str, str]:
+        return self.open_now()
+
+    def open_now(self) -> tuple[str, str, str]:
+        """(id, base URL, model); raises InfraError with the reason when there is no backend."""
+        answer, _ = self._asker.ask({"op": "open"})
+        if answer["reason"]:
+            raise InfraError(answer["reason"])
+        return answer["id"], answer["base_url"], answer["model"]
+
+    async def close(self, id: str) -> list[Json]:
+        return self.close_now(id)
+
+    def close_now(self, id: str) -> list[Json]:
+        calls: list[Json] = json.loads(self._asker.ask({"op": "close", "id": id})[1] or b"[]")
+        return calls
+
+
+def run_inline(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
+    """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
+    assert controller.ledger is not None
+    try:
+        return Rollout.from_json(controller.ledger.recorded(key))
+    except KeyError:
+        return submitted(asker, _run(asker, controller, key))
+
+
+def _run(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
+    suite = next(found.suite for found in controller.found if found.suite and found.suite.name == key.suite)
+    scenario = next(each for each in suite.scenarios if each.id == key.scenario)
+    started_at, started = time.time(), time.monotonic_ns()
+    try:
+        return asyncio.run(run_rollout(key, suite, scenario, prepare(suite, key.variant), PooledTap(asker), None, budget=False))
+    except (InfraError, ConfigError) as error:
+        ended = time.monotonic_ns()
+        return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)
+
+
+def submitted(asker: Asker, rollout: Rollout) -> Rollout:
+    """The rollout as it stands in the journal, redacted."""
+    return Rollout.from_json(asker.ask({"op": "submit"}, record_line(rollout))[1])
+
+
+@contextmanager
+def adhoc(asker: Asker, name: str) -> Iterator[LLM]:
+    """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
+    tap = PooledTap(asker)
+    id, base_url, model = tap.open_now()
+    llm = LLM(base_url, model)
+    started_at, started = time.time(), time.monotonic_ns()
+    try:
+        yield llm
+    finally:
+        calls = tuple(map(LLMCall.from_dict, tap.close_now(id)))
+        record = Rollout(
+            suite="",
+            scenario=name,
+            variant="default",
+            trial=1,
+            status="ok",
+            started_at=started_at,
+            started_ns=started,
+            ended_ns=time.monotonic_ns(),
+            calls=calls,
+            turns=len(calls),
+            messages=tuple(llm.transcript),
+            settings={"model": llm.model},
+            kind="adhoc",
+        )
+        submitted(asker, record)

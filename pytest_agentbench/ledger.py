@@ -1,0 +1,77 @@
+"""What the session writes down while it runs: the journal, redacted, and the few numbers that live progress needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_agentbench.journal import Journal
+from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
+
+DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
+
+
+class Ledger:
+    """The desk that the pool reports to. `on_finished` gets each record as it was written; it is called in a thread."""
+
+    def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
+        self.journal = Journal(directory)
+        self._redact, self._on_finished = redact, on_finished
+        self.planned_keys = 0
+        self.selected: dict[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
+        self.first_plan = 0.0  # seconds, time.monotonic()
+        self.done = 0
+        self.in_journal = 0
+        self.tokens = 0
+        self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
+        self.durations: dict[str, float] = {}  # rollout -> seconds
+
+    def planned(self, keys: int, selected: dict[str, int]) -> None:
+        self.planned_keys, self.selected, self.first_plan = keys, selected, time.monotonic()
+
+    def finished(self, summary: Json, line: bytes) -> bytes:
+        """Journals a rollout; returns the line as it was written."""
+        key = RolloutKey(*summary["key"])
+        line = self._redact(line.decode()).encode()
+        self.journal.append(key, line)
+        self.in_journal += 1
+        if summary["kind"] == "scenario":
+            self._count(key, summary)
+        self._on_finished(line)
+        return line
+
+    def recorded(self, key: RolloutKey) -> bytes:
+        return self.journal.line(key)
+
+    def _count(self, key: RolloutKey, summary: Json) -> None:
+        self.done += 1
+        self.tokens += summary["tokens"]
+        for name, value in summary["scores"].items():
+            total, count = self.score_sums.get(name, (0.0, 0))
+            self.score_sums[name] = total + value, count + 1
+        if summary["status"] in EVALUABLE:
+            self.durations[str(key)] = summary["duration_s"]
+
+
+def known_durations(reports: Path, backend: str) -> dict[str, float]:
+    """Seconds that each rollout took the last time on this backend; empty when nothing is known."""
+    try:
+        known = json.loads((reports / DURATIONS).read_text())[backend]
+        return {str(name): float(seconds) for name, seconds in known.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # only a help for the order of rollouts
+
+
+def remember_durations(reports: Path, backend: str, durations: dict[str, float]) -> None:
+    """Keeps the durations of this run for the next one."""
+    try:
+        known = dict(json.loads((reports / DURATIONS).read_text()))
+    except (OSError, ValueError, TypeError):
+        known = {}
+    known[backend] = {**known_durations(reports, backend), **{name: round(seconds, 4) for name, seconds in durations.items()}}
+    draft = reports / f".{DURATIONS}.{os.getpid()}"  # a session beside this one may write its own
+    draft.write_text(json.dumps(known))
+    draft.replace(reports / DURATIONS)

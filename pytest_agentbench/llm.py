@@ -1,0 +1,127 @@
+"""The light client of built-in agents, bound to one rollout: it calls the tap, which times, streams and assembles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_agentbench.errors import InfraError, LimitReached
+from pytest_agentbench.records import Json
+
+if TYPE_CHECKING:
+    import aiohttp
+    from openai import AsyncOpenAI
+
+#: Header in which a client tells the tap when it was called; the time from there to the send is the client queue.
+CALLED = "x-agentbench-called-ns"
+
+#: Settings of an agent that are sampling parameters of every request.
+SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """A tool call as the model asked for it."""
+
+    id: str
+    name: str
+    arguments: str  # JSON text, as the model wrote it
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the model."""
+
+    message: Json  # the assistant message, ready to be appended to the conversation
+    finish_reason: str | None
+    usage: Json
+
+    @property
+    def text(self) -> str:
+        return self.message.get("content") or ""
+
+    @property
+    def tool_calls(self) -> list[RequestedCall]:
+        return [
+            RequestedCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
+            for call in self.message.get("tool_calls") or ()
+        ]
+
+
+class LLM:
+    """Calls the model on behalf of one rollout."""
+
+    def __init__(
+        self, base_url: str, model: str, sampling: Mapping[str, Any] | None = None, session: aiohttp.ClientSession | None = None
+    ) -> None:
+        self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
+        self.model = model
+        self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
+        self.transcript: list[Json] = []  # the conversation of the last call, its answer included
+        self._session = session
+
+    async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
+        """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
+
+        Raises LimitReached when the context is full, and InfraError for whatever else keeps the model from answering.
+        """
+        called = time.monotonic_ns()
+        body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
+        self.transcript = list(messages)
+        answer = await self._post(orjson.dumps(body), called)
+        try:
+            choice = answer["choices"][0]
+            message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise InfraError(f"the answer holds no message: {str(answer)[:200]}") from error
+        message.setdefault("content", "")
+        self.transcript = [*messages, message]
+        return Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
+
+    def openai(self) -> AsyncOpenAI:
+        """An openai client that speaks through the tap, without retries of its own."""
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(base_url=self.base_url, api_key="agentbench", max_retries=0)
+
+    async def _post(self, body: bytes, called: int) -> Any:
+        headers = {"content-type": "application/json", CALLED: str(called)}
+        if self._session is not None:
+            return await self._answer(self._session, body, headers)
+        import aiohttp
+
+        async with aiohttp.ClientSession() as session:  # a client used by hand leaves nothing open behind it
+            return await self._answer(session, body, headers)
+
+    async def _answer(self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]) -> Any:
+        import aiohttp  # here: a controller that only looks the agents up has no use for it
+
+        no_limit = aiohttp.ClientTimeout(total=None)  # budgets belong to the pool and the tap
+        try:
+            async with session.post(f"{self.base_url}/chat/completions", data=body, headers=headers, timeout=no_limit) as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise InfraError(f"the call did not go through: {error!r}") from error
+        if response.status != 200:
+            raise failure(response.status, content)
+        try:
+            return orjson.loads(content)
+        except orjson.JSONDecodeError as error:
+            raise InfraError(f"the answer is not JSON: {content[:200]!r}") from error
+
+
+def failure(status: int, content: bytes) -> Exception:
+    """The error that an answer other than 200 means for the rollout."""
+    text = content.decode(errors="replace")
+    try:
+        error = orjson.loads(content)["error"]
+        message, code = str(error["message"]), str(error.get("code"))
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        message, code = text[:300], ""
+    if status == 400 and (code == "context_length_exceeded" or "context length" in message.lower()):
+        return LimitReached(f"context: {message}")
+    return InfraError(f"HTTP {status}: {message}")

@@ -1,0 +1,51 @@
+"""Names in a YAML become Python objects: a built-in name, an import path, or a file of the suite."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is `package.module:object` or `./file.py:object`."""
+    return ":" in name
+
+
+def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) -> Any:
+    """The object behind a name; raises ConfigError with the known names, or with why an import path does not lead to one."""
+    path = known.get(name, name)
+    if not is_import_path(path):
+        raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as my_package.{what}s:{name}")
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        return getattr(module, attribute)
+    except (Exception, SystemExit) as error:  # an import runs the user's code, which may raise anything
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {error!r}") from error
+
+
+def _file_module(file: Path) -> ModuleType:
+    """A suite's own file under a name of its own, so that two suites may each have an agent.py."""
+    file = file.resolve()
+    name = f"agentbench_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,75 @@
+"""pytest-agentbench, as pytest sees it. Start reading here.
+
+The process that the user started is the controller (controller.py): it boots the backend, the tap and the pool, keeps the
+journal and decides the exit status. A process that runs tests is a worker (worker.py): it asks the pool for rollouts.
+Without xdist one process is both.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_agentbench.controller import Controller
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    from pytest_agentbench.settings import add_options
+
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_agentbench import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
+def pytest_configure(config: pytest.Config) -> None:
+    """Chooses the roles of this process, once."""
+    from pytest_agentbench import fixtures
+
+    config.pluginmanager.register(fixtures, "agentbench-fixtures")
+    if hasattr(config, "workerinput"):
+        register_worker(config, json.loads(config.workerinput.get("agentbench", "{}")))
+    else:
+        register_controller(config)
+
+
+def register_controller(config: pytest.Config) -> None:
+    from pytest_agentbench.controller import Controller
+    from pytest_agentbench.progress import add_progress
+    from pytest_agentbench.settings import read_settings
+
+    settings = read_settings(config)
+    workers = xdist_workers(config)
+    if settings.inline and workers:
+        raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
+    controller = Controller(config, settings, workers)
+    config.pluginmanager.register(controller, "agentbench-controller")
+    add_progress(config, controller)
+    if config.getoption("markers", False):  # pytest lists them without a session
+        controller.find_suites()
+    if not workers:
+        register_worker(config, controller)
+
+
+def register_worker(config: pytest.Config, source: Controller | dict[str, Any]) -> None:
+    from pytest_agentbench.worker import Worker
+
+    config.pluginmanager.register(Worker(config, source), "agentbench-worker")
+
+
+def xdist_workers(config: pytest.Config) -> list[str]:
+    """What each xdist worker of this session is to be, as --tx has it; none when tests run in this process."""
+    if config.getoption("dist", "no") == "no" or config.getoption("collectonly", False):
+        return []
+    workers: list[str] = []
+    for spec in config.getoption("tx", None) or ():
+        count, star, repeated = spec.partition("*")
+        workers += [repeated] * int(count) if star and count.isdigit() else [spec]
+    return workers

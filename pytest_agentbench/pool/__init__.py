@@ -1,0 +1,1 @@
+"""The process that runs the rollouts of a session: one asyncio loop, no pytest, nothing that a test can patch."""

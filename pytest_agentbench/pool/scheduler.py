@@ -1,0 +1,152 @@
+"""Which rollout runs next, how many at once, and what is done about those that did not work."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.records import Json, Rollout, RolloutKey
+
+Run = Callable[[RolloutKey], Awaitable[Rollout]]
+Record = Callable[[Rollout], Awaitable[bytes]]
+
+KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
+PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended. Only one that ran has a record."""
+
+    status: str
+    reason: str = ""
+    recorded: bool = False
+
+
+class Scheduler:
+    """Runs the jobs of a plan, each once, `concurrency` at a time."""
+
+    def __init__(
+        self, run: Run, record: Record, *, concurrency: int, retries: int, keep_order: bool, durations: Mapping[str, float]
+    ) -> None:
+        self._run, self._record = run, record
+        self.concurrency, self.retries, self.keep_order, self.durations = concurrency, retries, keep_order, durations
+        self.started = False  # rollouts run from `start` on
+        self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
+        self.broken_status = "infra_error"
+        self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
+        self._waiting: deque[RolloutKey] = deque()
+        self._running: dict[RolloutKey, asyncio.Task[Outcome]] = {}
+        self._recording: set[RolloutKey] = set()  # those that ended and are on their way to the journal
+        self._bodies: OrderedDict[RolloutKey, bytes] = OrderedDict()
+
+    def plan(self, keys: Sequence[RolloutKey]) -> None:
+        """Takes the session's rollouts: longest first where durations are known, else (and where order is kept) as given.
+
+        When nothing can run any more nothing is taken, and `outcome` says why.
+        """
+        if self.broken:
+            return
+        new = [key for key in dict.fromkeys(keys) if key not in self._outcomes]
+        self._waiting.extend(new if self.keep_order else longest_first(new, self.durations))
+        for key in new:
+            self._outcomes[key] = asyncio.get_running_loop().create_future()
+        self._fill()
+
+    def start(self) -> None:
+        """The backend answers: go."""
+        self.started = True
+        self._fill()
+
+    def stop(self, reason: str, status: str) -> None:
+        """Nothing more is started; those that wait for it are told at once. What runs goes on."""
+        self.broken, self.broken_status = reason, status
+        for key in self._waiting:
+            self._outcomes[key].set_result(Outcome(status, reason))
+        self._waiting.clear()
+
+    def cancel(self, reason: str) -> None:
+        """Stops, and ends what runs as well. What has ended still gets into the journal."""
+        self.stop(reason, "cancelled")
+        for key, task in self._running.items():
+            if key not in self._recording:
+                task.cancel()
+
+    async def outcome(self, key: RolloutKey) -> Outcome:
+        """How a rollout ended; starts it, ahead of all others, when it was in no plan."""
+        if key not in self._outcomes:
+            if self.broken:
+                return Outcome(self.broken_status, self.broken)
+            self._outcomes[key] = asyncio.get_running_loop().create_future()
+            self._waiting.appendleft(key)
+            self._fill()
+        return await asyncio.shield(self._outcomes[key])
+
+    def body(self, key: RolloutKey) -> bytes | None:
+        """The recorded line of a finished rollout while it is in memory."""
+        return self._bodies.get(key)
+
+    async def drained(self) -> None:
+        """Returns when nothing runs."""
+        while self._running:
+            await asyncio.wait([*self._running.values()])
+
+    def _fill(self) -> None:
+        while self.started and self._waiting and len(self._running) < self.concurrency:
+            key = self._waiting.popleft()
+            self._running[key] = asyncio.create_task(self._finish(key))
+            self._running[key].add_done_callback(functools.partial(self._ended, key))
+
+    async def _finish(self, key: RolloutKey) -> Outcome:
+        try:
+            rollout = await self._attempts(key)
+            self._recording.add(key)
+            self._keep(key, await self._record(rollout))
+        except InfraError as error:
+            return Outcome("infra_error", f"the record could not be written: {error}")
+        except Exception as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
+            return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
+        return Outcome(rollout.status, rollout.reason, recorded=True)
+
+    def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome]) -> None:
+        """A callback, because a task that is cancelled before its first step runs no line of its own."""
+        del self._running[key]
+        self._recording.discard(key)
+        self._outcomes[key].set_result(Outcome("cancelled", self.broken or "the session ended") if task.cancelled() else task.result())
+        self._fill()
+
+    async def _attempts(self, key: RolloutKey) -> Rollout:
+        """The last attempt, which knows of those before it. Only `infra_error` is tried again."""
+        earlier: list[Json] = []
+        while True:
+            attempt = len(earlier) + 1
+            rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=tuple(earlier))
+            if rollout.status != "infra_error" or attempt > self.retries or self.broken:
+                return rollout
+            earlier.append({"attempt": attempt, "status": rollout.status, "reason": rollout.reason, "duration_s": rollout.duration_s})
+            await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+
+    async def _attempt(self, key: RolloutKey) -> Rollout:
+        started_at, started = time.time(), time.monotonic_ns()
+        try:
+            return await self._run(key)
+        except InfraError as error:  # the tap did not even open or close the attempt
+            times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
+            return Rollout(*key, status="infra_error", reason=str(error), **times)
+
+    def _keep(self, key: RolloutKey, body: bytes) -> None:
+        self._bodies[key] = body
+        if len(self._bodies) > KEPT:
+            self._bodies.popitem(last=False)
+
+
+def longest_first(keys: Sequence[RolloutKey], durations: Mapping[str, float]) -> list[RolloutKey]:
+    """Keys by falling duration in seconds, unknown ones first; as given where none is known."""
+    return sorted(keys, key=lambda key: -durations.get(str(key), float("inf"))) if durations else [*keys]

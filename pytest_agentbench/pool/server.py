@@ -1,0 +1,262 @@
+"""The pool's side of the sockets: the controller tells it what to run, tests ask for what was run."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import sys
+from collections import deque
+from dataclasses import asdict
+
+import aiohttp
+import orjson
+
+from pytest_agentbench import wire
+from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.pool.scheduler import Outcome, Scheduler
+from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
+from pytest_agentbench.scenarios import Scenario, Suite
+from pytest_agentbench.tap.client import TapControl
+
+GONE = "the controller's line is closed"
+
+
+class Pool:
+    """One session's rollouts."""
+
+    def __init__(self, config: Json) -> None:
+        self.token: str = config["token"]
+        self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
+        self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
+        self.setups: dict[tuple[str, str], Setup | ConfigError] = {}
+        self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
+        self.time_limit: float | None = config["time_limit"]
+        self.planned = False
+        self.controller: asyncio.StreamWriter | None = None
+        self.controlled = asyncio.Event()  # the controller is connected
+        self.replies: deque[asyncio.Future[bytes]] = deque()  # what the controller still has to answer, in order
+        self.endpoint: Endpoint | None = None
+        self.booted = asyncio.Event()  # the backend answers, or never will
+        self.finished = asyncio.Event()
+        self.draining: asyncio.Task[None] | None = None
+        self.tap: TapControl | None = None
+        self.tap_url = ""
+        self.tokens = 0
+        self.session: aiohttp.ClientSession | None = None
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answers until the controller says that it is over."""
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
+        async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as self.session:
+            server = await asyncio.start_server(self._connected, sock=listener)
+            await self.finished.wait()
+            server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            hello, _ = await wire.read(reader)
+            if isinstance(hello, dict) and hello.get("token") == self.token:
+                await (self._controller(reader, writer) if hello.get("role") == "controller" else self._test(reader, writer))
+        except (EOFError, ConnectionError):
+            pass  # the other side is gone; what it waited for goes on
+        except ValueError:
+            pass  # it does not speak JSON, so it is none of ours
+        finally:
+            writer.close()
+
+    # ------------------------------------------------------------------------------------------ the controller
+
+    async def _controller(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.controller = writer
+        self.controlled.set()
+        try:
+            while True:
+                await self._obey(*await wire.read(reader))
+        finally:
+            self.controller = None
+            while self.replies:
+                _answer_with(self.replies.popleft(), error=GONE)
+
+    async def _obey(self, message: Json, body: bytes) -> None:
+        match message.pop("op"):
+            case "reply":
+                _answer_with(self.replies.popleft(), body, message.get("error", ""))
+            case "start":
+                await self._start(**message)
+            case "failed":
+                self.scheduler.stop(message["reason"], "infra_error")
+                self.booted.set()
+            case "cancel":
+                self.scheduler.cancel(message["reason"])
+                self.booted.set()
+            case "finish":
+                self.scheduler.cancel("the session ended")
+                self.draining = asyncio.create_task(self._drain())  # records under way need the replies that are read meanwhile
+
+    async def _drain(self) -> None:
+        await self.scheduler.drained()
+        if self.controller is not None:
+            self.controller.write(wire.pack({"op": "drained"}))
+            await self.controller.drain()
+        self.finished.set()
+
+    async def _start(self, endpoint: Json, tap: Json) -> None:
+        """The backend answers: point the tap at it and go."""
+        self.endpoint = Endpoint(**endpoint)
+        self.tap_url = f"http://127.0.0.1:{tap['port']}"
+        try:
+            self.tap = await TapControl.connect(tap["control_port"], tap["token"])
+            await self.tap.ask(op="upstream", url=self.endpoint.url, api_key=self.endpoint.api_key, ca_file=self.endpoint.ca_file)
+        except (OSError, InfraError) as error:
+            self.tap = None
+            self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
+        self.booted.set()
+        self.scheduler.start()
+        if self.time_limit is not None:
+            reason = f"the session's time limit of {self.time_limit:g} s is over"
+            asyncio.get_running_loop().call_later(self.time_limit, self.scheduler.stop, reason, "cancelled")
+
+    async def _ask_controller(self, question: Json, body: bytes = b"") -> bytes:
+        """The controller's reply; it answers in the order of the questions. Raises InfraError with the reason when it cannot."""
+        await self.controlled.wait()
+        if self.controller is None:
+            raise InfraError(GONE)
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.replies.append(reply)
+        self.controller.write(wire.pack(question, body))
+        return await reply
+
+    async def _record(self, rollout: Rollout) -> bytes:
+        """Hands a rollout to the journal; returns the line as it stands there."""
+        tokens = sum(call.completion_tokens or 0 for call in rollout.calls)
+        summary = {
+            "op": "finished",
+            "key": rollout.key,
+            "kind": rollout.kind,
+            "status": rollout.status,
+            "scores": {name: float(score) for name, score in rollout.scores.items()},
+            "tokens": tokens,
+            "duration_s": rollout.duration_s,
+        }
+        line = record_line(rollout)
+        return await self._ask_controller(summary, line) or line
+
+    # ------------------------------------------------------------------------------------------ a test process
+
+    async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            message, body = await wire.read(reader)
+            try:
+                header, content = await self._answer(message, body)
+            except Exception as error:  # whatever it is, the test shall not wait for it
+                why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(message)[:100]}: {error!r}"
+                header, content = {"status": "infra_error", "reason": why}, b""
+            writer.write(wire.pack(header, content))
+            await writer.drain()
+
+    async def _answer(self, message: Json, body: bytes) -> wire.Frame:  # noqa: PLR0911 - one for each question
+        match message["op"]:
+            case "plan":
+                await self._plan(message)
+                return {}, b""
+            case "rollout":
+                return await self._rollout(RolloutKey(*message["key"]))
+            case "scenario":
+                return {}, orjson.dumps(asdict(self._scenario(RolloutKey(*message["key"]))))
+            case "backend":
+                await self.booted.wait()
+                return {
+                    "endpoint": {**asdict(self.endpoint), "api_key": None} if self.endpoint else None,
+                    "reason": self.scheduler.broken,
+                }, b""
+            case "open":
+                return await self._open()
+            case "close":
+                assert self.tap is not None
+                return {}, orjson.dumps((await self.tap.ask(op="close", id=message["id"]))["calls"])
+            case "submit":
+                return {}, await self._record(Rollout.from_json(body))
+            case other:
+                return {"status": "infra_error", "reason": f"the pool does not know {other!r}"}, b""
+
+    async def _plan(self, message: Json) -> None:
+        """The first plan wins: all workers of a session select the same tests."""
+        if self.planned:
+            return
+        self.planned = True
+        keys = [RolloutKey(*key) for key in message["keys"]]
+        await self._ask_controller({"op": "plan", "keys": len(set(keys)), "selected": message["selected"]})
+        self.scheduler.plan(keys)
+
+    async def _rollout(self, key: RolloutKey) -> wire.Frame:
+        outcome: Outcome = await self.scheduler.outcome(key)
+        if not outcome.recorded:
+            return asdict(outcome), b""
+        body = self.scheduler.body(key)
+        return asdict(outcome), body if body is not None else await self._ask_controller({"op": "fetch", "key": key})
+
+    async def _open(self) -> wire.Frame:
+        await self.booted.wait()
+        try:
+            id, base_url, model = await self.open()
+        except InfraError as error:
+            return {"reason": str(error)}, b""
+        return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
+
+    # ------------------------------------------------------------------------------------------ running
+
+    async def _run(self, key: RolloutKey) -> Rollout:
+        suite = self.suites[key.suite]
+        return await run_rollout(key, suite, self._scenario(key), self._setup(suite, key.variant), self, self.session)
+
+    def _scenario(self, key: RolloutKey) -> Scenario:
+        return self.scenarios[key.suite, key.scenario]
+
+    def _setup(self, suite: Suite, variant: str) -> Setup:
+        """Raises InfraError when the suite's own code cannot be loaded; it is tried once."""
+        at = suite.name, variant
+        if at not in self.setups:
+            try:
+                self.setups[at] = prepare(suite, variant)
+            except ConfigError as error:
+                self.setups[at] = error
+        setup = self.setups[at]
+        if isinstance(setup, ConfigError):
+            raise InfraError(str(setup))
+        return setup
+
+    async def open(self) -> tuple[str, str, str]:
+        """A token of the tap for one attempt; raises InfraError when there is no backend to speak to."""
+        if self.tap is None or self.endpoint is None:
+            raise InfraError(self.scheduler.broken or "the backend is not there")
+        self.tokens += 1
+        id = f"{self.tokens}-{secrets.token_urlsafe(16)}"
+        await self.tap.ask(op="open", id=id)
+        return id, f"{self.tap_url}/r/{id}/v1", self.endpoint.model
+
+    async def close(self, id: str) -> list[Json]:
+        assert self.tap is not None
+        calls: list[Json] = (await self.tap.ask(op="close", id=id))["calls"]
+        return calls
+
+
+def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:
+    if reply.done():
+        return  # whoever asked has been cancelled
+    if error:
+        reply.set_exception(InfraError(error))
+    else:
+        reply.set_result(body)
+
+
+async def serve(config: Json, listener: socket.socket) -> None:
+    """The pool's whole life: it ends with the session, or with the controller."""
+    from pytest_agentbench.child import end_with_stdin, serving
+
+    sys.path[:] = config["sys_path"]
+    pool = Pool(config)
+    end_with_stdin(asyncio.get_running_loop(), pool.finished)
+    serving(port=listener.getsockname()[1])
+    await pool.serve(listener)

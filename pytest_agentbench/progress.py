@@ -1,0 +1,113 @@
+"""One line below pytest's dots while rollouts run: done of how many, mean score so far, tokens per second, time to go.
+
+Only on a terminal, and only where pytest's output is captured; everywhere else it is quiet.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_agentbench.controller import Controller
+    from pytest_agentbench.ledger import Ledger
+
+EVERY = 0.5  # seconds between two drawings
+MAKE_ROOM = "\x1bD\x1b[A"  # scroll when the cursor is on the last row, and go back up
+BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
+
+
+def add_progress(config: pytest.Config, controller: Controller) -> None:
+    """Registers the line where somebody can see it, and where no debugger needs the terminal."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
+    if seen and config.getoption("capture") != "no" and not controller.settings.inline:
+        config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
+
+
+class Progress:
+    """Draws below the cursor; whatever pytest writes wipes it away first."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._writer, self._controller = reporter._tw, controller
+        self._line = Line(self._writer._file)
+        self._over = threading.Event()
+
+    def pytest_runtestloop(self) -> None:
+        self._writer._file = self._line
+        threading.Thread(target=self._keep_drawing, name="agentbench-progress", daemon=True).start()
+
+    def pytest_enter_pdb(self) -> None:
+        """The terminal is the debugger's from here on."""
+        self._over.set()
+        self._line.wipe()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+        self._writer._file = self._line.close()
+
+    def _keep_drawing(self) -> None:
+        while not self._over.wait(EVERY):
+            ledger = self._controller.ledger
+            if ledger is not None and ledger.planned_keys:
+                self._line.draw(status_line(ledger, time.monotonic())[: self._writer.fullwidth - 1])
+
+
+class Line:
+    """Stands before the terminal's file. It draws through a descriptor of its own, for a running test may have its output captured."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._own = os.fdopen(os.dup(terminal.fileno()), "w", encoding=terminal.encoding, errors="replace")
+        self._lock = threading.Lock()
+        self._drawn = False
+
+    def draw(self, text: str) -> None:
+        with self._lock:
+            if not self._own.closed:
+                self._own.write(f"{MAKE_ROOM}{BELOW}{text}{BACK}")
+                self._own.flush()
+                self._drawn = True
+
+    def wipe(self) -> None:
+        with self._lock:
+            self._wipe()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._wipe()
+            written = self._terminal.write(text)
+            self._terminal.flush()  # before the next drawing
+            return written
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+    def close(self) -> TextIO:
+        """Wipes the line away for good; returns the file it stood before."""
+        with self._lock:
+            self._wipe()
+            self._own.close()
+        return self._terminal
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            self._own.write(CLEAR_BELOW)
+            self._own.flush()
+            self._drawn = False
+
+
+def status_line(ledger: Ledger, now: float) -> str:
+    """`agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`"""
+    seconds = max(now - ledger.first_plan, 1e-9)
+    parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
+    parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*ledger.score_sums.items()][:1]]
+    parts.append(f"{ledger.tokens / seconds:.0f} tok/s")
+    if ledger.done:
+        parts.append(f"{(ledger.planned_keys - ledger.done) * seconds / ledger.done:.0f} s to go")
+    return " · ".join(parts)

@@ -1,0 +1,234 @@
+"""The frozen records that move from left to right: what a rollout did, when, and how good it was.
+
+Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differences mean anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple, Self
+
+from pytest_agentbench.errors import NoScore
+
+Json = dict[str, Any]
+
+#: Every way a rollout can end. Only `infra_error` is tried again; only `EVALUABLE` ones carry scores.
+STATUSES = ("ok", "limit", "agent_error", "infra_error", "cancelled")
+EVALUABLE = frozenset({"ok", "limit"})
+
+#: Chunk kinds that count as output: the first one ends TTFT, the gaps between them are ITL.
+OUTPUT_KINDS = frozenset({"content", "reasoning", "tool_call"})
+
+
+class RolloutKey(NamedTuple):
+    """Names one rollout: one scenario of one suite, under one variant, for the k-th time."""
+
+    suite: str
+    scenario: str
+    variant: str = "default"
+    trial: int = 1  # counted from 1
+
+    @property
+    def id(self) -> str:
+        """The pytest parameter id; the first trial of the default variant is the bare scenario id."""
+        variant = "" if self.variant == "default" else f"-{self.variant}"
+        trial = "" if self.trial == 1 else f"-t{self.trial}"
+        return f"{self.scenario}{variant}{trial}"
+
+    @property
+    def group(self) -> str:
+        """What is summarised together: a suite under one variant; the default variant is the bare suite."""
+        return self.suite if self.variant == "default" else f"{self.suite}-{self.variant}"
+
+    def __str__(self) -> str:
+        return f"{self.suite}[{self.id}]"
+
+
+class Chunk(NamedTuple):
+    """One event of a streamed answer, as it arrived at the tap."""
+
+    at_ns: int  # monotonic nanoseconds
+    kind: str  # role | content | reasoning | tool_call | usage | other
+    own_stamp: bool = True  # False when a later event of the same read shares this stamp
+
+
+class Score(float):
+    """A number with its parts (other numbers) and an explanation for the reader of a failure."""
+
+    parts: Mapping[str, float]
+    explanation: str
+
+    def __new__(cls, value: float, parts: Mapping[str, float] | None = None, explanation: str = "") -> Self:
+        self = super().__new__(cls, value)
+        self.parts = dict(parts or {})
+        self.explanation = explanation
+        return self
+
+    def __repr__(self) -> str:
+        return f"{float(self):.3f}"
+
+    def __reduce__(self) -> tuple[type[Score], tuple[float, Mapping[str, float], str]]:
+        return Score, (float(self), self.parts, self.explanation)
+
+    def to_dict(self) -> Json:
+        return {"value": float(self), "parts": dict(self.parts), "explanation": self.explanation}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Score:
+        return cls(data["value"], data.get("parts"), data.get("explanation", ""))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a backend answers."""
+
+    url: str  # OpenAI base URL, ends before /chat/completions, e.g. http://127.0.0.1:8000/v1
+    model: str  # name to send in requests
+    backend: str = ""  # name of the backend, e.g. embedded
+    api_key: str | None = field(default=None, repr=False)  # sent as a bearer token, never stored
+    ca_file: str | None = None  # certificate authority of an https URL, PEM
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One tool call an agent made, as the model wrote it and as it was understood."""
+
+    name: str  # as the model wrote it
+    arguments: Json  # parsed; {} when they could not be parsed
+    turn: int  # which of the agent's turns, counted from 1
+    problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments | None
+    detail: str = ""  # the message the model was given about the problem
+    raw: str | None = None  # the argument text, kept only when it could not be parsed
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class LLMCall:
+    """One request of an agent, as the tap saw it.
+
+    TTFT, ITL and the like are not stored: `metrics.py` derives them from the stamps.
+    """
+
+    received_ns: int  # the tap had the whole request
+    sent_ns: int | None  # the last byte of the request was written upstream; None if never
+    ended_ns: int  # the answer was complete, or the call failed
+    chunks: tuple[Chunk, ...] = ()
+    called_ns: int | None = None  # the agent made the call; None when the client did not say
+    streamed: bool = False  # whether the agent itself asked for a stream
+    model: str = ""
+    http_status: int | None = None  # of the backend; None when it never answered
+    request_bytes: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None  # prompt tokens served from the prefix cache
+    token_source: str = "none"  # usage | chunks | none
+    finish_reason: str | None = None
+    error_kind: str | None = None  # connect | http_status | cut | bad_json | empty | error_event | incomplete | client_gone
+    error: str = ""  # one sentence
+    stamp: str = "user"  # user | kernel: where chunk stamps were taken
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["chunks"] = [[*chunk] for chunk in self.chunks]
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LLMCall:
+        return cls(**{**data, "chunks": tuple(Chunk(*chunk) for chunk in data.get("chunks", ()))})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an agent hands back when it is done."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The frozen record of one finished agent run on one scenario."""
+
+    suite: str
+    scenario: str
+    variant: str
+    trial: int  # counted from 1
+    status: str  # one of STATUSES
+    reason: str = ""  # why it is not `ok`: which limit, which error
+    attempt: int = 1  # which attempt this is, counted from 1
+    earlier_attempts: tuple[Json, ...] = ()  # {attempt, status, reason, duration_s} of those before it
+    started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0  # monotonic nanoseconds
+    calls: tuple[LLMCall, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    expected: tuple[Json, ...] = ()  # the labels: {tool, parameters, goal}
+    answer: str = ""
+    turns: int = 0  # LLM calls made
+    messages: tuple[Json, ...] = ()  # the transcript in Chat Completions form
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    score_errors: Mapping[str, str] = field(default_factory=dict)  # scorer -> why its score is missing
+    settings: Json = field(default_factory=dict)  # the agent's settings, sampling parameters among them
+    log: str = ""  # what the agent logged and printed
+    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand)
+
+    @property
+    def key(self) -> RolloutKey:
+        return RolloutKey(self.suite, self.scenario, self.variant, self.trial)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end of the last attempt."""
+        return (self.ended_ns - self.started_ns) / 1e9
+
+    @property
+    def evaluable(self) -> bool:
+        return self.status in EVALUABLE
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools called, in order, repeats included."""
+        return [call.name for call in self.tool_calls]
+
+    @property
+    def expected_tools(self) -> list[str]:
+        """Names of the tools that the labels expect, in order."""
+        return [str(call["tool"]) for call in self.expected]
+
+    def score(self, name: str) -> Score:
+        """The score called `name`; raises NoScore, with the reason, when it was not measured."""
+        __tracebackhide__ = True
+        if name in self.scores:
+            return self.scores[name]
+        if not self.evaluable:
+            raise NoScore(f"{self.key}: no {name}, the rollout ended as {self.status}: {self.reason}")
+        if name in self.score_errors:
+            raise NoScore(f"{self.key}: no {name}, the scorer failed: {self.score_errors[name]}")
+        raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["calls"] = [call.to_dict() for call in self.calls]
+        data["tool_calls"] = [asdict(call) for call in self.tool_calls]
+        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Rollout:
+        return cls(
+            **{
+                **data,
+                "calls": tuple(map(LLMCall.from_dict, data.get("calls", ()))),
+                "tool_calls": tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
+                "scores": {name: Score.from_dict(score) for name, score in data.get("scores", {}).items()},
+                **{name: tuple(data.get(name, ())) for name in ("earlier_attempts", "expected", "messages")},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Rollout:
+        return cls.from_dict(json.loads(line))

@@ -1,0 +1,20 @@
+"""Reports: each writes one file about a finished run. A new one is a file here and a line in REPORTS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pytest_agentbench.loading import load_object
+from pytest_agentbench.records import Json
+
+#: `write(run, directory) -> path`, `run` being what run.json holds.
+Report = Callable[[Json, Path], Path]
+
+REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write"}
+
+
+def load_report(name: str) -> Report:
+    """The function behind a report's name; raises ConfigError for an unknown one, with the known ones."""
+    report: Report = load_object("report", name, REPORTS, Path())
+    return report

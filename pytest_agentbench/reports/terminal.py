@@ -1,0 +1,87 @@
+"""The section that pytest prints when a session with rollouts ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.journal import read_journal
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.wording import (
+    COLUMNS,
+    TIMINGS,
+    calls_text,
+    dataset_text,
+    limit_text,
+    mean_text,
+    number,
+    statuses_text,
+    throughput_text,
+    tools_text,
+)
+
+
+def write_section(terminal: Any, run: Json, directory: Path, shown: str) -> None:
+    """One line under -q, the summary otherwise, every scenario with -v, every rollout's tools with -vv."""
+    verbosity = terminal.config.get_verbosity()
+    if verbosity < 0:
+        terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
+        return
+    terminal.write_sep("=", "agentbench", bold=True)
+    for name, suite in run["suites"].items():
+        _write_suite(terminal, name, suite)
+    if verbosity > 0:
+        _write_rollouts(terminal, directory, with_tools=verbosity > 1)
+    _write_performance(terminal, run["performance"])
+    for limit in run["limits"]:
+        terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
+    if run["plan"]["not_run"]:
+        terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
+    if run["backend"]["failure"]:
+        terminal.write_line(run["backend"]["failure"], red=True)
+    if run["backend"].get("note"):
+        terminal.write_line(f"backend     {run['backend']['name']}: {run['backend']['note']}")
+    terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
+
+
+def _in_one_line(run: Json) -> str:
+    suites = [
+        f"{name} {suite['scorers'][0]} {mean_text(suite['scores'][suite['scorers'][0]]['mean'])}" for name, suite in run["suites"].items()
+    ]
+    failed = [limit_text(limit) for limit in run["limits"] if limit["failed"]]
+    return "; ".join([*suites, *failed]) or "nothing measured"
+
+
+def _write_suite(terminal: Any, name: str, suite: Json) -> None:
+    terminal.write_line(f"{name}", bold=True)
+    terminal.write_line(f"data set    {dataset_text(suite)}")
+    retried = f", {suite['retried']} retried" if suite["retried"] else ""
+    terminal.write_line(f"rollouts    {statuses_text(suite['rollouts'])}{retried}")
+    for score, means in suite["scores"].items():
+        terminal.write_line(
+            f"{score:<11} {mean_text(means['mean'])} mean, 95 % interval over {(means['mean'] or {'scenarios': 0})['scenarios']} scenarios"
+        )
+        if means["mean"] != means["mean_evaluable"]:
+            terminal.write_line(f"{'':<11} {mean_text(means['mean_evaluable'])} over evaluable rollouts only")
+    for each in suite["worst"]:
+        terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
+        terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")
+
+
+def _write_performance(terminal: Any, performance: Json) -> None:
+    terminal.write_line("serving", bold=True)
+    terminal.write_line(f"calls       {calls_text(performance)}")
+    terminal.write_line(f"throughput  {throughput_text(performance)}")
+    terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS))
+    for name, title in TIMINGS:
+        if performance[name]:
+            terminal.write_line(f"{title:<16}" + "".join(f"{number(performance[name][column]):>10}" for column in COLUMNS))
+
+
+def _write_rollouts(terminal: Any, directory: Path, with_tools: bool) -> None:
+    for rollout in read_journal(directory):
+        if rollout.kind == "scenario":
+            scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())
+            terminal.write_line(f"  {rollout.key}  {rollout.status}  {scores or rollout.reason}  {rollout.duration_s:.2f} s")
+            if with_tools:
+                terminal.write_line(f"      expected {tools_text(rollout.expected_tools)}; actual {tools_text(rollout.tools)}")

@@ -1,0 +1,269 @@
+"""A Run: everything one session measured, derived from its journal, as run.json stores it and reports print it."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import platform
+import subprocess
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench import metrics
+from pytest_agentbench.gate.statistics import mean_interval, scenario_means
+from pytest_agentbench.records import STATUSES, Json, LLMCall, Rollout
+from pytest_agentbench.scenarios import Suite
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+
+SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
+FILE = "run.json"
+QUANTILES = (50, 90, 95, 99)
+WORST = 5  # scenarios that reports show
+MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
+
+
+@dataclass
+class SuiteTally:
+    """What is counted of one suite while its rollouts are read."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    retried: int = 0
+    scores: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )  # evaluable: score -> scenario -> values
+    agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts that count as the worst value
+    score_errors: Counter[str] = field(default_factory=Counter)
+    worst: list[tuple[float, int, Json]] = field(default_factory=list)  # a heap of the lowest first scores, negated
+    errors: list[Json] = field(default_factory=list)
+
+    def add(self, rollout: Rollout, main_score: str) -> None:
+        self.statuses[rollout.status] += 1
+        self.retried += bool(rollout.earlier_attempts)
+        for name, score in rollout.scores.items():
+            self.scores[name][rollout.scenario].append(float(score))
+        if rollout.status == "agent_error":
+            self.agent_errors[rollout.scenario] += 1
+        self.score_errors.update(rollout.score_errors.keys())
+        if not rollout.evaluable and len(self.errors) < 2 * WORST:
+            self.errors.append({"id": rollout.key.id, "status": rollout.status, "reason": rollout.reason})
+        if main_score in rollout.scores:
+            entry = (-float(rollout.scores[main_score]), -sum(self.statuses.values()), _shown(rollout, main_score))
+            (heapq.heappush if len(self.worst) < WORST else heapq.heappushpop)(self.worst, entry)
+
+    def worst_first(self) -> list[Json]:
+        return [shown for _, _, shown in sorted(self.worst, reverse=True)]
+
+
+def _shown(rollout: Rollout, score: str) -> Json:
+    return {
+        "id": rollout.key.id,
+        "score": float(rollout.scores[score]),
+        "explanation": rollout.scores[score].explanation,
+        "expected_tools": rollout.expected_tools,
+        "actual_tools": rollout.tools,
+    }
+
+
+@dataclass
+class Performance:
+    """Timings of all calls of a run; milliseconds in, percentiles out. What failed counts in no rate."""
+
+    ttft: array[float] = field(default_factory=lambda: array("d"))
+    itl: array[float] = field(default_factory=lambda: array("d"))
+    tpot: array[float] = field(default_factory=lambda: array("d"))
+    e2e: array[float] = field(default_factory=lambda: array("d"))
+    queue: array[float] = field(default_factory=lambda: array("d"))
+    rollouts: array[float] = field(default_factory=lambda: array("d"))
+    spans: list[tuple[int, int]] = field(default_factory=list)  # of rollouts
+    call_spans: list[tuple[int, int]] = field(default_factory=list)
+    evaluable: int = 0  # rollouts
+    calls: int = 0
+    failed: Counter[str] = field(default_factory=Counter)  # error kind -> calls
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    cached: int | None = None
+    cached_of: int = 0
+    token_sources: Counter[str] = field(default_factory=Counter)
+    stamps: Counter[str] = field(default_factory=Counter)
+
+    def add(self, rollout: Rollout) -> None:
+        self.rollouts.append(rollout.duration_s * 1e3)
+        self.spans.append((rollout.started_ns, rollout.ended_ns))
+        self.evaluable += rollout.evaluable
+        for call in rollout.calls:
+            self.calls += 1
+            if call.sent_ns is not None:
+                self.call_spans.append((call.sent_ns, call.ended_ns))
+            self.prompt_tokens += call.prompt_tokens or 0
+            self.stamps[call.stamp] += 1
+            if call.error_kind:
+                self.failed[call.error_kind] += 1
+            else:
+                self._add_timings(call)
+
+    def _add_timings(self, call: LLMCall) -> None:
+        self.token_sources[call.token_source] += 1
+        self.output_tokens += metrics.output_tokens(call)
+        for series, value in (
+            (self.ttft, metrics.ttft_ns(call)),
+            (self.tpot, metrics.tpot_ns(call)),
+            (self.e2e, metrics.e2e_ns(call)),
+            (self.queue, metrics.client_queue_ns(call)),
+        ):
+            if value is not None:
+                series.append(value / 1e6)
+        self.itl.extend(gap / 1e6 for gap in metrics.itl_ns(call))
+        if call.cached_tokens is not None and call.prompt_tokens:
+            self.cached = (self.cached or 0) + call.cached_tokens
+            self.cached_of += call.prompt_tokens
+
+    def summary(self) -> Json:
+        span = (max(end for _, end in self.spans) - min(start for start, _ in self.spans)) / 1e9 if self.spans else 0.0
+        return {
+            "calls": self.calls,
+            "failed_calls": dict(self.failed),
+            "span_s": span,
+            "ttft_ms": spread(self.ttft),
+            "itl_ms": spread(self.itl),
+            "tpot_ms": spread(self.tpot),
+            "e2e_ms": spread(self.e2e),
+            "client_queue_ms": spread(self.queue),
+            "rollout_ms": spread(self.rollouts),
+            "output_tokens": self.output_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens_per_s": self.output_tokens / span if span else None,
+            "rollouts_per_hour": self.evaluable * 3600 / span if span else None,
+            "prefix_cache_hit_ratio": None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
+            "token_sources": dict(self.token_sources),
+            "stamps": dict(self.stamps),
+            "rollouts_in_flight": in_flight(self.spans),
+            "calls_in_flight": in_flight(self.call_spans),
+        }
+
+
+def spread(values: Sequence[float]) -> Json | None:
+    """Mean and percentiles of milliseconds, or None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return {
+        "n": len(ordered),
+        "mean": sum(ordered) / len(ordered),
+        **{f"p{q}": metrics.percentile(ordered, q) for q in QUANTILES},
+        "max": ordered[-1],
+    }
+
+
+def in_flight(spans: Sequence[tuple[int, int]]) -> Json | None:
+    """Peak and time-weighted mean of how many of the given spans overlap."""
+    found = metrics.in_flight(spans)
+    return {"peak": found.peak, "mean": found.mean} if spans else None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit on a suite's mean, and what was found."""
+
+    suite: str
+    name: str  # e.g. tsq.mean
+    limit: float
+    value: float | None
+    judged: bool  # False when only a part of the suite ran
+    note: str = ""
+    ceiling: bool = False  # the limit is an upper one: less is better
+
+    @property
+    def failed(self) -> bool:
+        if not self.judged:
+            return False
+        return self.value is None or (self.value > self.limit if self.ceiling else self.value < self.limit)
+
+
+def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mapping[str, float]) -> Json:
+    """The part of run.json about one suite under one variant."""
+    return {
+        "dataset": asdict(suite.dataset),
+        "variant": variant,
+        "agent": suite.agent_of(variant),
+        "scorers": list(suite.score_names),
+        "thresholds": dict(thresholds),
+        "rollouts": {status: tally.statuses[status] for status in STATUSES},
+        "retried": tally.retried,
+        "scores": {name: _score_summary(tally, name) for name in suite.score_names},
+        "score_errors": dict(tally.score_errors),
+        "worst": tally.worst_first(),
+        "errors": tally.errors,
+    }
+
+
+def _score_summary(tally: SuiteTally, name: str) -> Json:
+    """Two means: over all measured rollouts, an agent's error counting as 0, the worst; and over the evaluable ones.
+
+    Where less is better there is no worst value, and both means are over the evaluable ones.
+    """
+    evaluable = tally.scores.get(name, {})
+    everything = {scenario: list(values) for scenario, values in evaluable.items()}
+    for scenario, count in tally.agent_errors.items():
+        if name not in LOWER_IS_BETTER:
+            everything.setdefault(scenario, []).extend([0.0] * count)
+    limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
+    return {"mean": _interval(everything, limits), "mean_evaluable": _interval(evaluable, limits)}
+
+
+def _interval(values: Mapping[str, Sequence[float]], limits: tuple[float, float] | None) -> Json | None:
+    if not values:
+        return None
+    found = mean_interval(list(scenario_means(values).values()), limits=limits)
+    return {"value": found.mean, "low": found.low, "high": found.high, "scenarios": found.n, "method": found.method}
+
+
+def environment(root: Path) -> Json:
+    """What this run ran on, as far as it can be known without asking the network."""
+    names = ("pytest-agentbench", "pytest", "pytest-xdist", "aiohttp", "openai", "uvloop")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "packages": {name: version for name in names if (version := _version(name))},
+        "git": _git(root),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path) -> Json | None:
+    def ask(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=5, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = ask("rev-parse", "HEAD")
+    return None if commit is None else {"commit": commit, "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+
+
+def write_run(run: Mapping[str, Any], directory: Path) -> Path:
+    """Writes run.json; a reader never sees half of it."""
+    path = directory / FILE
+    draft = path.with_suffix(".json.part")
+    draft.write_text(json.dumps(run, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace")
+    draft.replace(path)
+    return path
+
+
+def read_run(directory: Path) -> Json:
+    """The run.json of a run directory."""
+    run: Json = json.loads((directory / FILE).read_text(encoding="utf-8"))
+    return run

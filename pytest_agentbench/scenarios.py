@@ -1,0 +1,205 @@
+"""Suites and scenarios: a folder with a suite.yaml and data becomes frozen records, or one clear sentence about what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.records import Json, RolloutKey
+
+SUITE_FILE = "suite.yaml"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as the model sees it, and the schema its canned response is made from."""
+
+    name: str
+    description: str
+    parameters: Json  # JSON schema of the arguments, an object
+    response_schema: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One task of a dataset. Only `messages` and `tools` ever reach a model; the labels stay in `expected` and `metadata`."""
+
+    id: str
+    messages: tuple[Json, ...]  # Chat Completions messages that start the rollout
+    tools: tuple[Tool, ...] = ()
+    expected: tuple[Json, ...] = ()  # labels: {tool, parameters, goal}
+    metadata: Json = field(default_factory=dict)
+    cluster: str | None = None  # scenarios of one cluster are not independent
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Where a suite's scenarios come from, so that nobody takes one data set for another."""
+
+    name: str  # what reports call it
+    format: str
+    file: str  # relative to the suite
+    sha256: str  # of the data file, and of the tools file if there is one
+    label_source: str  # hand, heuristic-v1, ... ; several are joined by a comma
+    size: int  # scenarios in the file
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named set of scenarios with its agent, scorers and thresholds."""
+
+    name: str
+    folder: Path
+    scenarios: tuple[Scenario, ...]
+    dataset: DatasetInfo
+    agent: Json = field(default_factory=lambda: {"kind": "tool_calling"})
+    variants: Mapping[str, Json] = field(default_factory=dict)  # name -> agent settings that differ
+    scorers: tuple[str, ...] = ("tsq",)
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor per scenario; `tsq.mean`: limit on the mean
+    trials: int = 1
+    timeout: float = 600.0  # seconds for one rollout
+    description: str = ""
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """What the scores are called: a scorer's name, or of an import path the part behind the colon."""
+        return tuple(map(score_name, self.scorers))
+
+    def agent_of(self, variant: str) -> Json:
+        """The agent's settings under a variant."""
+        return {**self.agent, **self.variants.get(variant, {})}
+
+    def keys(self, variants: Sequence[str] = ("default",), trials: int = 1, limit: int | None = None) -> list[RolloutKey]:
+        """The rollouts of this suite in data set order; the k-th trials of all scenarios follow the (k-1)-th."""
+        chosen = self.scenarios[:limit]
+        return [
+            RolloutKey(self.name, scenario.id, variant, trial)
+            for variant in variants
+            for trial in range(1, trials + 1)
+            for scenario in chosen
+        ]
+
+    def to_wire(self) -> Json:
+        """This suite for another process; tool sets that scenarios share are sent once."""
+        toolsets: dict[int, tuple[Tool, ...]] = {}
+        scenarios = []
+        for scenario in self.scenarios:
+            toolsets.setdefault(id(scenario.tools), scenario.tools)
+            scenarios.append([scenario.id, scenario.messages, id(scenario.tools), scenario.expected, scenario.metadata, scenario.cluster])
+        return {
+            **{
+                name: getattr(self, name)
+                for name in ("name", "agent", "variants", "scorers", "thresholds", "trials", "timeout", "description")
+            },
+            "folder": str(self.folder),
+            "dataset": asdict(self.dataset),
+            "toolsets": {str(number): [asdict(tool) for tool in tools] for number, tools in toolsets.items()},
+            "scenarios": scenarios,
+        }
+
+    @classmethod
+    def from_wire(cls, data: Json) -> Suite:
+        toolsets = {int(number): tuple(Tool(**tool) for tool in tools) for number, tools in data.pop("toolsets").items()}
+        scenarios = tuple(
+            Scenario(id, tuple(messages), toolsets[tools], tuple(expected), metadata, cluster)
+            for id, messages, tools, expected, metadata, cluster in data.pop("scenarios")
+        )
+        return cls(
+            **{
+                **data,
+                "folder": Path(data["folder"]),
+                "scenarios": scenarios,
+                "dataset": DatasetInfo(**data["dataset"]),
+                "scorers": tuple(data["scorers"]),
+            }
+        )
+
+
+def score_name(scorer: str) -> str:
+    """`politeness` for `politeness` and for `./scorers.py:politeness`."""
+    return scorer.rpartition(":")[2]
+
+
+def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = ()) -> Suite:
+    """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
+
+    `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
+    """
+    from pytest_agentbench.config import load_yaml, override, validate
+    from pytest_agentbench.datasets import FORMATS
+    from pytest_agentbench.suitespec import SuiteSpec
+
+    spec = validate(SuiteSpec, override(load_yaml(file), overrides, str(file)), str(file))
+    if spec.dataset.format not in FORMATS:
+        raise ConfigError(f"{file}: {unknown_name('dataset format', spec.dataset.format, FORMATS)}")
+    data_file = file.parent / spec.dataset.file
+    tools_file = file.parent / spec.dataset.tools if spec.dataset.tools else None
+    for needed in filter(None, (data_file, tools_file)):
+        if not needed.is_file():
+            raise ConfigError(f"{file}: the data file {needed} does not exist; see the suite's README.md for where it comes from")
+    scenarios = tuple(FORMATS[spec.dataset.format](data_file, tools_file))
+    check_scenarios(scenarios, data_file)
+    for name in spec.thresholds:
+        if name.removesuffix(".mean") not in (scores := [*map(score_name, spec.scorers)]):
+            raise ConfigError(f"{file}: thresholds: {name!r} is not measured; scores of this suite: {', '.join(scores)} (and <score>.mean)")
+    dataset = DatasetInfo(
+        name=spec.dataset.name or data_file.stem,
+        format=spec.dataset.format,
+        file=spec.dataset.file,
+        sha256=_sha256(filter(None, (data_file, tools_file))),
+        label_source=", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in scenarios})),
+        size=len(scenarios),
+    )
+    return Suite(
+        folder=file.parent,
+        scenarios=scenarios,
+        dataset=dataset,
+        variants={name: variant.agent for name, variant in spec.variants.items()},
+        scorers=tuple(spec.scorers),
+        **{name: getattr(spec, name) for name in ("name", "agent", "thresholds", "trials", "timeout", "description")},
+    )
+
+
+def check_scenarios(scenarios: Iterable[Scenario], file: Path) -> None:
+    """Raises ConfigError unless there are scenarios, ids are unique, schemas are schemas and labels name tools that exist."""
+    seen: set[str] = set()
+    checked: dict[int, set[str]] = {}
+    for scenario in scenarios:
+        if scenario.id in seen:
+            raise ConfigError(f"{file}: the id {scenario.id!r} is there twice; ids name tests and must be unique")
+        seen.add(scenario.id)
+        if id(scenario.tools) not in checked:
+            for tool in scenario.tools:
+                _check_schema(tool, file)
+            checked[id(scenario.tools)] = {tool.name for tool in scenario.tools}
+        names = checked[id(scenario.tools)]
+        for call in scenario.expected:
+            if call["tool"] not in names:
+                raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', call['tool'], names)}")
+    if not seen:
+        raise ConfigError(f"{file}: no scenarios in it")
+
+
+def _check_schema(tool: Tool, file: Path) -> None:
+    import fastjsonschema
+
+    try:
+        fastjsonschema.compile(tool.parameters, handlers=dict.fromkeys(("http", "https", "ftp", "file"), _refuse), use_default=False)
+    except Exception as error:  # the library raises its own, KeyError, TypeError and re.error for what is not a schema
+        raise ConfigError(f"{file}: the parameters of tool {tool.name!r} are not a JSON schema: {error}") from error
+
+
+def _refuse(uri: str) -> NoReturn:
+    """Reading a data set fetches nothing, wherever a `$ref` in it leads."""
+    raise ValueError(f"it refers to {uri}, which lies outside of it")
+
+
+def _sha256(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,40 @@
+"""Scorers: how good a rollout was, as one number with its parts. A new one is a file here and a line in SCORERS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.loading import load_object
+from pytest_agentbench.records import Rollout, Score
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+#: Raises whatever it likes when it cannot score: the rollout then has no such score and says why.
+Scorer = Callable[["Scenario", Rollout], Score]
+
+#: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
+SCORERS: Mapping[str, str] = {
+    "hallucinated_tools": "pytest_agentbench.scorers.hallucinated_tools:hallucinated_tools",
+    "nat_compat": "pytest_agentbench.scorers.nat_compat:nat_compat",
+    "parameter_accuracy": "pytest_agentbench.scorers.parameter_accuracy:parameter_accuracy",
+    "repeated_calls": "pytest_agentbench.scorers.repeated_calls:repeated_calls",
+    "tsq": "pytest_agentbench.scorers.tsq:tsq",
+}
+
+#: Scores that count what went wrong: a limit on their mean is an upper one.
+LOWER_IS_BETTER = frozenset({"hallucinated_tools", "repeated_calls"})
+
+
+def load_scorer(name: str, folder: Path = Path()) -> Scorer:
+    """The function behind a scorer's name; `folder` is where `./file.py:function` is looked up.
+
+    Raises ConfigError for an unknown name, with the known ones, and for an import path that leads to no function.
+    """
+    scorer: Scorer = load_object("scorer", name, SCORERS, folder)
+    if not callable(scorer):
+        raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, should be a function (scenario, rollout) -> Score")
+    return scorer

@@ -1,0 +1,24 @@
+"""How often the agent made a call that it had already made."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score, ToolCall
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def repeated_calls(scenario: Scenario, rollout: Rollout) -> Score:
+    """The number of calls with the same name and the same arguments as an earlier one; 0 is best."""
+    times = Counter(map(_identity, rollout.tool_calls))
+    repeated = [f"{name} ({count} times)" for (name, _), count in times.items() if count > 1]
+    return Score(len(rollout.tool_calls) - len(times), {"calls": len(rollout.tool_calls)}, f"repeated: {', '.join(repeated) or 'none'}")
+
+
+def _identity(call: ToolCall) -> tuple[str, str]:
+    """Name and arguments; the order of the arguments does not matter, and text that could not be parsed stands for itself."""
+    return call.name, json.dumps(call.arguments, sort_keys=True) if call.raw is None else call.raw

@@ -1,0 +1,194 @@
+"""The processes of one session as its controller holds them: backend, tap and pool, and the line to the pool."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from pytest_agentbench import wire
+from pytest_agentbench.errors import AgentbenchError
+from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.serving.backend import Backend
+from pytest_agentbench.serving.process import Child
+
+DRAIN = 10.0  # seconds that running rollouts get to end when the session does
+SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
+
+
+class Desk(Protocol):
+    """What the controller does with what the pool reports. Called in a thread."""
+
+    def planned(self, keys: int, selected: dict[str, int]) -> None: ...
+
+    def finished(self, summary: Json, line: bytes) -> bytes:
+        """Journals a rollout; returns the line as it was written."""
+
+    def recorded(self, key: RolloutKey) -> bytes: ...
+
+
+class Services:
+    """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
+
+    def __init__(self, backend: Backend, directory: Path, pool_config: Json, desk: Desk) -> None:
+        self.backend, self.directory, self.pool_config, self.desk = backend, directory, pool_config, desk
+        self.token = secrets.token_urlsafe(16)
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self.listener.getsockname()[1]
+        self.endpoint: Endpoint | None = None
+        self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
+        self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
+        self._tap: Child | None = None
+        self._pool: Child | None = None
+        self._line: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._connected = threading.Event()  # the pool can be told, or never will
+        self._drained = threading.Event()
+        self._finishing = False
+        self._boot = _thread(self._start, "agentbench-boot")
+
+    def fail(self, reason: str) -> None:
+        """Nothing can run any more: every test that waits is told why. The first reason counts."""
+        if self._finishing:
+            return
+        self.failure = self.failure or reason
+        if not self._send({"op": "failed", "reason": self.failure}):
+            self._abandon()
+
+    def cancel(self, reason: str) -> None:
+        """Ends all rollouts, and answers every test that waits."""
+        self._send({"op": "cancel", "reason": reason})
+
+    def finish(self) -> None:
+        """Ends what runs and stops all processes; after it everything that finished is in the journal."""
+        self._connected.wait(DRAIN)
+        if self._send({"op": "finish"}):
+            self._drained.wait(DRAIN)
+        self._finishing = True
+        self.costs = self._costs()
+        if self._line is not None:
+            self._line.close()
+        stopping = [_thread(child.stop, "agentbench-stop") for child in (self._pool, self._tap) if child is not None]
+        self.backend.stop()
+        for thread in stopping:
+            thread.join()
+        self._boot.join(SETTLE)
+
+    def _costs(self) -> Json:
+        children = {"pool": self._pool, "tap": self._tap, "engine": getattr(self.backend, "child", None)}
+        return {name: cost for name, child in children.items() if child is not None and (cost := child.cost())}
+
+    def _start(self) -> None:
+        """Boots all at once; whatever goes wrong, the tests are told."""
+        try:
+            booting = _thread(self._start_backend, "agentbench-backend")
+            tap = self._start_tap_and_pool()
+            booting.join()
+        except Exception as error:
+            self.fail(f"agentbench cannot run rollouts: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            return
+        if self.endpoint is None:
+            self.fail(self.failure)
+            return
+        self._send({"op": "start", "endpoint": asdict(self.endpoint), "tap": tap})
+        _thread(self._watch_backend, "agentbench-watch-backend")
+        _thread(self._watch_tap, "agentbench-watch-tap")
+
+    def _start_tap_and_pool(self) -> Json:
+        """Where the tap serves. From here on the pool alone has the listening socket, so that its death is seen by all who wait on it."""
+        logs, token = self.directory / "backend", secrets.token_urlsafe(16)
+        with self.listener:
+            self._tap = Child("pytest_agentbench.tap", {"token": token}, logs / "tap.log")
+            config = {**self.pool_config, "token": self.token, "listener": self.listener.fileno()}
+            self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
+            self._line = wire.connect(self.port, self.token, "controller")
+        self._connected.set()
+        _thread(self._listen, "agentbench-pool")
+        return {**self._tap.ready(), "token": token}
+
+    def _start_backend(self) -> None:
+        logs = self.directory / "backend"
+        logs.mkdir(exist_ok=True)
+        try:
+            self.endpoint = self.backend.start(logs)
+        except Exception as error:  # a backend may come from a hook
+            if self._finishing:
+                return  # it was stopped while it started
+            fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
+            self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
+
+    def _watch_backend(self) -> None:
+        if died := self.backend.watch():
+            self.fail(f"the backend {self.backend.name!r} is gone: {died}")
+
+    def _watch_tap(self) -> None:
+        assert self._tap is not None
+        self._tap.process.wait()
+        if not self._finishing:
+            self.fail(f"the tap is gone: {self._tap.obituary('died in the middle of the run')}")
+
+    def _listen(self) -> None:
+        """Answers the pool until it closes the line."""
+        assert self._line is not None
+        try:
+            while True:
+                message, body = wire.receive(self._line)
+                self._handle(message, body)
+        except (OSError, ValueError):
+            if not self._drained.is_set() and not self._finishing:
+                assert self._pool is not None
+                self.failure = self.failure or f"the pool is gone: {self._pool.obituary('died in the middle of the run')}"
+                self._abandon()
+
+    def _handle(self, message: Json, body: bytes) -> None:
+        if message["op"] == "drained":
+            self._drained.set()
+            return
+        try:
+            reply, error = self._reply(message, body), ""
+        except Exception as fault:  # the disk, or a hook of the user's: it must reach the test that waits
+            place = traceback.extract_tb(fault.__traceback__)[-1]
+            reply, error = b"", f"{fault!r} ({Path(place.filename).name}:{place.lineno})"
+        self._send({"op": "reply", "error": error}, reply)
+
+    def _reply(self, message: Json, body: bytes) -> bytes:
+        """What the pool gets for a question."""
+        match message.pop("op"):
+            case "plan":
+                self.desk.planned(**message)
+                return b""
+            case "finished":
+                return self.desk.finished(message, body)
+            case "fetch":
+                return self.desk.recorded(RolloutKey(*message["key"]))
+            case other:
+                raise ValueError(f"the pool asked {other!r}")
+
+    def _send(self, message: Json, body: bytes = b"") -> bool:
+        """Whether the pool could be told; one that died is noticed by the listening thread."""
+        with self._sending:
+            try:
+                if self._line is None:
+                    return False
+                wire.send(self._line, message, body)
+            except OSError:
+                return False
+            return True
+
+    def _abandon(self) -> None:
+        """There is no pool that can be told: whoever waits for it shall be refused instead."""
+        self._connected.set()
+        self._drained.set()
+        if self._pool is not None:
+            self._pool.process.kill()
+
+
+def _thread(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,100 @@
+"""A backend as the controller holds it: `start` gives an Endpoint that answered, `watch` ends when it dies, `stop` tears it down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.serving.ready import listed_models
+from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec
+
+
+class Backend(Protocol):
+    """The seam between a session and the stack under test. All three methods may be called from a thread."""
+
+    name: str
+    note: str  # a sentence for every report
+    thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
+    description: Json  # what run.json says about the stack; no secrets
+
+    def start(self, directory: Path) -> Endpoint:
+        """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
+
+    def watch(self) -> str | None:
+        """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched."""
+
+    def stop(self) -> None:
+        """Tears the stack down; may be called at any moment, also twice."""
+
+
+class Embedded:
+    """The built-in engine in a process of its own."""
+
+    def __init__(self, spec: EmbeddedSpec) -> None:
+        self.spec = spec
+        self.name, self.note = spec.name, spec.note
+        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.child: Child | None = None
+        self.stopping = False
+
+    def start(self, directory: Path) -> Endpoint:
+        model = self.spec.model or f"embedded-{self.spec.policy}"
+        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
+        self.child = Child("pytest_agentbench.engine", {**options, "model": model, "host": "127.0.0.1"}, directory / "engine.log")
+        port = self.child.ready()["port"]
+        endpoint = Endpoint(f"http://127.0.0.1:{port}/v1", model, self.name)
+        listed_models(endpoint)
+        return endpoint
+
+    def watch(self) -> str | None:
+        assert self.child is not None
+        self.child.process.wait()
+        return None if self.stopping else self.child.obituary("died in the middle of the run")
+
+    def stop(self) -> None:
+        self.stopping = True
+        if self.child is not None:
+            self.child.stop()
+
+
+class Url:
+    """Something that already runs: nothing to start or stop, but it has to answer."""
+
+    def __init__(self, spec: UrlSpec) -> None:
+        self.spec = spec
+        self.name, self.note = spec.name, spec.note
+        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+
+    def start(self, directory: Path) -> Endpoint:
+        del directory  # it keeps its own logs
+        endpoint = Endpoint(self.spec.url, self.spec.model or "", self.name, self._api_key(), self.spec.ca_file)
+        models = listed_models(endpoint)
+        if self.spec.model and self.spec.model not in models:
+            raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")
+        return replace(endpoint, model=self.spec.model or models[0])
+
+    def _api_key(self) -> str | None:
+        if self.spec.api_key_env is None:
+            return None
+        key = os.environ.get(self.spec.api_key_env, "").strip()  # a line break from a file would end up in the header
+        if not key:
+            raise ConfigError(f"backend {self.name!r} wants its key in the environment variable {self.spec.api_key_env}, which is not set")
+        return key
+
+    def watch(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+
+def make_backend(spec: EmbeddedSpec | UrlSpec) -> Backend:
+    return Embedded(spec) if isinstance(spec, EmbeddedSpec) else Url(spec)

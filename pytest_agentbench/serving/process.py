@@ -1,0 +1,108 @@
+"""A child process of the session: told what to do in one line, says in one line that it serves, ends when its stdin closes.
+
+The pipe is what ties it to the controller: however the controller ends, the pipe closes and the child leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import BackendError
+
+LOG_TAIL = 50  # lines of a dead process' log that its error carries
+_SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
+
+
+class Child:
+    """One `python -m <module>` in a session of its own."""
+
+    def __init__(self, module: str, config: dict[str, Any], log: Path, *, pass_fds: tuple[int, ...] = ()) -> None:
+        """Starts it; does not wait. stderr goes to `log`."""
+        self.module = module
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=child_environment(),
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(config).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died at once; `ready` says so with its log
+
+    def ready(self, timeout: float = 60) -> dict[str, Any]:
+        """What the child says when it serves; raises BackendError with the log's tail when it dies first or takes too long."""
+        assert self.process.stdout is not None
+        late = threading.Timer(timeout, self.process.kill)
+        late.start()
+        line = self.process.stdout.readline()
+        expired = not late.is_alive()
+        late.cancel()
+        if not line:
+            why = f"did not serve within {timeout:g} s" if expired else "died before it was ready"
+            raise BackendError(self.obituary(why))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def obituary(self, why: str) -> str:
+        """Why a child is of no use any more, with its command, exit code and the tail of its log."""
+        try:
+            code: int | None = self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            code = None
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL:] if self.log.is_file() else []
+        tail = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+        return f"`python -m {self.module}` {why} (exit code {code}); the end of {self.log.name}:\n{tail}"
+
+    def cost(self) -> dict[str, float] | None:
+        """CPU seconds and peak memory (MiB) of the living process; None where /proc does not tell."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return None
+        ticks = int(stat[11]) + int(stat[12])  # utime and stime, counted after the name
+        peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+        return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "peak_mib": peak / 1024}
+
+    def stop(self, grace: float = 5) -> None:
+        """Closes its stdin, then SIGTERM, then SIGKILL; returns when it is gone."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        for step in (self.process.stdin.close, lambda: self._signal(signal.SIGTERM), lambda: self._signal(signal.SIGKILL)):
+            with contextlib.suppress(BrokenPipeError):  # the child was gone before its config was read
+                step()
+            try:
+                self.process.wait(grace)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self.process.stdout.close()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
+            os.killpg(self.process.pid, number)
+
+
+def child_environment() -> dict[str, str]:
+    """This environment without what belongs to the test run, and without a proxy for loopback."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
+    for name in ("NO_PROXY", "no_proxy"):
+        environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1", "localhost")))
+    return environment

@@ -1,0 +1,94 @@
+"""What a backend YAML may say, and where backends are found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, FiniteFloat, field_validator
+
+from pytest_agentbench.config import Spec, load_yaml, override, validate
+from pytest_agentbench.errors import ConfigError
+
+
+class BackendSpec(Spec):
+    """Keys that every kind of backend has."""
+
+    name: str
+    model: str | None = None  # name sent in requests; None: the first model that the backend lists
+    thresholds: dict[str, dict[str, FiniteFloat]] = {}  # suite -> thresholds that replace the suite's own on this backend
+    note: str = ""  # a sentence for every report made with this backend
+
+
+class EmbeddedSpec(BackendSpec):
+    """The built-in engine, a process on loopback."""
+
+    kind: Literal["embedded"]
+    policy: str = "lexical"
+    script: str | None = None  # the responses of policy `script`; relative to the YAML
+    port: int = Field(default=0, ge=0, le=65535)  # 0: any free port
+    ttft_ms: float = Field(default=0, ge=0)
+    itl_ms: float = Field(default=0, ge=0)
+    jitter: float = Field(default=0, ge=0, le=1)  # relative spread of both
+    seed: int = 0
+    max_concurrency: int | None = Field(default=None, ge=1)  # requests beyond it queue
+    request_log: str | None = None  # JSON lines of every request body
+
+
+class UrlSpec(BackendSpec):
+    """Anything that already runs and speaks the OpenAI API."""
+
+    kind: Literal["url"]
+    url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1
+    api_key_env: str | None = None  # name of the environment variable that holds the key
+    ca_file: str | None = None  # certificate authority of an https URL, PEM
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("should start with http:// or https://")
+        return url.rstrip("/")
+
+
+KINDS: dict[str, type[EmbeddedSpec | UrlSpec]] = {"embedded": EmbeddedSpec, "url": UrlSpec}
+
+
+def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> EmbeddedSpec | UrlSpec:
+    """The backend that a name, a YAML file or a URL stands for; raises ConfigError with what is known."""
+    if wanted.startswith(("http://", "https://")):
+        data, where = {"kind": "url", "name": "url", "url": wanted}, wanted
+    else:
+        file = find_backend(wanted, root)
+        data, where = {"name": file.stem, **load_yaml(file)}, str(file)
+        if data.get("script"):
+            data["script"] = str(file.parent / str(data["script"]))
+    data = override(data, changes, where)
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{where}: kind should be one of {', '.join(KINDS)}, not {kind!r}")
+    return validate(KINDS[kind], data, where)
+
+
+def find_backend(wanted: str, root: Path) -> Path:
+    """The YAML of a backend: a path, backends/NAME.yaml of the project, or a shipped one."""
+    if wanted.endswith((".yaml", ".yml")):
+        file = root / wanted if not Path(wanted).is_absolute() else Path(wanted)
+        if not file.is_file():
+            raise ConfigError(f"no backend file {wanted}; it is looked for at {file}")
+        return file
+    folders = [root / "backends", shipped("backends")]
+    for folder in folders:
+        if (file := folder / f"{wanted}.yaml").is_file():
+            return file
+    known = sorted({file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yaml")})
+    raise ConfigError(f"no backend {wanted!r}; known: {', '.join(known) or 'none'} (or give a YAML file, or a URL that starts with http)")
+
+
+def shipped(kind: str) -> Path:
+    """The folder of data that came with the package: `backends` or `scenarios`; in a checkout, the project's own."""
+    package = Path(str(files("pytest_agentbench")))
+    installed = package / "shipped" / kind
+    return installed if installed.is_dir() else package.parent / kind

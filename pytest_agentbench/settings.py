@@ -1,0 +1,198 @@
+"""Every option and its ini twin, once; the command line wins over the ini file. One frozen Settings comes out."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+
+PREFIX = "agentbench"
+DEFAULT_CONCURRENCY = 8
+
+
+class PytestAgentbenchWarning(pytest.PytestWarning):
+    """Advice about a session that is right as it is. `filterwarnings` can silence it, but `error` does not make it end the session."""
+
+
+class Option(NamedTuple):
+    """One `--agentbench-<name>`, with an ini key `agentbench_<name>`."""
+
+    name: str
+    help: str
+    metavar: str | None = None  # None: a switch
+    default: str = ""
+    many: bool = False  # may be given several times; one per line in the ini file
+
+
+OPTIONS = (
+    Option("backend", "the stack under test: a name in backends/, a YAML file, or the base URL of a running server", "NAME", "embedded"),
+    Option("concurrency", "rollouts in flight at once (default: the number of xdist workers, or 8)", "N"),
+    Option("limit", "take only the first N scenarios of each suite: a quick check", "N"),
+    Option("trials", "run every scenario N times (default: what suite.yaml says)", "N"),
+    Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
+    Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
+    Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
+    Option("time-limit", "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME"),
+    Option("retries", "how often a rollout that ended as infra_error is tried again", "N", "2"),
+    Option("reports", "directory that run directories are written to", "DIR", "reports"),
+    Option("inline", "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n"),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for, checked."""
+
+    backend: str
+    concurrency: int | None
+    limit: int | None
+    trials: int | None
+    variants: tuple[str, ...]
+    changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
+    thresholds: Mapping[str, float]  # of --agentbench-threshold
+    time_limit: float | None  # seconds
+    retries: int
+    reports: Path
+    inline: bool
+
+    @property
+    def suite_changes(self) -> list[tuple[str, Any]]:
+        """The parts of --agentbench-set that concern suite.yaml; `model` is the agent's."""
+        return [("agent.model" if path == "model" else path, value) for path, value in self.changes if not path.startswith("backend.")]
+
+    @property
+    def backend_changes(self) -> list[tuple[str, Any]]:
+        return [(path.removeprefix("backend."), value) for path, value in self.changes if path.startswith("backend.")]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Registers all options and ini keys."""
+    group = parser.getgroup(PREFIX, "agent benchmarks (pytest-agentbench)")
+    for option in OPTIONS:
+        key = _key(option)
+        extra = f" (ini: {key})"
+        if option.metavar is None:
+            group.addoption(_flag(option), action="store_true", default=None, dest=key, help=option.help + extra)
+            parser.addini(key, option.help, type="bool", default=False)
+        else:
+            action = "append" if option.many else "store"
+            group.addoption(_flag(option), action=action, default=None, dest=key, metavar=option.metavar, help=option.help + extra)
+            if option.many:
+                parser.addini(key, option.help, type="linelist", default=[])
+            else:
+                parser.addini(key, option.help, type="string", default=option.default)
+
+
+def _flag(option: Option) -> str:
+    return f"--{PREFIX}-{option.name}"
+
+
+def _key(option: Option) -> str:
+    return f"{PREFIX}_{option.name.replace('-', '_')}"
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Options over ini values; raises pytest.UsageError that names the option and what would work."""
+    values = {option.name: _value(config, option) for option in OPTIONS}
+    return Settings(
+        backend=values["backend"],
+        concurrency=_checked("concurrency", values, _positive),
+        limit=_checked("limit", values, _positive),
+        trials=_checked("trials", values, _positive),
+        variants=_names(values["variants"]) or ("default",),
+        changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
+        thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
+        time_limit=_checked("time-limit", values, _seconds),
+        retries=int(values["retries"]) if values["retries"].isdecimal() else _usage("retries", values["retries"], "0 or more"),
+        reports=Path(config.rootpath, values["reports"]),
+        inline=bool(values["inline"]) or bool(config.getoption("usepdb", False)),
+    )
+
+
+def _value(config: pytest.Config, option: Option) -> Any:
+    given = config.getoption(_key(option), None)
+    return config.getini(_key(option)) if given is None else given
+
+
+def _checked(name: str, values: Mapping[str, Any], convert: Callable[[str], Any]) -> Any:
+    if values[name] in ("", None):
+        return None
+    try:
+        return convert(str(values[name]))
+    except ValueError as error:
+        _usage(name, values[name], str(error))
+
+
+def _usage(name: str, given: object, works: str) -> NoReturn:
+    raise pytest.UsageError(f"--{PREFIX}-{name} {given}: should be {works}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("a whole number from 1 up")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
+    if not found:
+        raise ValueError("a time such as 90s, 150m or 2h")
+    return float(found[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[str, Any]:
+    path, equals, value = text.partition("=")
+    try:
+        if not equals or not path.strip():
+            raise ValueError
+        return path.strip(), convert(value)
+    except ValueError:
+        numbers = "NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"
+        _usage(name, text, numbers if name == "threshold" else "PATH=VALUE, for example agent.temperature=0.6")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError
+    return value
+
+
+def _yaml(text: str) -> Any:
+    from pytest_agentbench.config import parse_yaml
+
+    try:
+        return parse_yaml(text, "value")
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def reruns_asked_for(config: pytest.Config) -> bool:
+    """Whether pytest-rerunfailures is there and told to run failed tests again."""
+    if not config.pluginmanager.hasplugin("rerunfailures"):
+        return False
+    given = (config.getoption("force_reruns", None), config.getoption("reruns", None), config.getini("reruns"))
+    return next((int(count) > 0 for count in given if count not in (None, "")), False)
+
+
+def advise(config: pytest.Config, text: str) -> None:
+    """Puts a PytestAgentbenchWarning into the session's summary of warnings."""
+    advice = PytestAgentbenchWarning(text)
+    try:
+        config.issue_config_time_warning(advice, stacklevel=2)
+    except PytestAgentbenchWarning:  # the user's filters make errors of warnings
+        message = warnings.WarningMessage(advice, PytestAgentbenchWarning, __file__, 0)
+        facts = {"warning_message": message, "when": "config", "nodeid": "", "location": None}
+        config.hook.pytest_warning_recorded.call_historic(kwargs=facts)

@@ -1,0 +1,1 @@
+"""The tap: a relay process that stamps and records every LLM call on its way to the backend."""

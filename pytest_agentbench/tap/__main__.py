@@ -1,0 +1,56 @@
+"""`python -m pytest_agentbench.tap`: started by the controller, serves agents on one port and the pool on another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+
+from pytest_agentbench.child import end_with_stdin, read_config, serving
+from pytest_agentbench.tap.agents import AgentConnection
+from pytest_agentbench.tap.relay import Relay
+
+if sys.platform != "win32":
+    import resource
+
+    import uvloop
+
+BACKLOG = 4096  # connections that may come at once
+
+
+async def serve(token: str) -> None:
+    loop = asyncio.get_running_loop()
+    end = asyncio.Event()
+    end_with_stdin(loop, end)
+    loop.add_signal_handler(signal.SIGTERM, end.set)
+    relay = Relay(token)
+    agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", 0, backlog=BACKLOG)
+    control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
+    serving(port=agents.sockets[0].getsockname()[1], control_port=control.sockets[0].getsockname()[1])
+    await end.wait()
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    try:
+        token = str(read_config()["token"])
+    except (json.JSONDecodeError, LookupError, TypeError) as error:
+        sys.stderr.write(f"tap config: stdin should begin with a line of JSON that has a token: {error!r}\n")
+        return 2
+    if sys.platform == "win32":
+        asyncio.run(serve(token))
+    else:
+        _take_all_descriptors()
+        uvloop.run(serve(token))
+    return 0
+
+
+def _take_all_descriptors() -> None:
+    """Every stream in flight takes two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Connections of agents: requests are taken whole and one by one, answers are passed on as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import httptools
+
+from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header, response_head
+
+if TYPE_CHECKING:
+    from pytest_agentbench.tap.relay import Relay
+    from pytest_agentbench.tap.upstream import UpstreamConnection
+
+LARGEST = 1 << 27  # bytes of one request
+AHEAD = 1 << 16  # bytes of later requests that are read while one is being answered
+RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a socket that closes sends RST
+
+
+class Arrival(NamedTuple):
+    """A request that waits for its turn, or why there can be none any more."""
+
+    id: str
+    request: Request | None
+    keep_alive: bool = False
+    refusal: tuple[int, str] | None = None  # HTTP status, sentence
+
+
+class AgentConnection(asyncio.Protocol):
+    """One connection of an agent; it carries one exchange at a time."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, relay: Relay) -> None:
+        self.relay = relay
+        self.parser = httptools.HttpRequestParser(self)
+        self.waiting: deque[Arrival] = deque()  # pipelined requests
+        self.exchange: Exchange | None = None
+        self.upstream: UpstreamConnection | None = None  # that the exchange is on
+        self.keep_alive = True  # after the exchange
+        self.framing = b""  # of the answer's body: chunked, content-length or close
+        self.done = False  # no further request is taken
+        self.reading = True
+        self.full = False  # the agent reads more slowly than answers come
+        self.owes_continue = False  # a client waits for `100 Continue` until the answers before it are out
+        self.size = 0  # bytes of the request that is arriving
+        self.ahead = 0  # bytes that came while an exchange was running
+        self.body: list[bytes] = []
+
+    # -------------------------------------------------------------------------------- what an exchange says to the agent
+
+    def start_answer(self, status: int, headers: Headers) -> None:
+        """The head of an answer whose body comes bit by bit."""
+        assert self.exchange is not None
+        kept = end_to_end(headers)
+        if self.exchange.request.method == b"HEAD" or status in (204, 304) or header(kept, b"content-length"):
+            self.framing = b"content-length"
+        elif self.parser.get_http_version() == "1.0":
+            self.framing, self.keep_alive = b"close", False
+        else:
+            self.framing = b"chunked"
+            kept.append((b"transfer-encoding", b"chunked"))
+        self._write_head(status, kept)
+
+    def pass_on(self, data: bytes) -> None:
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.framing == b"chunked" else data)
+
+    def end_answer(self) -> None:
+        if self.framing == b"chunked":
+            self.transport.write(b"0\r\n\r\n")
+
+    def cut_answer(self, said_all: bool) -> None:
+        """The backend's answer broke off, and so does this one, unless only the end of its framing is missing."""
+        self.keep_alive = False
+        if said_all:
+            self.end_answer()
+        elif self.framing == b"close":  # an orderly end would look like the answer's
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self.transport.abort()
+
+    def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None:
+        """A whole answer."""
+        self._write_head(status, [*(headers or [JSON_TYPE]), (b"content-length", b"%d" % len(body))], body)
+
+    def exchange_ended(self, exchange: Exchange) -> None:
+        self.exchange = None
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None and upstream.exchange is exchange:  # broken off from this side
+            upstream.close()
+        if self.keep_alive:
+            self._next()
+        else:
+            self.transport.close()
+
+    def abandon(self) -> None:
+        """The rollout is over: whatever it still asked for is broken off."""
+        self.transport.abort()
+        self._leave("the rollout ended before the answer was whole")
+
+    # -------------------------------------------------------------------------------- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
+
+    def data_received(self, data: bytes) -> None:
+        if self.done:
+            return
+        if self.exchange is not None or self.waiting:
+            self.ahead += len(data)
+        self.size += len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"not an HTTP request: {error}")
+        if self.size > LARGEST:
+            self._refuse(413, f"a request may have {LARGEST} bytes")
+        self._next()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._leave("the agent closed the connection before the answer was whole")
+
+    def pause_writing(self) -> None:
+        """The agent reads too slowly: so does the tap."""
+        self.full = True
+        if self.upstream is not None:
+            self.upstream.hold()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        if self.upstream is not None:
+            self.upstream.go_on()
+        self._next()
+
+    # -------------------------------------------------------------------------------- httptools
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers: Headers = []
+        self.head_is_whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.head_is_whole:  # trailers are dropped
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.head_is_whole = True
+        self.owes_continue = header(self.headers, b"expect").lower() == b"100-continue" and self.parser.get_http_version() != "1.0"
+
+    def on_body(self, data: bytes) -> None:
+        self.body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser knows no body of a request that offers another protocol: see _parse
+        id, path = split_target(self.url.decode("latin-1"))
+        request = Request(self.parser.get_method(), path, self.headers, b"".join(self.body))
+        self.waiting.append(Arrival(id, request, self.parser.should_keep_alive()))
+        self.size, self.body, self.owes_continue = 0, [], False
+
+    # -------------------------------------------------------------------------------- turns
+
+    def _parse(self, data: bytes) -> None:
+        while not self.done:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:  # of HTTP/2, say
+                data = self._declined() + data[offer.args[0] :]
+
+    def _declined(self) -> bytes:
+        """The head of the request that has just been parsed, without its offer of another protocol: HTTP/1.1 goes on."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            self._refuse(405, "this is no proxy")
+        self.parser = httptools.HttpRequestParser(self)
+        kept = [b"%b: %b" % each for each in self.headers if each[0].lower() != b"upgrade"]
+        return b"\r\n".join((b"%b %b HTTP/%b" % (method, self.url, version), *kept, b"\r\n"))
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Nothing that comes on this connection can be understood any more; what was asked before is still answered."""
+        if not self.done:
+            self.done = True
+            self.waiting.append(Arrival("", None, refusal=(status, message)))
+
+    def _next(self) -> None:
+        """Begins with the next request, if it is its turn."""
+        while self.waiting and self.exchange is None and not self.full and not self.transport.is_closing():
+            self._begin(self.waiting.popleft())
+        idle = self.exchange is None and not self.waiting
+        if idle and self.owes_continue:
+            self.owes_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._read_on(idle or self.ahead <= AHEAD)
+        self.ahead = 0 if idle else self.ahead
+
+    def _begin(self, arrival: Arrival) -> None:
+        self.keep_alive = arrival.keep_alive
+        refusal = arrival.refusal or self.relay.refusal(arrival.id)
+        if refusal is not None:
+            status, message = refusal
+            self.answer(status, error_body(message, None))
+            if not self.keep_alive:
+                self.transport.close()
+        elif arrival.request is not None:
+            self.exchange = self.relay.begin(arrival.id, self, arrival.request)
+
+    def _read_on(self, wanted: bool) -> None:
+        if wanted != self.reading and not self.transport.is_closing():
+            self.reading = wanted
+            (self.transport.resume_reading if wanted else self.transport.pause_reading)()
+
+    def _leave(self, why: str) -> None:
+        self.waiting.clear()
+        self.keep_alive = False
+        if self.exchange is not None:
+            self.exchange.failed("client_gone", why)
+
+    def _write_head(self, status: int, headers: Headers, body: bytes = b"") -> None:
+        closing = [] if self.keep_alive else [(b"connection", b"close")]
+        self.transport.write(response_head(status, headers + closing) + body)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """(token, path behind it without /v1) of /r/TOKEN/v1/chat/completions; an empty token for any other path."""
+    parts = target.split("/", 3)
+    if len(parts) < 4 or parts[0] or parts[1] != "r":
+        return "", target
+    rest = "/" + parts[3]
+    return parts[2], rest[3:] if rest[:4] in ("/v1", "/v1/", "/v1?") else rest

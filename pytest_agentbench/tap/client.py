@@ -1,0 +1,60 @@
+"""The pool's line to the tap's control port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from pytest_agentbench import wire
+from pytest_agentbench.errors import InfraError
+
+
+class TapControl:
+    """Asks the tap in frames; replies come in the order of the questions."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._asked: deque[asyncio.Future[dict[str, Any]]] = deque()  # also those whose askers have been cancelled
+        self._gone: str | None = None
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    @classmethod
+    async def connect(cls, port: int, token: str) -> TapControl:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(wire.pack({"token": token, "role": "pool"}))
+        return cls(reader, writer)
+
+    async def ask(self, **question: Any) -> dict[str, Any]:
+        """The tap's reply; raises InfraError when the tap is gone or refuses."""
+        if self._gone is not None:
+            raise InfraError(self._gone)
+        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked.append(reply)
+        self._writer.write(wire.pack(question))
+        answer = await reply
+        if "error" in answer:
+            raise InfraError(f"the tap refused {question['op']}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        self._listening.cancel()
+        self._end("the line to the tap is closed")
+        self._writer.close()
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                answer, _ = await wire.read(self._reader)
+                reply = self._asked.popleft()
+                if not reply.done():
+                    reply.set_result(answer)
+        except (EOFError, OSError, ValueError) as error:
+            self._end(f"the tap is gone: {error!r}")
+
+    def _end(self, why: str) -> None:
+        self._gone = why
+        for reply in self._asked:
+            if not reply.done():
+                reply.set_exception(InfraError(why))
+        self._asked.clear()

@@ -1,0 +1,99 @@
+"""What the tap knows: the rollouts that may call, the calls they made, and where calls go."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from typing import Any
+
+from pytest_agentbench import wire
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.agents import AgentConnection
+from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.upstream import Upstream
+
+REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
+
+
+class Relay:
+    """All state of a tap."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.upstream: Upstream | None = None
+        self.open: dict[str, list[Exchange]] = {}
+        self.closed: OrderedDict[str, None] = OrderedDict()
+
+    def refusal(self, id: str) -> tuple[int, str] | None:
+        """(HTTP status, sentence) for a request that is not relayed."""
+        if id in self.closed:
+            return 410, "the rollout of this address has ended"
+        if id not in self.open:
+            return 404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL"
+        if self.upstream is None:
+            return 503, "the backend is not ready"
+        return None
+
+    def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
+        """Sends a request on its way that `refusal` has nothing against."""
+        assert self.upstream is not None
+        exchange = Exchange(agent, request)
+        self.open[id].append(exchange)
+        self.upstream.send(exchange)
+        return exchange
+
+    async def control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the pool, frame by frame; whoever does not speak like it is hung up on."""
+        try:
+            hello, _ = await wire.read(reader)
+            while self._knows(hello):
+                question, _ = await wire.read(reader)
+                writer.write(wire.pack(self.answer(question)))
+                await writer.drain()
+        except (EOFError, OSError, ValueError, RecursionError):
+            pass  # the pool is gone, or this is not the pool
+        except asyncio.CancelledError:
+            pass  # the tap ends; asyncio would log it
+        finally:
+            writer.close()
+
+    def _knows(self, hello: Any) -> bool:
+        token = hello.get("token") if isinstance(hello, dict) else None
+        return isinstance(token, str) and secrets.compare_digest(token.encode(), self.token.encode())
+
+    def answer(self, question: Any) -> Json:
+        match question:
+            case {"op": "upstream", "url": str(url)}:
+                return self._point_at(url, question.get("api_key"), question.get("ca_file"))
+            case {"op": "open", "id": str(id)} if id not in self.open and id not in self.closed:
+                self.open[id] = []
+                return {"ok": True}
+            case {"op": "close", "id": str(id)} if id in self.open:
+                return {"calls": self._close(id)}
+            case {"op": "stats"}:
+                running = sum(not exchange.over for exchanges in self.open.values() for exchange in exchanges)
+                return {"in_flight": running, "open": len(self.open)}
+        return {"error": f"the tap does not understand {str(question)[:200]}"}
+
+    def _point_at(self, url: str, api_key: str | None, ca_file: str | None) -> Json:
+        try:
+            upstream = Upstream(url, api_key, ca_file)
+        except (ValueError, OSError, TypeError) as error:
+            return {"error": f"calls cannot go to {url}: {error}"}
+        if self.upstream is not None:
+            self.upstream.close()
+        self.upstream = upstream
+        return {"ok": True}
+
+    def _close(self, id: str) -> list[Json]:
+        """Ends a token; calls that are still open are broken off. Returns all of them in the order in which they came."""
+        self.closed[id] = None
+        if len(self.closed) > REMEMBERED:
+            self.closed.popitem(last=False)
+        exchanges = self.open.pop(id)
+        for exchange in exchanges:
+            if not exchange.over:
+                exchange.agent.abandon()
+        records = [exchange.record for exchange in exchanges if exchange.record is not None and exchange.request.is_call]
+        return [record.to_dict() for record in sorted(records, key=lambda record: record.received_ns)]

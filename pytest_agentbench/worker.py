@@ -1,0 +1,217 @@
+"""The worker's role: it makes tests of scenarios, sends the plan of selected rollouts, and waits for them on a test's behalf.
+
+It reads no YAML and no data set, and imports no asyncio and no HTTP library.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Generator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_agentbench import wire
+from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
+from pytest_agentbench.showing import properties, rollout_section
+
+if TYPE_CHECKING:
+    from pytest_agentbench.controller import Controller
+
+KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
+
+Report = pytest.TestReport
+
+ROLLOUT = pytest.StashKey[Rollout]()
+TROUBLE = pytest.StashKey[str]()
+
+
+class Worker:
+    """A pytest plugin: one in each process that runs tests."""
+
+    def __init__(self, config: pytest.Config, source: Controller | Json) -> None:
+        self.config, self._source = config, source
+        self._line: socket.socket | None = None
+        if isinstance(source, dict):
+            for suite in self.suites.values():
+                config.addinivalue_line("markers", f"{suite['name']}: tests of an agentbench suite")
+
+    @cached_property
+    def input(self) -> Json:
+        """What the controller says; in its own process it is asked when the session has started."""
+        return self._source if isinstance(self._source, dict) else self._source.worker_input
+
+    @cached_property
+    def suites(self) -> dict[str, Json]:
+        """Folder -> suite."""
+        suites: dict[str, Json] = self.input.get("suites", {})
+        return suites
+
+    def suite_of(self, path: Path) -> Json | None:
+        """The suite whose folder a file lies in."""
+        return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
+
+    # -------------------------------------------------------------------------------------------------- collection
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if KEY not in metafunc.fixturenames:
+            return
+        suite = self.suite_of(metafunc.definition.path)
+        if suite is None:
+            test = f"{metafunc.definition.path}: {metafunc.definition.name}"
+            raise pytest.Collector.CollectError(f"{test} wants a rollout, but there is no suite.yaml in this folder or above it")
+        if fault := suite["error"] or self._misplaced_hook(metafunc.definition.path):
+            raise pytest.Collector.CollectError(fault)
+        keys = suite_keys(suite)
+        metafunc.parametrize(KEY, keys, indirect=True, ids=[key.id for key in keys])
+
+    def _misplaced_hook(self, test_file: Path) -> str:
+        """A hook of ours in a conftest.py that the controller may never load is never called; this says where it belongs."""
+        for plugin in self.config.pluginmanager.get_plugins():
+            conftest = Path(getattr(plugin, "__file__", None) or "")
+            hooks = [name for name in dir(plugin) if name.startswith("pytest_agentbench_")] if conftest.name == "conftest.py" else []
+            if hooks and conftest.parent in test_file.parents and not self.config.rootpath.is_relative_to(conftest.parent):
+                place = self.config.rootpath / "conftest.py"
+                return f"{conftest}: {hooks[0]} runs in the controller, which need not load this file; move it to {place}"
+        return ""
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        if (suite := self.suite_of(item.path)) is not None:
+            item.add_marker(suite["name"])
+
+    # -------------------------------------------------------------------------------------------------- running
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Tells the pool what is wanted, in the order of the tests."""
+        if self.input.get("port") is None or (session.testsfailed and not self.config.getoption("continue_on_collection_errors")):
+            return  # in the second case pytest is about to stop: some files could not be collected
+        wanted = [item for item in session.items if wants_rollout(item)]
+        selected: dict[str, int] = {}
+        for item in wanted:
+            selected[rollout_key(item).group] = selected.get(rollout_key(item).group, 0) + 1
+        if selected:
+            self._plan([rollout_key(item) for item in wanted if not is_skipped(item)], selected)
+
+    def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
+        if self.input["inline"]:  # the pool runs none of them, but they are counted as if it did
+            assert not isinstance(self._source, dict)
+            assert self._source.ledger is not None
+            self._source.ledger.planned(len(set(keys)), selected)
+        else:
+            self.ask({"op": "plan", "keys": keys, "selected": selected})
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Waits before the test begins, so that the wait is nobody's test time and no timeout of a test sees it."""
+        if wants_rollout(item) and not is_skipped(item) and self.input.get("port") and not self.input["inline"]:
+            self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+        try:
+            return (yield)
+        finally:
+            if ROLLOUT in item.stash:
+                del item.stash[ROLLOUT]  # pytest keeps every item to the end of the session
+
+    def rollout(self, item: pytest.Item) -> Rollout:
+        """The rollout of a test; ends the test as an ERROR when there is nothing to judge."""
+        if ROLLOUT not in item.stash and TROUBLE not in item.stash:
+            self._fetch(item)
+        if ROLLOUT not in item.stash:
+            pytest.fail(item.stash[TROUBLE], pytrace=False)
+        rollout = item.stash[ROLLOUT]
+        if rollout.status in ("infra_error", "cancelled"):
+            pytest.fail(f"{rollout.key}: {rollout.status}: {rollout.reason}", pytrace=False)
+        for name, reason in rollout.score_errors.items():
+            pytest.fail(f"{rollout.key}: the scorer {name!r} failed, so there is no score: {reason}", pytrace=False)
+        return rollout
+
+    def _fetch(self, item: pytest.Item) -> None:
+        if self.input["inline"]:
+            from pytest_agentbench.inline import run_inline
+
+            assert not isinstance(self._source, dict)
+            item.stash[ROLLOUT] = run_inline(self, self._source, rollout_key(item))
+        else:
+            self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+
+    def _stash(self, item: pytest.Item, outcome: Json, body: bytes) -> None:
+        if body:
+            item.stash[ROLLOUT] = Rollout.from_json(body)
+        else:
+            item.stash[TROUBLE] = f"{rollout_key(item)}: {outcome.get('status', 'infra_error')}: {outcome['reason']}"
+
+    def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
+        """The pool's answer; when the pool is gone, an outcome that says why."""
+        try:
+            if self._line is None:
+                self._line = wire.connect(self.input["port"], self.input["token"], "test")
+            wire.send(self._line, question, body)
+            return wire.receive(self._line)
+        except OSError as error:
+            return {"status": "infra_error", "reason": self._why_gone(error)}, b""
+
+    def _why_gone(self, error: OSError) -> str:
+        services = None if isinstance(self._source, dict) else self._source.services
+        return (services and services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
+
+    # -------------------------------------------------------------------------------------------------- reporting
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Report, Report]:
+        report = yield
+        rollout = item.stash.get(ROLLOUT, None)
+        if rollout is not None and call.when == "call":
+            report.duration += rollout.duration_s
+        if rollout is not None and call.when != "setup":  # JUnit reads the teardown's
+            report.user_properties.extend(properties(rollout))
+        if rollout is not None and report.failed:
+            report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
+        return report
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
+        """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
+        for score in (left, right):
+            if isinstance(score, Score) and score.explanation:
+                return [f"{left!r} {op} {right!r}", score.explanation]
+        return None
+
+    def pytest_sessionfinish(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+
+def suite_keys(suite: Json) -> list[RolloutKey]:
+    """The rollouts of a suite, in data set order; later trials and other variants follow."""
+    return [
+        RolloutKey(suite["name"], scenario, variant, trial)
+        for variant in suite["variants"]
+        for trial in range(1, suite["trials"] + 1)
+        for scenario in suite["ids"]
+    ]
+
+
+def rollout_key(item: pytest.Item) -> RolloutKey:
+    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # wants_rollout looked
+    return key
+
+
+def wants_rollout(item: pytest.Item) -> bool:
+    """Whether a test reads a rollout; one that only looks at its scenario does not."""
+    return "rollout" in getattr(item, "fixturenames", ()) and KEY in getattr(getattr(item, "callspec", None), "params", ())
+
+
+def is_skipped(item: pytest.Item) -> bool:
+    """Whether marks say that a test will not run. A condition given as text is left to pytest."""
+    return (
+        item.get_closest_marker("skip") is not None
+        or any(_holds(mark) for mark in item.iter_markers("skipif"))
+        or any(_holds(mark) for mark in item.iter_markers("xfail") if mark.kwargs.get("run") is False)
+    )
+
+
+def _holds(mark: pytest.Mark) -> bool:
+    """Whether a conditional mark applies: without a condition it always does, of several one is enough."""
+    conditions = (mark.kwargs["condition"],) if "condition" in mark.kwargs else mark.args
+    return not conditions or any(bool(condition) for condition in conditions if not isinstance(condition, str))

@@ -1,0 +1,109 @@
+"""Looking at tests, options and fixtures boots nothing and needs no network."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import Project
+
+#: A root conftest that writes down every process that is started and every socket that is used.
+WATCHFUL = """
+import pathlib
+import sys
+
+SEEN = pathlib.Path(__file__).with_name("seen.txt")
+SEEN.touch()
+
+
+def watch(event, arguments):
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "socket.bind", "socket.connect"):
+        with SEEN.open("a") as seen:
+            seen.write(event + "\\n")
+
+
+sys.addaudithook(watch)
+"""
+
+#: Plugins of this environment that bind sockets and start processes themselves.
+ALONE = ("-p", "no:rerunfailures", "-p", "no:benchmark")
+
+LOOKS = {
+    "collect": (("--co", "-q"), "scenarios/shop/test_shop.py::test_tools[[]shop-2[]]"),
+    "collect-n2": (("--co", "-q", "-n", "2"), "scenarios/shop/test_shop.py::test_tools[[]shop-2[]]"),
+    "fixtures": (("--fixtures",), "    The finished rollout of this test's scenario: *"),
+    "fixtures-per-test": (("--fixtures-per-test",), "*fixtures used by test_tools*"),
+    "setup-plan": (("--setup-plan",), "*test_shop.py::test_tools[[]shop-2[]] (fixtures used: *"),
+    "setup-plan-n2": (("--setup-plan", "-n", "2"), "*shop*"),
+    "markers": (("--markers",), "@pytest.mark.shop: *"),
+    "help": (("-h",), "*--agentbench-backend=NAME*"),
+    "cache": (("--cache-show",), "cachedir: *"),
+    "version": (("-VV",), "*pytest-agentbench-*"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_looking_boots_nothing(project: Project, look: str) -> None:
+    """Each way of looking shows what it should, starts no process, opens no connection and leaves no run directory."""
+    options, shown = LOOKS[look]
+    project.suite(scenarios=3)
+    project.write("conftest.py", WATCHFUL)
+
+    result = project.run(*ALONE, *options, "scenarios/shop")
+
+    assert 0 == result.ret
+    result.stdout.fnmatch_lines([shown])
+    assert not (project.root / "reports").exists()
+    if "-n" not in options or "--co" in options:
+        assert "" == (project.root / "seen.txt").read_text()
+
+
+def test_a_run_is_seen_by_the_watch(project: Project) -> None:
+    """The watch of the test above is no blind one: a run starts processes and connects."""
+    project.suite(scenarios=1)
+    project.write("conftest.py", WATCHFUL)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    assert {"subprocess.Popen", "socket.connect"} <= set((project.root / "seen.txt").read_text().split())
+
+
+def test_collecting_needs_no_backend(project: Project) -> None:
+    """`--co` lists the tests of a suite whose backend is not there at all."""
+    project.suite(scenarios=2)
+
+    result = project.run("--co", "-q", "--agentbench-backend=http://127.0.0.1:9/v1", "scenarios/shop")
+
+    assert 0 == result.ret
+    result.stdout.fnmatch_lines(["*test_tools[[]shop-0[]]", "*test_tools[[]shop-1[]]"])
+
+
+def test_every_fixture_has_a_docstring(project: Project) -> None:
+    """`pytest --fixtures` explains each fixture of the plugin."""
+    result = project.run("--fixtures")
+
+    listed = result.stdout.str()
+    for name in ("rollout", "scenario", "thresholds", "suite", "backend", "llm"):
+        assert f"\n{name} -- " in listed
+    result.stdout.fnmatch_lines(["*fixtures defined from pytest_agentbench.fixtures*"])
+    assert "no docstring available" not in listed.split("fixtures defined from pytest_agentbench.fixtures")[1].split("------")[1]
+
+
+def test_a_run_without_a_suite_boots_nothing(project: Project) -> None:
+    """In a project without suites the plugin is quiet, and so it is in a run that selects no test."""
+    project.write("test_other.py", "def test_nothing():\n    pass\n")
+
+    result = project.run("test_other.py")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*agentbench:*")
+    assert not (project.root / "reports").exists()
+
+
+def test_a_run_that_selects_no_rollout_leaves_nothing(project: Project) -> None:
+    """A run whose selection is empty leaves no run directory behind."""
+    project.suite(scenarios=2)
+
+    result = project.run("-k", "nothing_of_this_name", "scenarios/shop")
+
+    assert pytest.ExitCode.NO_TESTS_COLLECTED == result.ret
+    assert [".gitignore"] == [path.name for path in (project.root / "reports").iterdir()]

@@ -1,0 +1,230 @@
+"""Which tests and rollouts run: pytest's own ways of choosing, with and without workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+#: Customer shop-1 gets no tool call, so its tsq is 0.
+ONE_FAILS = [{"match": {"contains": "shop-1"}, "text": "No."}, *FIND_THEN_ANSWER]
+
+
+def ran(project: Project) -> list[str]:
+    """The rollouts in the journal, sorted; one that ran twice is there twice."""
+    return sorted(str(rollout.key) for rollout in project.rollouts)
+
+
+@pytest.mark.parametrize("way", [(), ("-n", "0"), ("-n", "2"), ("-p", "no:xdist")], ids=["plain", "n0", "n2", "no-xdist"])
+def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: tuple[str, ...]) -> None:
+    """`-m shop` without a path runs the tests of that suite only, and its marker is a registered one."""
+    project.suite("shop", scenarios=2)
+    project.suite("bank", scenarios=2)
+
+    result = project.run(*way, "-m", "shop", "--strict-markers", "-W", "error::pytest.PytestUnknownMarkWarning")
+
+    result.assert_outcomes(passed=2, deselected=0 if "2" in way else 2)
+    assert ["shop[shop-0]", "shop[shop-1]"] == ran(project)
+    assert ["shop"] == [*project.run_json["suites"]]
+
+
+@WAYS
+def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) -> None:
+    """-k, a test id and --deselect choose rollouts; those of other tests do not run, and the mean's limit is not judged."""
+    project.suite(scenarios=3, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
+    id = "scenarios/shop/test_shop.py::test_tools[shop-{}]"
+
+    project.run(*way, "-k", "shop-1", "scenarios/shop").assert_outcomes(passed=1, deselected=0 if way else 2)
+    assert ["shop[shop-1]"] == ran(project)
+
+    project.run(*way, id.format(2)).assert_outcomes(passed=1)
+    assert ["shop[shop-2]"] == ran(project)
+
+    result = project.run(*way, "--deselect", id.format(0), "scenarios/shop")
+    assert ["shop[shop-1]", "shop[shop-2]"] == ran(project)
+    result.stdout.fnmatch_lines(["limit *shop tsq.mean 1.000 >= 0.9: not judged: 2 of 3 rollouts were measured*"])
+    (limit,) = project.run_json["limits"]
+    assert (False, False) == (limit["judged"], limit["failed"])
+    assert 0 == result.ret
+
+
+@WAYS
+def test_last_failed(project: Project, way: tuple[str, ...]) -> None:
+    """`--lf` runs the rollouts of failed tests again, and no others."""
+    project.suite(scenarios=3)
+    project.backend(ONE_FAILS)
+
+    project.run(*way, "scenarios/shop").assert_outcomes(passed=2, failed=1)
+    project.backend()
+    project.run(*way, "--lf", "scenarios/shop").assert_outcomes(passed=1)
+
+    assert ["shop[shop-1]"] == ran(project)
+
+
+@WAYS
+def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> None:
+    """Suites share a session: each has its marker, its thresholds and its part of run.json."""
+    project.suite("shop", scenarios=2, thresholds={"tsq": 0.5, "tsq.mean": 0.6})
+    project.suite("bank", scenarios=1, expected=("find_item", "order_item"), thresholds={"tsq": 0.1, "tsq.mean": 0.2})
+
+    result = project.run(*way, "scenarios/shop", "scenarios/bank")
+
+    result.assert_outcomes(passed=3)
+    suites = project.run_json["suites"]
+    assert {"shop": 2, "bank": 1} == {name: suite["rollouts"]["ok"] for name, suite in suites.items()}
+    assert {"shop": 0.6, "bank": 0.2} == {name: suite["thresholds"]["tsq.mean"] for name, suite in suites.items()}
+    assert [("shop", True), ("bank", True)] == [(limit["suite"], limit["judged"]) for limit in project.run_json["limits"]]
+    result.stdout.fnmatch_lines(
+        ["agentbench: suites shop (2 scenarios), bank (1 scenarios)", "shop", "tsq  *1.000 *", "bank", "tsq  *0.667 *"]
+    )
+
+    project.run(*way, "-m", "bank", "scenarios").assert_outcomes(passed=1, deselected=0 if way else 2)
+    assert ["bank"] == [*project.run_json["suites"]]
+
+
+@WAYS
+def test_two_suites_of_one_name_are_refused(project: Project, way: tuple[str, ...]) -> None:
+    """The name is the marker and part of every key, so a second suite of that name is a usage error that names both files."""
+    project.suite("shop", scenarios=1)
+    project.suite("kiosk", scenarios=1)
+    (project.root / "scenarios/kiosk/suite.yaml").write_text((project.root / "scenarios/shop/suite.yaml").read_text())
+
+    result = project.run(*way, "scenarios")
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stderr.fnmatch_lines(["ERROR: two suites are named 'shop': *kiosk/suite.yaml and *shop/suite.yaml"])
+    assert not (project.root / "reports").exists()
+
+
+#: Each test says which worker ran it.
+TWO_TESTS = """
+import pathlib
+
+def note(name, worker):
+    pathlib.Path(__file__).with_name(f"{name}.{worker}").touch()
+
+def test_tools(rollout, worker_id):
+    assert rollout.tools == ["find_item"]
+    note("tools", worker_id)
+
+def test_answer(rollout, worker_id):
+    assert rollout.answer
+    note("answer", worker_id)
+"""
+
+
+@WAYS
+def test_two_tests_on_one_rollout_run_it_once(project: Project, way: tuple[str, ...]) -> None:
+    """Tests share their scenario's rollout, also on different workers: --dist load gives each worker one of two tests."""
+    project.suite(scenarios=1, test=TWO_TESTS)
+
+    result = project.run(*way, *(("--dist", "load") if way else ()), "scenarios/shop")
+
+    result.assert_outcomes(passed=2)
+    assert ["shop[shop-0]"] == ran(project)
+    workers = ["gw0", "gw1"] if way else ["master", "master"]
+    assert workers == sorted(
+        path.suffix.removeprefix(".") for name in ("tools", "answer") for path in (project.root / "scenarios/shop").glob(f"{name}.*")
+    )
+
+
+@WAYS
+def test_tests_without_a_rollout(project: Project, way: tuple[str, ...]) -> None:
+    """A test with `scenario` alone is parametrized and runs nothing; one with neither is an ordinary test of the suite."""
+    test = """
+def test_scenario(scenario):
+    assert scenario.id in scenario.messages[0]["content"]
+    assert [tool.name for tool in scenario.tools] == ["find_item", "order_item", "return_item"]
+    assert scenario.expected[0]["tool"] == "find_item"
+
+def test_ordinary(request):
+    assert request.node.get_closest_marker("shop")
+"""
+    project.suite(scenarios=2, test=test)
+
+    result = project.run(*way, "-m", "shop", "scenarios/shop")
+
+    result.assert_outcomes(passed=3)
+    assert not (project.root / "reports/latest").exists()
+
+
+SKIPS = """
+import pytest
+
+@pytest.mark.skip
+def test_skip(rollout):
+    raise AssertionError
+
+@pytest.mark.skipif(condition=True, reason="always")
+def test_skipif(rollout):
+    raise AssertionError
+
+@pytest.mark.skipif(False, True, reason="one of them")
+def test_one_of_two(rollout):
+    raise AssertionError
+
+@pytest.mark.skipif(reason="without a condition")
+def test_no_condition(rollout):
+    raise AssertionError
+
+@pytest.mark.xfail(run=False)
+def test_not_run(rollout):
+    raise AssertionError
+
+def test_without(suite):
+    pass
+"""
+
+
+@WAYS
+def test_skipped_tests_are_not_in_the_plan(project: Project, way: tuple[str, ...]) -> None:
+    """No rollout runs for tests that marks skip, or that are expected to fail without being run."""
+    project.suite(scenarios=2, test=SKIPS, thresholds={})
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(skipped=8, xfailed=2, passed=1)
+    assert [] == project.rollouts
+    assert {"rollouts": 0, "finished": 0, "not_run": 0} == project.run_json["plan"]
+
+
+@WAYS
+def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
+    """--agentbench-limit takes the first scenarios, --agentbench-trials repeats each; means are over scenarios, not rollouts."""
+    project.suite(scenarios=5)
+    project.backend([{"match": {"contains": "shop-1", "call": 1}, "text": "No."}, *FIND_THEN_ANSWER], max_concurrency=1)
+
+    result = project.run(*way, "--agentbench-limit=3", "--agentbench-trials=3", "-v", "scenarios/shop")
+
+    result.assert_outcomes(passed=8, failed=1)
+    assert sorted(f"shop[shop-{number}{trial}]" for number in range(3) for trial in ("", "-t2", "-t3")) == ran(project)
+    for id in ("shop-0", "shop-0-t2", "shop-0-t3"):
+        result.stdout.fnmatch_lines([f"*test_tools[[]{id}[]]*"])
+    mean = project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]
+    assert 3 == mean["scenarios"]
+    assert (1 + 2 / 3 + 1) / 3 == pytest.approx(mean["value"])
+
+
+def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session may be started below the project's root: the backend is found, and paths are shown as seen from there."""
+    project.suite(scenarios=1)
+    monkeypatch.chdir(project.root / "scenarios")
+
+    result = project.run("shop")
+
+    result.assert_outcomes(passed=1)
+    shown = f"../reports/{project.directory.name}"
+    result.stdout.fnmatch_lines([f"agentbench: 8 rollouts in flight, run directory {shown}", f"report      {shown}/report.md *"])
+
+
+@WAYS
+def test_a_test_outside_a_suite(project: Project, way: tuple[str, ...]) -> None:
+    """A test that wants a rollout but has no suite.yaml above it is a collection error that says so; others run."""
+    project.suite(scenarios=1)
+    project.write("scenarios/lost/test_lost.py", "def test_tools(rollout):\n    pass\n")
+
+    result = project.run(*way, "scenarios")
+
+    result.stdout.fnmatch_lines(["*test_lost.py: test_tools wants a rollout, but there is no suite.yaml in this folder or above it"])
+    assert pytest.ExitCode.OK != result.ret
+    assert "site-packages" not in result.stdout.str()

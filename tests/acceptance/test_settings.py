@@ -1,0 +1,181 @@
+"""Options, their ini twins and --agentbench-set: what they change, where it is recorded, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+
+def requests(project: Project) -> list[Json]:
+    """The bodies of all requests that the engine got."""
+    return [json.loads(line) for line in (project.root / "requests.jsonl").read_text().splitlines()]
+
+
+def logged(project: Project, **keys: Any) -> None:
+    project.backend(request_log=str(project.root / "requests.jsonl"), **keys)
+
+
+@WAYS
+def test_sampling_reaches_the_model_and_the_record(project: Project, way: tuple[str, ...]) -> None:
+    """temperature, top_p, max_tokens, seed and model are in every request, in every rollout and in run.json."""
+    project.suite(scenarios=2, agent={"kind": "tool_calling", "temperature": 0.1})
+    logged(project)
+    wanted: Json = {"temperature": 0.6, "top_p": 0.9, "max_tokens": 77, "seed": 5}
+    changes = [f"--agentbench-set=agent.{name}={value}" for name, value in wanted.items()]
+
+    result = project.run(*way, *changes, "--agentbench-set=model=small", "--agentbench-set", "backend.model=small", "scenarios/shop")
+
+    result.assert_outcomes(passed=2)
+    wanted["model"] = "small"
+    assert 4 == len(requests(project))
+    for body in requests(project):
+        assert wanted == {name: body[name] for name in wanted}
+    for rollout in project.rollouts:
+        assert wanted == {name: rollout.settings[name] for name in wanted}
+    changed = project.run_json["settings"]["changes"]
+    assert {"agent.temperature": 0.6, "model": "small", "backend.model": "small"}.items() <= changed.items()
+    assert {"temperature": 0.6, "model": "small"}.items() <= project.run_json["suites"]["shop"]["agent"].items()
+
+
+def test_the_backend_can_be_changed(project: Project) -> None:
+    """`backend.` in front of a path changes the backend's YAML: here its speed, which the measured TTFT shows."""
+    project.suite(scenarios=1)
+    project.backend(ttft_ms=0)
+
+    project.run("--agentbench-set=backend.ttft_ms=150", "scenarios/shop").assert_outcomes(passed=1)
+
+    assert 150 == project.run_json["backend"]["ttft_ms"]
+    assert 150 <= project.run_json["performance"]["ttft_ms"]["p50"]
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            "agent.temprature=0.6",
+            "*scenarios/shop/suite.yaml: agent: unknown key 'temprature'; known keys of tool_calling: kind, temperature, *",
+        ),
+        ("colour=red", "*scenarios/shop/suite.yaml: unknown key 'colour'; known keys: name, description, dataset, agent, *"),
+        ("name.first=x", "*scenarios/shop/suite.yaml: --agentbench-set name.first: 'first' cannot be set inside 'shop'"),
+        ("agent.kind=clever", "*scenarios/shop/suite.yaml: no agent 'clever'; known: *tool_calling*"),
+    ],
+    ids=["agent", "suite", "path", "kind"],
+)
+def test_an_unknown_key_of_a_suite(project: Project, way: tuple[str, ...], change: str, sentence: str) -> None:
+    """A change that a suite cannot take is the collection error of its tests: one sentence with the file and the known keys."""
+    project.suite()
+
+    result = project.run(*way, f"--agentbench-set={change}", "scenarios/shop")
+
+    assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.INTERNAL_ERROR)
+    result.stdout.fnmatch_lines([sentence])
+    assert "pytest_agentbench/" not in result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("set=backend.ttft=3", "ERROR: */backends/embedded.yaml: unknown key 'ttft'; known keys: *ttft_ms, *"),
+        ("set=backend.policy=magic", "ERROR: *magic*lexical, script*"),
+        ("set=backend.kind=vllm", "ERROR: */backends/embedded.yaml: kind should be one of embedded, url, not 'vllm'"),
+        ("set=temperature", "ERROR: --agentbench-set temperature: should be PATH=VALUE, for example agent.temperature=0.6"),
+        ("backend=turbo", "ERROR: no backend 'turbo'; known: embedded* (or give a YAML file, or a URL that starts with http)"),
+        ("limit=0", "ERROR: --agentbench-limit 0: should be a whole number from 1 up"),
+        ("trials=two", "ERROR: --agentbench-trials two: should be a whole number from 1 up"),
+        ("concurrency=-1", "ERROR: --agentbench-concurrency -1: should be a whole number from 1 up"),
+        ("time-limit=soon", "ERROR: --agentbench-time-limit soon: should be a time such as 90s, 150m or 2h"),
+        ("retries=-1", "ERROR: --agentbench-retries -1: should be 0 or more"),
+    ],
+)
+def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
+    """A wrong option ends the session before anything boots: one sentence that says what would work."""
+    project.suite()
+
+    result = project.run(f"--agentbench-{option}", "scenarios/shop")
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stderr.fnmatch_lines([sentence])
+    assert "Traceback" not in result.stderr.str()
+    assert not (project.root / "reports").exists()
+
+
+@WAYS
+def test_variants(project: Project, way: tuple[str, ...]) -> None:
+    """Variants run beside the suite's own agent, each with its settings; their ids say which they are."""
+    project.suite(scenarios=2, variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
+
+    project.run(*way, "--agentbench-variants=default,hot", "scenarios/shop").assert_outcomes(passed=4)
+    found = {rollout.key.id: rollout.settings.get("temperature") for rollout in project.rollouts}
+    assert {"shop-0": None, "shop-1": None, "shop-0-hot": 1.5, "shop-1-hot": 1.5} == found
+
+    result = project.run(*way, "--agentbench-variants=all", "--agentbench-trials=2", "-k", "shop-1", "scenarios/shop")
+    result.assert_outcomes(passed=6, deselected=0 if way else 6)
+    wanted = {"shop-1", "shop-1-t2", "shop-1-hot", "shop-1-hot-t2", "shop-1-cold", "shop-1-cold-t2"}
+    assert wanted == {rollout.key.id for rollout in project.rollouts}
+
+    result = project.run(*way, "--agentbench-variants=warm", "scenarios/shop")
+    result.stdout.fnmatch_lines(["*scenarios/shop/suite.yaml: no variant 'warm'; known: default, hot, cold, or `all`"])
+    assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.INTERNAL_ERROR)
+
+
+INI = """[pytest]
+addopts = --import-mode=importlib
+asyncio_default_fixture_loop_scope = function
+agentbench_limit = 1
+agentbench_trials = 2
+agentbench_reports = measured
+agentbench_set =
+    agent.temperature=0.6
+    agent.seed=3
+agentbench_threshold = tsq=0.9
+"""
+
+
+@WAYS
+def test_ini_twins(project: Project, way: tuple[str, ...]) -> None:
+    """Every option has a twin in the ini file; the command line wins over it."""
+    project.suite(expected=("find_item", "order_item"))
+    project.write("pytest.ini", INI)
+    (project.root / "tox.ini").unlink()
+
+    project.run(*way, "scenarios/shop").assert_outcomes(failed=2)
+    first = json.loads((project.root / "measured/latest/run.json").read_text())
+    assert (1, 2, {"tsq": 0.9}) == tuple(first["settings"][name] for name in ("limit", "trials", "thresholds"))
+    assert {"agent.temperature": 0.6, "agent.seed": 3} == first["settings"]["changes"]
+
+    over = (
+        "--agentbench-limit=2",
+        "--agentbench-trials=1",
+        "--agentbench-set=agent.seed=4",
+        "--agentbench-threshold=tsq=0.5",
+        "--agentbench-reports=out",
+    )
+    project.run(*way, *over, "scenarios/shop").assert_outcomes(passed=2)
+    second = json.loads((project.root / "out/latest/run.json").read_text())
+    assert (2, 1, {"tsq": 0.5}) == tuple(second["settings"][name] for name in ("limit", "trials", "thresholds"))
+    assert {"agent.seed": 4} == second["settings"]["changes"]
+
+
+@pytest.mark.parametrize(
+    ("way", "asked", "peak"),
+    [((), None, 6), ((), 2, 2), (("-n", "2"), None, 2), (("-n", "2"), 5, 5)],
+    ids=["one-process", "one-process-2", "n2", "n2-5"],
+)
+def test_concurrency(project: Project, way: tuple[str, ...], asked: int | None, peak: int) -> None:
+    """In flight are as many rollouts as there are workers, 8 in one process, or as many as asked for; reports say both numbers."""
+    project.suite(scenarios=6)
+    project.backend([{"ttft_ms": 400, **rule} for rule in FIND_THEN_ANSWER])
+    chosen = () if asked is None else (f"--agentbench-concurrency={asked}",)
+
+    result = project.run(*way, *chosen, "scenarios/shop")
+
+    result.assert_outcomes(passed=6)
+    assert peak == project.run_json["performance"]["rollouts_in_flight"]["peak"]
+    assert (asked or (2 if way else 8)) == project.run_json["settings"]["concurrency"]
+    result.stdout.fnmatch_lines([f"agentbench: {asked or (2 if way else 8)} rollouts in flight, *"])

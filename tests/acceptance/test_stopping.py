@@ -1,0 +1,128 @@
+"""Sessions that end early: -x, --maxfail, a time limit, a worker that is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
+
+#: Longer than any test of this file may take: a rollout with such an answer has to be ended by somebody.
+NEVER = 600_000  # milliseconds
+
+
+def slow_from(number: int, count: int) -> list[dict[str, object]]:
+    """Answers that never come for the scenarios from `number` on."""
+    slow: list[dict[str, object]] = [{"match": {"contains": f"shop-{each}"}, "ttft_ms": NEVER} for each in range(number, count)]
+    return slow
+
+
+@WAYS
+def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ...]) -> None:
+    """Under -x nobody waits for rollouts of tests that will not run; status 1 (2 under xdist, whose word for it is Interrupted)."""
+    project.suite(scenarios=12)
+    project.backend([{"match": {"contains": "shop-0"}, "text": "No."}, *slow_from(1, 12), *FIND_THEN_ANSWER])
+
+    result = project.run(*way, "-x", "scenarios/shop")
+
+    assert (2 if way else 1) == result.ret
+    assert 1 == result.parseoutcomes()["failed"]
+    assert "passed" not in result.parseoutcomes()
+    assert ["shop[shop-0]"] == [str(rollout.key) for rollout in project.rollouts]
+    assert 1 == project.run_json["plan"]["finished"]
+    assert 11 == project.run_json["plan"]["not_run"]
+    result.stdout.fnmatch_lines(["*FAILED scenarios/shop/test_shop.py::test_tools[[]shop-0[]]*"])
+
+
+@WAYS
+def test_maxfail(project: Project, way: tuple[str, ...]) -> None:
+    """--maxfail=2 goes on after one failure and ends with the second; rollouts run in the order of the tests."""
+    project.suite(scenarios=8)
+    project.backend([*({"match": {"contains": f"shop-{each}"}, "text": "No."} for each in (0, 2)), *slow_from(3, 8), *FIND_THEN_ANSWER])
+
+    result = project.run(*way, "--maxfail=2", "scenarios/shop")
+
+    assert pytest.ExitCode.OK != result.ret
+    assert (2, 1) == (result.parseoutcomes()["failed"], result.parseoutcomes()["passed"])
+    assert {"shop[shop-0]", "shop[shop-1]", "shop[shop-2]"} == {str(rollout.key) for rollout in project.rollouts}
+
+
+@WAYS
+def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
+    """When the time is up, what runs may end and is judged; the rest is not started and an ERROR that says why."""
+    project.suite(scenarios=6, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
+    project.backend([{"ttft_ms": 700, **rule} for rule in FIND_THEN_ANSWER])
+
+    result = project.run(*way, "--agentbench-time-limit=0.3s", "--agentbench-concurrency=2", "scenarios/shop")
+
+    passed = result.parseoutcomes().get("passed", 0)
+    assert passed in ((0, 2) if way else (2,))  # workers may take longer than the limit to say what they want
+    result.assert_outcomes(passed=passed, errors=6 - passed)
+    assert pytest.ExitCode.TESTS_FAILED == result.ret
+    assert passed == len(project.rollouts)
+    assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
+    result.stdout.fnmatch_lines(["*shop[[]shop-?[]]: cancelled: the session's time limit of 0.3 s is over"])
+    result.stdout.fnmatch_lines(
+        [f"limit *{'not judged: 2 of 6' if passed else 'FAILS; no rollout was measured'}*", f"not run *{6 - passed} of 6 planned rollouts"]
+    )
+
+
+@WAYS
+def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str, ...]) -> None:
+    """A limit that is over before the tests are collected starts nothing, and nobody hangs."""
+    project.suite(scenarios=3, test=f"import time\ntime.sleep(1.5)\n{TEST_FILE}")
+
+    result = project.run(*way, "--agentbench-time-limit=0.001s", "scenarios/shop")
+
+    result.assert_outcomes(errors=3)
+    assert [] == project.rollouts
+    assert "FAIL" == project.run_json["verdict"]
+
+
+KILLED = """
+import os
+import signal
+
+def test_tools(rollout, thresholds):
+    if rollout.scenario == "shop-1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert rollout.score("tsq") >= thresholds["tsq"]
+"""
+
+
+def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
+    """The crash is reported by xdist, which starts another worker; every rollout ran, once, and counts."""
+    project.suite(scenarios=6, test=KILLED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
+
+    result = project.run("-n", "2", "scenarios/shop")
+
+    result.assert_outcomes(passed=5, failed=1)
+    result.stdout.fnmatch_lines(["*worker 'gw?' crashed while running 'scenarios/shop/test_shop.py::test_tools[[]shop-1[]]'*"])
+    assert {f"shop[shop-{number}]": 1 for number in range(6)} == Counter(str(rollout.key) for rollout in project.rollouts)
+    assert [True] == [limit["judged"] for limit in project.run_json["limits"]]
+    assert pytest.ExitCode.TESTS_FAILED == result.ret
+
+
+@pytest.mark.parametrize("spec", ["ssh=nowhere.invalid", "2*ssh=nowhere.invalid", "popen//via=nowhere"])
+def test_workers_elsewhere_are_refused(project: Project, spec: str) -> None:
+    """A worker on another machine could not reach the pool: a usage error, before anything boots or connects."""
+    project.suite()
+
+    result = project.run("--dist=load", "--tx", spec, "scenarios/shop")
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stderr.fnmatch_lines([f"ERROR: agentbench needs workers on this machine, not {spec.removeprefix('2*')}; use -n or --tx popen"])
+    assert not (project.root / "reports").exists()
+
+
+def test_workers_given_with_tx(project: Project) -> None:
+    """`--tx 2*popen` is two workers, so two rollouts in flight; --dist worksteal and loadscope distribute tests as they do elsewhere."""
+    project.suite(scenarios=3)
+
+    for dist in ("worksteal", "loadscope"):
+        result = project.run(f"--dist={dist}", "--tx", "2*popen", "scenarios/shop")
+
+        result.assert_outcomes(passed=3)
+        assert 2 == project.run_json["settings"]["concurrency"]
+        assert 3 == len(project.rollouts)

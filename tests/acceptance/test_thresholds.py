@@ -1,0 +1,142 @@
+"""Floors per scenario and limits on means: who sets them, who judges them, and what they do to the exit status."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+SHOWS_THRESHOLDS = """
+def test_thresholds(thresholds):
+    print("in force:", sorted(thresholds.items()))
+
+def test_tools(rollout, thresholds):
+    assert rollout.score("tsq") >= thresholds["tsq"]
+"""
+
+#: Two of three tools expected, one called: tsq is 2/3 for every scenario.
+TWO_EXPECTED = ("find_item", "order_item")
+
+
+@WAYS
+def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str, ...]) -> None:
+    """All tests pass, the limit on the mean does not hold: exit status 1, and the terminal and the files say why."""
+    project.suite(expected=TWO_EXPECTED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=3)
+    assert pytest.ExitCode.TESTS_FAILED == result.ret
+    result.stdout.fnmatch_lines(["limit *shop tsq.mean 0.667 >= 0.9: FAILS"])
+    run = project.run_json
+    assert ("FAIL", 1) == (run["verdict"], run["exit_status"])
+    assert [("tsq.mean", True)] == [(limit["name"], limit["failed"]) for limit in run["limits"]]
+    assert "shop tsq.mean 0.667 >= 0.9: FAILS" in (project.directory / "report.md").read_text()
+
+
+@WAYS
+def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
+    """--agentbench-threshold replaces what suite.yaml and backend.yaml say, floors and means, and judges a part of a suite as well."""
+    project.suite(test=SHOWS_THRESHOLDS, expected=TWO_EXPECTED, thresholds={"tsq": 0.5, "tsq.mean": 0.6})
+    project.backend(thresholds={"shop": {"tsq": 0.1, "tsq.mean": 0.1}})
+
+    result = project.run(
+        *way, "--agentbench-threshold=tsq=0.8", "--agentbench-threshold", "tsq.mean=0.7", "-rP", "-k", "not shop-2", "scenarios/shop"
+    )
+
+    result.assert_outcomes(passed=1, failed=2, deselected=0 if way else 1)
+    result.stdout.fnmatch_lines_random(["in force: [[]('tsq', 0.8), ('tsq.mean', 0.7)[]]", "limit *shop tsq.mean 0.667 >= 0.7: FAILS"])
+    assert {"tsq": 0.8, "tsq.mean": 0.7} == project.run_json["settings"]["thresholds"]
+
+
+def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
+    """A backend may have thresholds of its own for a suite; the suite's other ones stay in force."""
+    project.suite(test=SHOWS_THRESHOLDS, expected=TWO_EXPECTED, thresholds={"tsq": 0.9, "tsq.mean": 0.6})
+    project.backend(thresholds={"shop": {"tsq": 0.3}, "another": {"tsq": 1.0}})
+
+    result = project.run("-rP", "scenarios/shop")
+
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]", "limit *shop tsq.mean 0.667 >= 0.6: holds"])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "sentence"),
+    [
+        ("speed=1", "ERROR: threshold 'speed': suite 'shop' does not measure it; it measures: tsq (and <score>.mean)"),
+        ("tsq", "ERROR: --agentbench-threshold tsq: should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
+        ("tsq=high", "ERROR: --agentbench-threshold tsq=high: should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
+        ("tsq=nan", "ERROR: --agentbench-threshold tsq=nan: should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
+    ],
+    ids=["unknown", "no-value", "no-number", "nan"],
+)
+def test_a_wrong_threshold_is_refused(project: Project, threshold: str, sentence: str) -> None:
+    """A threshold that no suite measures, or that is no number, is a usage error before anything boots."""
+    project.suite()
+
+    result = project.run(f"--agentbench-threshold={threshold}", "scenarios/shop")
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    assert sentence in result.stderr.str().splitlines()
+    assert not (project.root / "reports").exists()
+
+
+@WAYS
+def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...]) -> None:
+    """With a threshold, a run in which every test was skipped fails; so does one in which every rollout was an infra_error."""
+    skipping = "import pytest\n\n@pytest.mark.skip\ndef test_tools(rollout, thresholds):\n    pass\n"
+    project.suite(test=skipping)
+
+    skipped = project.run(*way, "scenarios/shop")
+
+    skipped.assert_outcomes(skipped=3)
+    assert pytest.ExitCode.TESTS_FAILED == skipped.ret
+    skipped.stdout.fnmatch_lines(
+        ["limit *shop measured rollouts 0.000 >= 1: FAILS; no rollout was measured, so no threshold is known to hold"]
+    )
+
+    project.suite(test="def test_tools(rollout, thresholds):\n    pass\n")
+    project.backend([{"status": 500, "message": "out of memory"}])
+    broken = project.run(*way, "--agentbench-retries=0", "scenarios/shop")
+
+    broken.assert_outcomes(errors=3)
+    assert pytest.ExitCode.TESTS_FAILED == broken.ret
+    broken.stdout.fnmatch_lines(["*shop[[]shop-0[]]: infra_error: *500*out of memory*", "limit *shop measured rollouts 0.000 >= 1: FAILS*"])
+
+
+def test_skipping_everything_is_green_without_a_threshold(project: Project) -> None:
+    """Where nobody asked for a threshold, skipped tests are just skipped tests."""
+    project.suite(test="import pytest\n\n@pytest.mark.skip\ndef test_tools(rollout):\n    pass\n", thresholds={})
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(skipped=3)
+    assert pytest.ExitCode.OK == result.ret
+
+
+def test_an_agents_error_counts_as_zero_and_an_infra_error_does_not_count(project: Project) -> None:
+    """The mean over all knows an agent_error as the worst value and leaves an infra_error out; the tests are FAILED and ERROR."""
+    agent = """
+from dataclasses import dataclass
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+@dataclass(frozen=True)
+class Agent(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        if scenario.id == "shop-1":
+            raise ValueError("I am lost")
+        return await super().run(scenario, llm, tools)
+"""
+    project.suite(agent={"kind": "./agent.py:Agent"}, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
+    project.write("scenarios/shop/agent.py", agent)
+    project.backend([{"match": {"contains": "shop-2"}, "status": 500}, *FIND_THEN_ANSWER])
+
+    result = project.run("--agentbench-retries=0", "scenarios/shop")
+
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    suite = project.run_json["suites"]["shop"]
+    assert {"ok": 1, "limit": 0, "agent_error": 1, "infra_error": 1, "cancelled": 0} == suite["rollouts"]
+    assert (0.5, 1.0) == (suite["scores"]["tsq"]["mean"]["value"], suite["scores"]["tsq"]["mean_evaluable"]["value"])
+    result.stdout.fnmatch_lines(
+        ["*NoScore: shop[[]shop-1[]]: no tsq, the rollout ended as agent_error: ValueError: I am lost (agent.py:9)"]
+    )

@@ -1,0 +1,38 @@
+"""What a session does not carry along: rollouts that were read, and an HTTP client where nothing calls a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.project import WAYS, Project
+
+KEPT = """
+import os, pathlib
+from pytest_agentbench.worker import ROLLOUT
+
+def pytest_sessionfinish(session):
+    kept = [item.name for item in getattr(session, "items", ()) if ROLLOUT in item.stash]
+    pathlib.Path(__file__).with_name(f"{os.getpid()}.kept").write_text(" ".join(kept))
+"""
+
+
+@WAYS
+def test_rollouts_are_let_go(project: Project, way: tuple[str, ...]) -> None:
+    """A rollout goes with its test, whether that passed or failed: ten thousand of them would not fit into memory."""
+    project.suite(scenarios=2, test="def test_fails(rollout):\n    assert rollout.scenario == 'shop-0'\n")
+    project.write("conftest.py", KEPT)
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=1, failed=1)
+    assert {""} == {file.read_text() for file in project.root.glob("*.kept")}
+
+
+def test_looking_agents_up_loads_no_http_client() -> None:
+    """The controller checks a suite's agent before anything boots; only the pool, which runs it, pays for aiohttp."""
+    code = "import sys; from pytest_agentbench.agents import load_agent; load_agent('tool_calling', None); print('aiohttp' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "False" == done.stdout.strip()

@@ -1,0 +1,74 @@
+"""`python -m tests.benchmarks [name ...]`: figures beside their targets. The exit status is 1 only where one could not be measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pytest_agentbench.errors import unknown_name
+from tests.benchmarks import collecting, endurance, importing, makespan, one_process, workers
+from tests.benchmarks.measuring import BenchmarkError, Result, Surroundings
+
+BENCHMARKS: Mapping[str, Callable[[int | None], Result]] = {
+    "import": importing.measure,
+    "one_process": one_process.measure,
+    "collect": collecting.measure,
+    "makespan": makespan.measure,
+    "workers": workers.measure,
+    "endurance": endurance.measure,
+}
+WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.list:
+        print("\n".join(str(sys.modules[measure.__module__].__doc__).strip() for measure in BENCHMARKS.values()))
+        return 0
+    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start", flush=True)
+    found: dict[str, Result] = {}
+    broken = []
+    for name in arguments.names or BENCHMARKS:
+        surroundings = Surroundings()
+        try:
+            found[name] = BENCHMARKS[name](arguments.pairs)
+        except BenchmarkError as error:
+            broken.append(name)
+            print(f"\n{name} is BROKEN: {error}", flush=True)
+        else:
+            show(found[name], str(surroundings))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({name: result.to_dict() for name, result in found.items()}, indent=2) + "\n")
+    return 1 if broken else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help="which ones (default: all)")
+    parser.add_argument("--list", action="store_true", help="say what each one measures")
+    parser.add_argument("--pairs", type=int, metavar="N", help="runs of each arm where two are compared")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON as well")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in BENCHMARKS:
+            parser.error(unknown_name("benchmark", name, BENCHMARKS))
+    return arguments
+
+
+def show(result: Result, circumstances: str) -> None:
+    """The figures as a table, the notes below."""
+    print()
+    for figure in result.figures:
+        print("  ".join(text.ljust(width) for text, width in zip(figure.columns, WIDTHS, strict=True)).rstrip())
+    for note in (*result.notes, circumstances):
+        print(f"    {note}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

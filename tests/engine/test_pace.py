@@ -1,0 +1,128 @@
+"""The engine's speed: due times, and the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+
+from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
+from pytest_agentbench.engine.protocol import Delivery, Stall
+from pytest_agentbench.records import Json
+
+HELLO: Json = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_due_times_are_absolute() -> None:
+    """The first token is due at TTFT and every other one ITL later."""
+    assert pytest.approx([0.2, 0.21, 0.22]) == Pace(200, 10, 0, 0).due(3, Delivery(), b"")
+
+
+def test_delivery_overrides_the_pace_and_stalls() -> None:
+    """An answer may have its own times, and a pause that moves all that follows."""
+    delivery = Delivery(ttft_ms=100, itl_ms=1, stall=Stall(after=2, ms=500))
+
+    assert pytest.approx([0.1, 0.101, 0.602, 0.603]) == Pace(200, 10, 0, 0).due(4, delivery, b"")
+
+
+def test_jitter_is_bounded_and_repeats() -> None:
+    """Jitter stays within its share, is the same for the same request and seed, and differs for others."""
+    pace = Pace(100, 10, 0.5, 7)
+    first, *rest = pace.due(50, Delivery(), b"request")
+    gaps = [later - earlier for earlier, later in zip([first, *rest], rest, strict=False)]
+
+    assert 0.05 <= first <= 0.15
+    assert all(0.005 <= gap <= 0.015001 for gap in gaps)
+    assert 1 < len({round(gap, 6) for gap in gaps})
+    assert [first, *rest] == pace.due(50, Delivery(), b"request")
+    assert [first, *rest] != pace.due(50, Delivery(), b"another")
+    assert [first, *rest] != Pace(100, 10, 0.5, 8).due(50, Delivery(), b"request")
+
+
+async def test_what_is_due_leaves_together() -> None:
+    """Events that are due are one batch; one that is due later comes in a batch of its own, not before its time."""
+    now = asyncio.get_running_loop().time
+    started = now()
+    events = [Event(b"a", 0), Event(b"b", 0), Event(b"c", 0.05), Event(b"d", 0.05)]
+    seen = [([event.data for event in batch], now() - started >= batch[-1].due) async for batch in batches(events, started)]
+
+    assert [([b"a", b"b"], True), ([b"c", b"d"], True)] == seen
+
+
+async def test_slots_are_first_come_first_served() -> None:
+    """Over the limit requests wait, in order, and one that gives up makes room."""
+    slots, order = Slots(1), []
+
+    async def use(name: str) -> None:
+        async with slots as waited:
+            order.append((name, waited))
+
+    async with slots:
+        tasks = [asyncio.create_task(use(name)) for name in "abc"]
+        await asyncio.sleep(0)
+
+        assert (1, 3) == (slots.running, slots.waiting)
+
+        tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [("a", True), ("c", True)] == order
+    assert (0, 0) == (slots.running, slots.waiting)
+
+
+async def _gauge(session: aiohttp.ClientSession, url: str, name: str) -> float:
+    async with session.get(f"{url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}"))
+
+
+async def _until(session: aiohttp.ClientSession, url: str, running: int, waiting: int) -> tuple[float, float]:
+    """The two gauges, as soon as they are as wanted; the test's own timeout ends the wait."""
+    while True:
+        seen = await _gauge(session, url, "num_requests_running"), await _gauge(session, url, "num_requests_waiting")
+        if seen == (running, waiting):
+            return seen
+        await asyncio.sleep(0.02)
+
+
+async def test_queue_shows_in_metrics_and_a_gone_client_frees_its_slot(serve: Callable[..., str]) -> None:
+    """With two slots the third request waits; it runs when a client goes away, and nothing is left when all have."""
+    url = serve(max_concurrency=2, ttft_ms=600_000)
+    async with asyncio.timeout(30), aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in range(3)]
+        tasks = []
+        for sent, client in enumerate(clients, start=1):
+            tasks.append(asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=HELLO).__aenter__()))
+            await _until(session, url, min(2, sent), max(0, sent - 2))
+        held = await _gauge(session, url, "kv_cache_usage_perc")
+        tasks[0].cancel()
+
+        assert (2, 0) == await _until(session, url, 2, 0)
+        assert 0 < held < 1
+
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert (0, 0) == await _until(session, url, 0, 0)
+        assert 0 == await _gauge(session, url, "kv_cache_usage_perc")
+        async with session.get(f"{url}/metrics") as response:
+            assert 'vllm:request_success_total{finished_reason="abort",model_name="embedded-lexical"} 3.0' in await response.text()
+
+
+async def test_first_token_is_not_early(serve: Callable[..., str]) -> None:
+    """The engine's own histogram puts the first token at TTFT or later, and queueing on top of it."""
+    url = serve(ttft_ms=50, max_concurrency=1)
+    async with aiohttp.ClientSession() as session:
+
+        async def post() -> None:
+            async with session.post(f"{url}/v1/chat/completions", json=HELLO) as response:
+                await response.read()
+
+        await asyncio.gather(post(), post())
+
+        # 50 ms for one of them and, because it has to wait for that one, twice as much for the other.
+        assert 0.145 <= await _gauge(session, url, "time_to_first_token_seconds_sum")

@@ -1,0 +1,208 @@
+"""The HTTP side: an OpenAI client cannot tell it from any other server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from pytest_agentbench.records import Json
+
+Ask = Callable[..., httpx.Response]
+TWO_WISHES = "Please move $250 from my checking account to my savings account, and tell me the balance of my joint account."
+
+
+def _events(response: httpx.Response) -> list[Json]:
+    *events, done = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+
+    assert "[DONE]" == done
+    return [json.loads(event) for event in events]
+
+
+def _metrics(url: str) -> dict[str, float]:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+def test_lists_its_model(lexical: str) -> None:
+    """/v1/models has the one model that requests may name."""
+    client = openai.OpenAI(base_url=f"{lexical}/v1", api_key="none")
+
+    assert ["embedded-lexical"] == [model.id for model in client.models.list()]
+
+
+def test_streams_as_openai_does(lexical: str, ask: Ask, tools: list[Json]) -> None:
+    """A stream is: role, then one token per chunk, a call's name before its arguments, finish reason, usage, [DONE]."""
+    events = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options={"include_usage": True}))
+    role, *tokens, finish, usage = events
+    calls = [token["choices"][0]["delta"]["tool_calls"][0] for token in tokens]
+    opening = {"index": 0, "id": calls[0]["id"], "type": "function", "function": {"name": "transfer_funds", "arguments": ""}}
+
+    assert {"role": "assistant", "content": None} == role["choices"][0]["delta"]
+    assert opening == calls[0]
+    assert all({"index", "function"} == set(call) for call in calls if call["function"].get("name") is None)
+    assert 2 == len({call["id"] for call in calls if "id" in call})
+    assert ({}, "tool_calls") == (finish["choices"][0]["delta"], finish["choices"][0]["finish_reason"])
+    assert ([], len(tokens)) == (usage["choices"], usage["usage"]["completion_tokens"])
+    assert {"chat.completion.chunk"} == {event["object"] for event in events}
+    assert 1 == len({event["id"] for event in events})
+
+
+def test_sdk_gets_the_same_message_streamed_or_not(lexical: str, tools: list[Json]) -> None:
+    """With the openai SDK a streamed answer and a whole one are the same message with the same usage."""
+    client = openai.OpenAI(base_url=f"{lexical}/v1", api_key="none")
+    request: Any = {"model": "embedded-lexical", "messages": [{"role": "user", "content": TWO_WISHES}], "tools": tools}
+    client.chat.completions.create(**request)  # from here on the prompt is cached
+    whole = client.chat.completions.create(**request)
+    with client.chat.completions.stream(**request, stream_options={"include_usage": True}) as stream:
+        streamed = stream.get_final_completion()
+    message = whole.choices[0].message
+    assert message.tool_calls is not None
+
+    assert "tool_calls" == whole.choices[0].finish_reason == streamed.choices[0].finish_reason
+    assert message.model_dump() == _without_parsed(streamed.choices[0].message.model_dump())
+    assert ["transfer_funds", "get_balance"] == [call.function.name for call in message.tool_calls if call.type == "function"]
+    assert whole.usage == streamed.usage
+
+
+def _without_parsed(message: Json) -> Json:
+    for call in message["tool_calls"]:
+        call["function"].pop("parsed_arguments", None)
+        call.pop("index", None)
+    return {key: value for key, value in message.items() if key != "parsed"}
+
+
+def test_text_is_the_same_streamed_or_not(lexical: str, ask: Ask) -> None:
+    """The pieces of a streamed text join to the whole one."""
+    whole = ask(lexical, "Grüße 🙂").json()["choices"][0]["message"]["content"]
+    events = _events(ask(lexical, "Grüße 🙂", stream=True))
+
+    assert "Grüße 🙂" in whole
+    assert whole == "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+
+
+def test_same_request_same_answer_in_two_processes(lexical: str, serve: Callable[..., str], ask: Ask, tools: list[Json]) -> None:
+    """The answer follows from the request alone, ids of tool calls included."""
+    one, other = (ask(url, TWO_WISHES, tools=tools).json()["choices"] for url in (lexical, serve()))
+
+    assert one == other
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
+def test_stops_at_the_token_limit(lexical: str, ask: Ask, key: str) -> None:
+    """An answer longer than the limit is cut there, streamed or not, and says so."""
+    answer = ask(lexical, **{key: 5}).json()
+    events = _events(ask(lexical, stream=True, **{key: 5}))
+
+    assert ("length", 5) == (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"])
+    assert 5 == sum(bool(event["choices"][0]["delta"].get("content")) for event in events)
+    assert "length" == events[-1]["choices"][0]["finish_reason"]
+
+
+def test_stops_before_a_stop_sequence(lexical: str, ask: Ask) -> None:
+    """The text ends before the first stop sequence."""
+    choice = ask(lexical, "Hello", stop=["never", " wrote"]).json()["choices"][0]
+
+    assert ("You", "stop") == (choice["message"]["content"], choice["finish_reason"])
+
+
+def test_tool_choice(lexical: str, ask: Ask, tools: list[Json]) -> None:
+    """`none` keeps from calling, `required` and a name make it call, and a forced call ends with stop as OpenAI has it."""
+    named = {"type": "function", "function": {"name": "find_branch"}}
+    none, required, forced = (ask(lexical, "Thank you!", tools=tools, tool_choice=choice).json() for choice in ("none", "required", named))
+
+    assert "tool_calls" not in none["choices"][0]["message"]
+    assert 1 == len(required["choices"][0]["message"]["tool_calls"])
+    assert "find_branch" == forced["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
+    assert ["stop", "tool_calls", "stop"] == [answer["choices"][0]["finish_reason"] for answer in (none, required, forced)]
+
+
+def test_cached_tokens_grow_with_a_repeated_prefix(serve: Callable[..., str], ask: Ask, tools: list[Json]) -> None:
+    """Nothing is cached at first, the tools for another question, more for a conversation that goes on."""
+    url = serve()
+    question = [{"role": "system", "content": "You work for a bank. " * 20}, {"role": "user", "content": "What is my balance?"}]
+    longer = [*question, {"role": "assistant", "content": "Which account?"}, {"role": "user", "content": "The joint one."}]
+    usages = [ask(url, messages=messages, tools=tools).json()["usage"] for messages in (question, question, longer)]
+    other = ask(url, "Good morning", tools=tools).json()["usage"]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+
+    assert 0 == cached[0] < cached[1] <= cached[2] < usages[2]["prompt_tokens"]
+    assert cached[1] == (usages[1]["prompt_tokens"] - 1) // 16 * 16
+    assert 0 < other["prompt_tokens_details"]["cached_tokens"] < cached[1]
+    assert all(usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] for usage in usages)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param", "sentence"),
+    [
+        ({"model": "gpt-4"}, 404, "model", "The model 'gpt-4' does not exist; this server has 'embedded-lexical'."),
+        ({"model": None}, 400, "model", "'model' is missing or not a string."),
+        ({"messages": []}, 400, "messages", "'messages' must be a list with at least one message."),
+        ({"messages": ["Hello"]}, 400, "messages[0]", "'messages[0]' must be an object."),
+        ({"messages": [{"role": "cat"}]}, 400, "messages[0].role", None),
+        ({"messages": [{"role": "user", "content": 3}]}, 400, "messages[0].content", None),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, 400, "messages[0].tool_calls", None),
+        ({"tools": {}}, 400, "tools", "'tools' must be a list."),
+        ({"tools": [{"type": "function", "function": {}}]}, 400, "tools[0]", None),
+        ({"tool_choice": "required"}, 400, "tool_choice", "'tool_choice' is only allowed when 'tools' are specified."),
+        ({"max_tokens": 0}, 400, "max_tokens", "'max_tokens' must be a whole number of at least 1."),
+        ({"n": 2}, 400, "n", "'n' must be 1."),
+        ({"stop": 3}, 400, "stop", "'stop' must be a string or a list of strings."),
+        ({"stream_options": {}}, 400, "stream_options", "'stream_options' is only allowed when 'stream' is true."),
+    ],
+)
+def test_refuses_in_openai_shape(lexical: str, ask: Ask, change: Json, status: int, param: str, sentence: str | None) -> None:
+    """A request that cannot be answered gets a status, the parameter and a sentence."""
+    response = ask(lexical, **change)
+    error = response.json()["error"]
+
+    assert (status, param, "invalid_request_error") == (response.status_code, error["param"], error["type"])
+    assert sentence in (None, error["message"])
+
+
+def test_refuses_a_choice_of_a_tool_that_is_not_there(lexical: str, ask: Ask, tools: list[Json]) -> None:
+    """A `tool_choice` must name one of the request's tools."""
+    for choice in ("sometimes", {"type": "function", "function": {"name": "fly"}}):
+        assert 400 == ask(lexical, tools=tools, tool_choice=choice).status_code
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/chat/completions", b"{", 400),
+        ("POST", "/v1/chat/completions", b"[]", 400),
+        ("POST", "/v1/chat/completions", b"\xff", 400),
+        ("GET", "/v1/chat/completions", b"", 405),
+        ("POST", "/v1/embeddings", b"{}", 404),
+    ],
+)
+def test_refuses_what_it_does_not_know(lexical: str, method: str, path: str, body: bytes, status: int) -> None:
+    """Broken bodies and unknown paths get an error object too."""
+    response = httpx.request(method, f"{lexical}{path}", content=body)
+
+    assert status == response.status_code
+    assert {"message", "type", "param", "code"} == set(response.json()["error"])
+
+
+def test_metrics_count_what_was_answered(serve: Callable[..., str], ask: Ask) -> None:
+    """The metrics carry vLLM's names and add up to the usage of the answers."""
+    url = serve(model="m")
+    usages = [ask(url, "Hello there, " * 20, model="m", **extra).json()["usage"] for extra in ({}, {"max_tokens": 3})]
+    metrics = _metrics(url)
+    label = '{model_name="m"}'
+    prompt = sum(usage["prompt_tokens"] for usage in usages)
+    generated = sum(usage["completion_tokens"] for usage in usages)
+
+    assert prompt == metrics[f"vllm:prompt_tokens_total{label}"] == metrics[f"vllm:prefix_cache_queries_total{label}"]
+    assert generated == metrics[f"vllm:generation_tokens_total{label}"]
+    assert usages[1]["prompt_tokens_details"]["cached_tokens"] == metrics[f"vllm:prefix_cache_hits_total{label}"] > 0
+    assert 2 == metrics[f"vllm:time_to_first_token_seconds_count{label}"]
+    assert generated - 2 == metrics[f"vllm:inter_token_latency_seconds_count{label}"]
+    assert [1, 1, 0] == [
+        metrics[f'vllm:request_success_total{{finished_reason="{reason}",model_name="m"}}'] for reason in ("stop", "length", "abort")
+    ]
+    assert [0, 0, 0] == [metrics[f"vllm:{name}{label}"] for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")]

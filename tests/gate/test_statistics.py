@@ -1,0 +1,201 @@
+"""Intervals, against published quantiles and formulas worked by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Hashable, Sequence
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_agentbench.gate.statistics import Interval, incomplete_beta, mean_interval, scenario_means, student_t_quantile
+
+
+@pytest.mark.parametrize(
+    ("p", "degrees", "quantile"),  # NIST/SEMATECH e-handbook 1.3.6.7.2, with more digits from scipy.stats.t.ppf
+    [
+        (0.975, 1, 12.706204736),
+        (0.975, 2, 4.302652730),
+        (0.975, 5, 2.570581836),
+        (0.975, 10, 2.228138852),
+        (0.975, 30, 2.042272456),
+        (0.975, 120, 1.979930405),
+        (0.95, 10, 1.812461123),
+        (0.995, 5, 4.032142984),
+        (0.9995, 1, 636.6192488),
+        (0.975, 1_000_000, 1.959966357),  # the normal quantile 1.959963985 + (z + z^3) / (4 x degrees)
+        (0.5, 7, 0.0),
+        (0.025, 5, -2.570581836),
+    ],
+)
+def test_student_t_quantiles(p: float, degrees: int, quantile: float) -> None:
+    """Published quantiles, to 1e-6."""
+    assert quantile == pytest.approx(student_t_quantile(p, degrees), rel=1e-6, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(p=st.floats(0.001, 0.999))
+def test_student_t_quantiles_in_closed_form(p: float) -> None:
+    """One degree of freedom is Cauchy's distribution; two have an algebraic quantile."""
+    assert math.isclose(math.tan(math.pi * (p - 0.5)), student_t_quantile(p, 1), rel_tol=1e-6, abs_tol=1e-9)
+    assert math.isclose((2 * p - 1) / math.sqrt(2 * p * (1 - p)), student_t_quantile(p, 2), rel_tol=1e-6, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize(("p", "degrees"), [(0.0, 3), (1.0, 3), (math.nan, 3), (0.9, 0)])
+def test_there_are_no_other_quantiles(p: float, degrees: int) -> None:
+    """The ends of the distribution and no degrees of freedom are refused."""
+    with pytest.raises(ValueError, match="no quantile"):
+        student_t_quantile(p, degrees)
+
+
+def test_incomplete_beta() -> None:
+    """A polynomial case on either side of the symmetry: I_x(2, 3) = 6x^2 - 8x^3 + 3x^4."""
+    for x in (0.1, 0.4, 0.5, 0.9):
+        assert math.isclose(6 * x**2 - 8 * x**3 + 3 * x**4, incomplete_beta(2, 3, x), rel_tol=1e-12)
+
+
+def test_trials_are_averaged_per_scenario() -> None:
+    """A scenario counts once however many trials it has; one without a measured trial does not count."""
+    assert {"a": 0.5, "b": 1.0} == scenario_means({"a": [0.0, 1.0, 0.5], "b": [1.0], "c": []})
+
+
+def test_t_interval() -> None:
+    """Mean 0.6, standard deviation 0.2, n = 5: 0.6 +- 2.776445 x 0.2 / sqrt(5)."""
+    interval = mean_interval([0.4, 0.4, 0.6, 0.8, 0.8])
+
+    assert (5, "t") == (interval.n, interval.method)
+    assert (0.6, 0.2 / math.sqrt(5), 0.351667, 0.848333) == pytest.approx(
+        (interval.mean, interval.standard_error, interval.low, interval.high), abs=1e-6
+    )
+
+
+def test_the_interval_stays_within_the_limits() -> None:
+    """A score cannot exceed 1; a count can, and so can a score that shows that 1 is no limit."""
+    assert 1.0 == mean_interval([1.0, 1.0, 0.7]).high
+    assert (mean_interval([1.0, 1.0, 0.7], limits=None).high or 0) > 1
+    assert (mean_interval([1.0, 1.0, 1.4]).high or 0) > 1.4
+
+
+def test_clustered_interval() -> None:
+    """Two clusters of two, deviations summing to +-0.4: sqrt(2/1 x (0.4^2 + 0.4^2)) / 4 = 0.2, with one degree of freedom."""
+    interval = mean_interval([0.2, 0.4, 0.6, 0.8], clusters=["a", "a", "b", "b"], limits=None)
+
+    assert "clustered t" == interval.method
+    assert (0.2, 0.5 - 12.706205 * 0.2, 0.5 + 12.706205 * 0.2) == pytest.approx(
+        (interval.standard_error, interval.low, interval.high), abs=1e-5
+    )
+
+
+def test_clusters_of_one_change_nothing() -> None:
+    """With every scenario in a cluster of its own the interval is the plain one."""
+    values = [0.1, 0.5, 0.7, 0.9]
+    plain, clustered = mean_interval(values), mean_interval(values, clusters=range(4))
+
+    assert (plain.low, plain.high, plain.standard_error) == pytest.approx((clustered.low, clustered.high, clustered.standard_error))
+
+
+@pytest.mark.parametrize(
+    ("values", "clusters"),
+    [([], None), ([0.7], None), ([0.7, 0.1, 0.4], ["same", "same", "same"])],
+)
+def test_too_little_to_tell(values: Sequence[float], clusters: Sequence[Hashable] | None) -> None:
+    """Fewer than two independent values have no interval, and none have no mean."""
+    interval = mean_interval(values, clusters)
+
+    assert (None, None, None, "none") == (interval.low, interval.high, interval.standard_error, interval.method)
+    assert (sum(values) / len(values) if values else None) == interval.mean
+
+
+@pytest.mark.parametrize(
+    ("value", "n", "low", "high", "method"),
+    [
+        (1.0, 100, 0.963783, 1.0, "clopper-pearson"),  # 0.025 ** (1 / 100)
+        (0.0, 100, 0.0, 0.036217, "clopper-pearson"),
+        (1.0, 3, 0.292402, 1.0, "clopper-pearson"),
+        (0.5, 100, 0.364190, 0.635810, "hoeffding"),  # sqrt(ln(40) / 200)
+        (0.9, 100, 0.764190, 1.0, "hoeffding"),
+        (0.1 + 0.2, 4, 0.0, 0.979051, "hoeffding"),
+    ],
+)
+def test_values_that_do_not_vary_prove_no_certainty(value: float, n: int, low: float, high: float, method: str) -> None:
+    """All right is "at least 96 %" for 100 scenarios and "at least 29 %" for 3, never "exactly 100 %"."""
+    interval = mean_interval([value] * n)
+
+    assert (None, method) == (interval.standard_error, interval.method)
+    assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-6)
+
+
+def test_rounding_is_not_variation() -> None:
+    """0.1 + 0.2 and 0.3 are the same score."""
+    assert "hoeffding" == mean_interval([0.1 + 0.2, 0.3, 0.3]).method
+
+
+def test_clusters_that_cancel_out_prove_no_certainty() -> None:
+    """When every cluster's deviations sum to 0 the standard error is 0, though the scores vary: 4 observations tell little."""
+    interval = mean_interval([0.0, 1.0] * 4, clusters=[0, 0, 1, 1, 2, 2, 3, 3])
+
+    assert Interval(0.5, 0.0, 1.0, 8, None, "hoeffding") == interval
+
+
+@pytest.mark.parametrize(("sizes", "observations"), [([5, 5, 5, 5], 4), ([17, 1, 1, 1], 400 / 292)])
+def test_perfect_clusters_count_as_one_observation_each(sizes: Sequence[int], observations: float) -> None:
+    """20 perfect scenarios in 4 clusters are worth 4 observations, and fewer when one cluster is most of them."""
+    interval = mean_interval([1.0] * 20, clusters=[cluster for cluster, size in enumerate(sizes) for _ in range(size)])
+
+    assert 0.025 ** (1 / observations) == pytest.approx(interval.low)
+
+
+def test_without_limits_constant_values_say_nothing() -> None:
+    """Ten rollouts with 3 repeated calls each do not bound the mean of a count."""
+    assert Interval(3.0, None, None, 10, None, "none") == mean_interval([3.0] * 10, limits=None)
+    assert Interval(3.0, None, None, 10, None, "none") == mean_interval([3.0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("values", "clusters", "confidence", "message"),
+    [
+        ([0.5, math.nan], None, 0.95, "nan is not a score"),
+        ([0.5, math.inf], None, 0.95, "inf is not a score"),
+        ([0.5, 0.6], ["a"], 0.95, "2 values, but 1 clusters"),
+        ([0.5, 0.6], None, 95, "a confidence is between 0 and 1, not 95"),
+    ],
+)
+def test_mistakes_are_refused(values: list[float], clusters: list[str] | None, confidence: float, message: str) -> None:
+    """A number that cannot be right raises instead of turning into a verdict."""
+    with pytest.raises(ValueError, match=message):
+        mean_interval(values, clusters, confidence)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40),
+    clustered=st.booleans(),
+)
+def test_an_interval_has_its_mean_inside_and_a_width(scores: list[tuple[float, int]], clustered: bool) -> None:
+    """For scores in [0, 1] the interval stays there, contains the mean, is never a point and widens with confidence."""
+    values = [value for value, _ in scores]
+    clusters = [cluster for _, cluster in scores] if clustered else None
+    assume(clusters is None or len(set(clusters)) > 1)
+    usual, sure = mean_interval(values, clusters), mean_interval(values, clusters, confidence=0.99)
+
+    assert usual.low is not None and usual.high is not None and usual.mean is not None
+    assert 0 <= usual.low <= usual.mean <= usual.high <= 1
+    assert usual.low < usual.high
+    assert sure.low is not None and sure.high is not None
+    assert sure.low <= usual.low and usual.high <= sure.high
+
+
+def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
+    """30 clusters of 10 equal scores: the clustered interval misses the true mean about 5 times in 100, the plain one far oftener."""
+    generator = random.Random(7)
+    missed = {"plain": 0, "clustered": 0}
+    for _ in range(300):
+        levels = [generator.random() for _ in range(30)]
+        values, clusters = [level for level in levels for _ in range(10)], [i for i in range(30) for _ in range(10)]
+        for name, interval in (("plain", mean_interval(values)), ("clustered", mean_interval(values, clusters))):
+            missed[name] += not (interval.low or 0) <= 0.5 <= (interval.high or 0)
+
+    assert 6 <= missed["clustered"] <= 25
+    assert missed["plain"] > 100

@@ -1,0 +1,112 @@
+"""What acceptance tests share: a small project with a suite on the embedded engine, run by a real pytest in a real process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.journal import read_journal
+from pytest_agentbench.records import Json, Rollout
+
+TOOLS: list[Json] = [
+    {
+        "title": name,
+        "description": description,
+        "type": "object",
+        "properties": {"item": {"type": "string", "description": "what it is about"}, "count": {"type": "integer"}},
+        "required": ["item"],
+        "response_schema": {"type": "object", "properties": {"done": {"type": "boolean"}}},
+    }
+    for name, description in (
+        ("find_item", "Finds an item in the shop."),
+        ("order_item", "Orders an item."),
+        ("return_item", "Takes an item back."),
+    )
+]
+
+#: The engine's first answer calls find_item, its second one is text.
+FIND_THEN_ANSWER: list[Json] = [
+    {"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}]},
+    {"text": "Here is what was found for you."},
+]
+
+TEST_FILE = """
+def test_tools(rollout, thresholds):
+    assert rollout.score("tsq") >= thresholds["tsq"]
+"""
+
+#: Tests that hold in one process and with workers.
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+
+
+class Project:
+    """A directory with suites and backends, and a way to run pytest in it."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester, self.root = pytester, pytester.path
+        pytester.makeini("[pytest]\naddopts = --import-mode=importlib\nasyncio_default_fixture_loop_scope = function\n")
+        self.backend()
+
+    def backend(self, rules: Sequence[Json] = FIND_THEN_ANSWER, name: str = "embedded", **keys: Any) -> None:
+        """backends/NAME.yaml: the embedded engine, answering from a script."""
+        self.write(f"backends/{name}.script.yaml", json.dumps(list(rules)))
+        self.write(f"backends/{name}.yaml", json.dumps({"kind": "embedded", "policy": "script", "script": f"{name}.script.yaml", **keys}))
+
+    def suite(
+        self, name: str = "shop", scenarios: int = 3, test: str = TEST_FILE, expected: Sequence[str] = ("find_item",), **keys: Any
+    ) -> Path:
+        """scenarios/NAME with so many scenarios, `shop-0` and on; each expects the given tools."""
+        entries = [self.entry(f"{name}-{number}", expected) for number in range(scenarios)]
+        spec = {
+            "name": name,
+            "dataset": {"format": "agent-leaderboard", "file": "data.json"},
+            "agent": {"kind": "tool_calling"},
+            "scorers": ["tsq"],
+            "thresholds": {"tsq": 0.5},
+            **keys,
+        }
+        self.write(f"scenarios/{name}/data.json", json.dumps(entries))
+        self.write(f"scenarios/{name}/test_{name}.py", test)
+        return self.write(f"scenarios/{name}/suite.yaml", json.dumps(spec))
+
+    @staticmethod
+    def entry(id: str, expected: Sequence[str] = ("find_item",)) -> Json:
+        """One data entry in the agent-leaderboard format."""
+        return {
+            "id": id,
+            "question": f"Customer {id}: is there a lamp?",
+            "ground_truth": "User goals:\n- find a lamp",
+            "metadata": {"label_source": "hand"},
+            "user_goals": ["find a lamp"],
+            "available_tools": TOOLS,
+            "expected_tool_calls": [{"tool": tool, "parameters": {"item": "lamp"}, "goal": "find a lamp"} for tool in expected],
+        }
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def run(self, *arguments: str, randomly: bool = False) -> pytest.RunResult:
+        """Runs pytest in a process of its own; other plugins of this environment stay out unless asked for."""
+        quiet = () if randomly else ("-p", "no:randomly")
+        return self.pytester.runpytest_subprocess(*quiet, *arguments, timeout=120)
+
+    @property
+    def directory(self) -> Path:
+        """The newest run directory."""
+        return (self.root / "reports" / "latest").resolve()
+
+    @property
+    def run_json(self) -> Json:
+        run: Json = json.loads((self.directory / "run.json").read_text())
+        return run
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        return [*read_journal(self.directory)]

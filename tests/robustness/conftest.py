@@ -1,0 +1,25 @@
+"""Fixtures for tests of failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
+
+from tests.project import Project
+from tests.robustness.processes import Background
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Callable[..., Background]]:
+    """Starts pytest in the background with the arguments given; what is left of it in the end is killed."""
+    started: list[Background] = []
+
+    def start(*arguments: str) -> Background:
+        started.append(Background(project, *arguments))
+        return started[-1]
+
+    yield start
+    for background in started:
+        background.clean_up()

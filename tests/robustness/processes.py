@@ -1,0 +1,118 @@
+"""Real processes for tests of failure: a pytest in the background, its children, and how to wait for what they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_agentbench.journal import read_journal
+from pytest_agentbench.records import Rollout
+from tests.project import Project
+
+T = TypeVar("T")
+
+SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.pool")
+
+
+def wait_for(condition: Callable[[], T], what: str, seconds: float = 30) -> T:
+    """What `condition` returns once that is true; fails with `what` when it does not become so in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def descendants(pid: int) -> list[int]:
+    """Children of a process, their children, and so on."""
+    parents: dict[int, list[int]] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(each.name))
+    found = parents.get(pid, [])
+    for child in found:
+        found.extend(parents.get(child, []))
+    return found
+
+
+class Background:
+    """A pytest of its own that a test can hurt while it runs."""
+
+    def __init__(self, project: Project, *arguments: str) -> None:
+        self.root = project.root
+        self.log = project.root / "pytest-output.txt"
+        with self.log.open("w") as output:
+            self.process: subprocess.Popen[bytes] = project.pytester.popen(
+                [sys.executable, "-u", "-m", "pytest", "-p", "no:randomly", *arguments],
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.seen: set[int] = set()
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def directory(self) -> Path:
+        """The run directory, finished or not."""
+        (journal,) = [*self.root.glob("reports/2*/rollouts.jsonl")]
+        return journal.parent
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        return [*read_journal(self.directory)] if [*self.root.glob("reports/2*/rollouts.jsonl")] else []
+
+    def in_the_middle(self, finished: int = 1) -> list[int]:
+        """Waits until some rollouts are in the journal; all processes of the session then."""
+        wait_for(lambda: len(self.rollouts) >= finished or self.process.poll() is not None, "the first rollouts")
+        assert self.process.poll() is None, self.output
+        pids = descendants(self.process.pid)
+        self.seen.update(pids)
+        return pids
+
+    def child(self, module: str) -> int:
+        """The process id of `python -m <module>`."""
+        (pid,) = [pid for pid in descendants(self.process.pid) if module in command_of(pid)]
+        self.seen.add(pid)
+        return pid
+
+    def ended(self, seconds: float = 30) -> int:
+        """Waits for its end; returns the exit status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"pytest did not end within {seconds:g} s; its output:\n{self.output}") from None
+
+    def clean_up(self) -> None:
+        for pid in (self.process.pid, *self.seen) if self.process.poll() is None else self.seen:
+            if is_alive(pid) and (pid == self.process.pid or "pytest" in command_of(pid)):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)

@@ -1,0 +1,214 @@
+"""Backends that cannot be used: a wrong description is a usage error before anything boots, a stack that does not come is an ERROR."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from tests.project import Project
+
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+
+
+@pytest.mark.parametrize(
+    ("yaml", "arguments", "sentence"),
+    [
+        (None, ("--agentbench-backend=nowhere",), "no backend 'nowhere'; known: embedded*"),
+        (None, ("--agentbench-backend=my/own.yaml",), "no backend file my/own.yaml; it is looked for at */my/own.yaml"),
+        ("kind: dynamo\n", (), "*backends/embedded.yaml: kind should be one of embedded, url, not 'dynamo'"),
+        ("kind: embedded\npolicy: lexicla\n", (), "backend 'embedded': no policy 'lexicla'; known: lexical, script"),
+        (
+            "kind: embedded\nttft: 40\n",
+            (),
+            "*backends/embedded.yaml: unknown key 'ttft'; known keys: name, model, thresholds, note, kind, policy,*",
+        ),
+        ("kind: embedded\nport: [1\n", (), "*backends/embedded.yaml:3: not valid YAML: *"),
+        ("kind: embedded\njitter: 2\n", (), "*backends/embedded.yaml: jitter: input should be less than or equal to 1, not 2"),
+        ("kind: url\n", (), "*backends/embedded.yaml: the key 'url' is missing"),
+        (
+            "kind: url\nurl: localhost:8000\n",
+            (),
+            "*backends/embedded.yaml: url: should start with http:// or https://, not 'localhost:8000'",
+        ),
+        ("kind: embedded\nthresholds: {shop: {bleu: 1}}\n", (), "threshold 'bleu': suite 'shop' does not measure it; it measures: tsq*"),
+    ],
+)
+def test_a_wrong_description_is_a_usage_error(project: Project, yaml: str | None, arguments: tuple[str, ...], sentence: str) -> None:
+    """One sentence that names the file and the fault, exit status 4, and nothing was booted or written."""
+    project.suite()
+    if yaml is not None:
+        project.write("backends/embedded.yaml", yaml)
+
+    result = project.run(*arguments, "scenarios/shop")
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines([f"ERROR: {sentence}"])
+    assert "Traceback" not in result.stderr.str()
+    assert not (project.root / "reports").exists()
+
+
+def test_a_wrong_description_with_workers(project: Project) -> None:
+    """With -n as without: the session ends before there are workers."""
+    project.suite()
+
+    result = project.run("-n", "2", "--agentbench-backend=nowhere", "scenarios/shop")
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines(["ERROR: no backend 'nowhere'; known: embedded*"])
+
+
+def test_reports_that_cannot_be_written(project: Project) -> None:
+    """A file where the directory of reports should be is a usage error that names it."""
+    project.suite()
+    project.write("taken", "")
+
+    result = project.run("--agentbench-reports=taken", "scenarios/shop")
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines(["ERROR: *taken*"])
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+
+
+@WAYS
+def test_a_port_that_is_taken(project: Project, way: tuple[str, ...]) -> None:
+    """Every test is an ERROR that names the port, no mean is made up, and run.json says why."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        project.backend(port=port)
+        project.suite(scenarios=3, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
+
+        result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(errors=3)
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines(
+        ["shop*: infra_error: the backend 'embedded' is not there: *", f"* cannot listen on port {port} of 127.0.0.1: *"]
+    )
+    run = project.run_json
+    assert ("FAIL", 1, None) == (run["verdict"], run["exit_status"], run["suites"]["shop"]["scores"]["tsq"]["mean"])
+    assert str(port) in run["backend"]["failure"]
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (None, "*backends/embedded.script.yaml: No such file or directory"),
+        ("- text: hello\n- txet: hello\n", "*backends/embedded.script.yaml: rule 2: unknown key 'txet'; known keys: *"),
+        ("- text: [\n", "*backends/embedded.script.yaml:2: not valid YAML: *"),
+    ],
+)
+def test_an_engine_that_dies_before_it_is_ready(project: Project, script: str | None, sentence: str) -> None:
+    """The tests are ERRORs with the command, the exit code and the end of the engine's log."""
+    project.suite(scenarios=2)
+    file = project.root / "backends/embedded.script.yaml"
+    file.unlink() if script is None else file.write_text(script)
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(errors=2)
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines(
+        [
+            "*is not there: `python -m pytest_agentbench.engine` died before it was ready (exit code 2); the end of engine.log:",
+            f"    {sentence}",
+        ]
+    )
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Answers every GET with what the server was given."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Answering)
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+class Answering(http.server.ThreadingHTTPServer):
+    """A web server that is no model server."""
+
+    status, body = 200, b""
+
+
+@contextmanager
+def web_server(status: int, body: bytes) -> Iterator[str]:
+    """The base URL of a server that gives this answer to everything."""
+    with Answering(("127.0.0.1", 0), Answer) as server:
+        server.status, server.body = status, body
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        (404, b"not here", "answered 404 Not Found; is it the base URL of an OpenAI-compatible server? It usually ends in /v1"),
+        (401, b"no key", "answered 401 Unauthorized"),
+        (200, b"<html>welcome</html>", "did not answer with a list of models"),
+        (200, b'{"data": "none"}', "did not answer with a list of models"),
+        (200, b'{"object": "list", "data": []}', "lists no model"),
+        (200, b'{"data": [{"id": "other"}]}', "does not serve 'wanted'; it lists: other"),
+    ],
+)
+def test_a_url_that_is_no_model_server(project: Project, status: int, body: bytes, sentence: str) -> None:
+    """The tests are ERRORs that say what was asked and what came back."""
+    project.suite(scenarios=1)
+    with web_server(status, body) as url:
+        project.write("backends/remote.yaml", json.dumps({"kind": "url", "url": url, "model": "wanted"}))
+
+        result = project.run("--agentbench-backend=remote", "scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines([f"*the backend 'remote' is not there: *{url}* {sentence.split(' ', maxsplit=1)[0]} *"])
+    assert sentence in result.stdout.str()
+
+
+def test_a_url_where_nothing_listens(project: Project) -> None:
+    """The sentence has the URL, and that the connection was refused; so has one for a server that speaks no HTTP."""
+    project.suite(scenarios=1)
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        threading.Thread(target=_greet, args=(other,), daemon=True).start()
+
+        spoke = project.run(f"--agentbench-backend=http://127.0.0.1:{port}/v1", "scenarios/shop")
+
+    silent = project.run(f"--agentbench-backend=http://127.0.0.1:{port}/v1", "scenarios/shop")
+
+    for result, why in ((spoke, "*220 mail*"), (silent, "*refused*")):
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines([f"*the backend 'url' is not there: GET http://127.0.0.1:{port}/v1/models got no answer: {why}"])
+
+
+def _greet(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.sendall(b"220 mail.example\r\n")
+
+
+def test_a_key_or_certificate_that_is_not_there(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names the environment variable, or the file."""
+    monkeypatch.delenv("SHOP_KEY", raising=False)
+    project.suite(scenarios=1)
+    with web_server(200, b'{"data": [{"id": "m"}]}') as url:
+        project.write("backends/keyed.yaml", json.dumps({"kind": "url", "url": url, "api_key_env": "SHOP_KEY"}))
+        project.write("backends/signed.yaml", json.dumps({"kind": "url", "url": url, "ca_file": "missing.pem"}))
+
+        keyed = project.run("--agentbench-backend=keyed", "scenarios/shop")
+        signed = project.run("--agentbench-backend=signed", "scenarios/shop")
+
+    keyed.assert_outcomes(errors=1)
+    keyed.stdout.fnmatch_lines(["*backend 'keyed' wants its key in the environment variable SHOP_KEY, which is not set"])
+    signed.assert_outcomes(errors=1)
+    signed.stdout.fnmatch_lines(["*the backend 'signed' is not there: *missing.pem*"])

@@ -1,0 +1,205 @@
+"""What must not get out: labels into a request, secrets into a file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.scenarios import load_suite
+from pytest_agentbench.serving.process import Child
+from tests.project import FIND_THEN_ANSWER, Project
+
+BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
+
+
+def requests_of(log: Path) -> list[str]:
+    """The bodies of all requests, decoded, so that a text in them reads as it does in the data."""
+    return [json.dumps(json.loads(line), ensure_ascii=False) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+def test_labels_never_reach_a_request(project: Project, way: tuple[str, ...]) -> None:
+    """Nothing of what a scenario expects, means or is called is in any request: only the customer's words and the tools are."""
+    project.backend(request_log=str(project.root / "requests.jsonl"))
+    project.suite(scenarios=2, expected=("find_item", "order_item"), description="marker-description")
+    entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
+    for entry in entries:
+        entry.update(
+            ground_truth="marker-truth", user_goals=["marker-goal"], metadata={"label_source": "marker-source", "persona": "marker-persona"}
+        )
+        entry.update(marker_key="marker-of-a-key-nobody-knows", id=f"{entry['id']}-marker-id")
+        for call in entry["expected_tool_calls"]:
+            call.update(parameters={"item": "marker-parameter", "marker_name": 1}, goal="marker-call-goal")
+    project.write("scenarios/shop/data.json", json.dumps(entries))
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=2)
+    requests = requests_of(project.root / "requests.jsonl")
+    assert 4 == len(requests)
+    assert all("is there a lamp?" in request for request in requests)
+    assert [] == [request for request in requests if "marker" in request]
+
+
+def test_labels_of_the_banking_suite_never_reach_a_request(project: Project) -> None:
+    """The shipped suite on the shipped policy: no goal, no ground truth, no persona and no id of any customer is in any request."""
+    log = project.root / "requests.jsonl"
+    project.write("backends/quick.yaml", json.dumps({"kind": "embedded", "request_log": str(log)}))
+    shutil.copytree(BANKING, project.root / "scenarios" / "banking")
+    suite = load_suite(BANKING / "suite.yaml")
+    said = " ".join(str(scenario.messages[0]["content"]) for scenario in suite.scenarios)
+    entries: list[Json] = json.loads((BANKING / "banking.json").read_text(encoding="utf-8"))
+    labels = {
+        label for entry in entries for label in (entry["id"], entry["ground_truth"], *entry["user_goals"], *_values(entry["metadata"]))
+    }
+    labels |= {call["goal"] for entry in entries for call in entry["expected_tool_calls"]}
+    secret = [label for label in labels if label and label not in said]
+
+    result = project.run("--agentbench-backend=quick", "--agentbench-limit=40", "--tb=no", "scenarios/banking")
+
+    assert 40 == sum(result.parseoutcomes().values())
+    requests = requests_of(log)
+    assert len(requests) >= 40
+    assert len(secret) > 500
+    text = "\n".join(requests)
+    assert [] == [label for label in secret if label in text or json.dumps(label)[1:-1] in text]
+    assert [] == [name for name in ("ground_truth", "user_goals", "expected_tool_calls", "label_source", "response_schema") if name in text]
+
+
+def _values(metadata: Json) -> Iterator[str]:
+    """Texts of the metadata that say something about a customer; a word such as the domain's may stand in any message."""
+    return (value for name, value in metadata.items() if name in ("persona_name", "benchmark", "label_source") and len(str(value)) > 4)
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes requests on to an engine, and remembers what they were allowed with."""
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(("127.0.0.1", 0), Passing)
+        self.upstream = upstream
+        self.authorizations: list[tuple[str, str | None]] = []  # (path, Authorization header)
+
+
+class Passing(BaseHTTPRequestHandler):
+    """One request of a Proxy."""
+
+    server: Proxy
+
+    def do_GET(self) -> None:
+        self._pass_on(None)
+
+    def do_POST(self) -> None:
+        self._pass_on(self.rfile.read(int(self.headers["content-length"])))
+
+    def _pass_on(self, body: bytes | None) -> None:
+        self.server.authorizations.append((self.path, self.headers["authorization"]))
+        request = urllib.request.Request(self.server.upstream + self.path, body, {"content-type": "application/json"})
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as answer:
+            content = answer.read()
+            self.send_response(answer.status)
+            self.send_header("content-type", answer.headers["content-type"])
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def engine(project: Project) -> Iterator[str]:
+    """The address of an engine that a user started by hand."""
+    script = project.write("by-hand.yaml", json.dumps(FIND_THEN_ANSWER))
+    child = Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "by-hand"}, project.root / "by-hand.log")
+    try:
+        yield f"http://127.0.0.1:{child.ready()['port']}"
+    finally:
+        child.stop()
+
+
+@contextmanager
+def recorded(upstream: str) -> Iterator[Proxy]:
+    with Proxy(upstream) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        yield proxy
+        proxy.shutdown()
+
+
+def files_of(directory: Path) -> Iterator[tuple[Path, str]]:
+    return ((file, file.read_text(errors="replace")) for file in directory.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+def test_a_url_is_a_backend(project: Project, way: tuple[str, ...]) -> None:
+    """A server that runs already is measured as any other, asked for the model that it lists, and lives on."""
+    project.suite(scenarios=3)
+    with engine(project) as url:
+        result = project.run(*way, f"--agentbench-backend={url}/v1", "scenarios/shop")
+
+        result.assert_outcomes(passed=3)
+        assert ("url", "by-hand") == (project.run_json["backend"]["name"], project.run_json["backend"]["served_model"])
+        assert {"by-hand"} == {call.model for rollout in project.rollouts for call in rollout.calls}
+        again = project.run(*way, f"--agentbench-backend={url}/v1/", "--agentbench-limit=1", "scenarios/shop")
+        again.assert_outcomes(passed=1)
+
+
+def test_a_key_reaches_the_server_and_no_file(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of api_key_env is sent with every request, and is in no file, in no output and in no environment that an agent dumps."""
+    key = "a-key-that-nobody-may-read-0815"
+    monkeypatch.setenv("SHOP_ACCESS", key)  # a name that looks harmless
+    project.suite(scenarios=2)
+    with engine(project) as url, recorded(url) as proxy:
+        address = f"http://127.0.0.1:{proxy.server_port}/v1"
+        project.write("backends/keyed.yaml", json.dumps({"kind": "url", "url": address, "api_key_env": "SHOP_ACCESS"}))
+
+        result = project.run("--agentbench-backend=keyed", "-vv", "scenarios/shop")
+
+    result.assert_outcomes(passed=2)
+    assert {"/v1/models", "/v1/chat/completions"} == {path for path, _ in proxy.authorizations}
+    assert {f"Bearer {key}"} == {authorization for _, authorization in proxy.authorizations}
+    assert [] == [file for file, text in files_of(project.root / "reports") if key in text]
+    assert key not in result.stdout.str() + result.stderr.str()
+    assert "SHOP_ACCESS" == project.run_json["backend"]["api_key_env"]
+
+
+def test_secrets_are_redacted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent prints, says and raises is in the journal, the reports and the output without values of secret-looking variables."""
+    secret, quoted = "swordfish-0815", 'with"quote-and-ü-0815'
+    monkeypatch.setenv("SHOP_PASSWORD", secret)
+    monkeypatch.setenv("OTHER_TOKEN", quoted)
+    project.suite(scenarios=2, agent={"kind": "./agent.py:Agent"})
+    project.write(
+        "scenarios/shop/agent.py",
+        """
+import os
+from dataclasses import dataclass
+from pytest_agentbench.records import Answer
+
+@dataclass(frozen=True)
+class Agent:
+    async def run(self, scenario, llm, tools):
+        print("the password is", os.environ["SHOP_PASSWORD"], os.environ["OTHER_TOKEN"], "sk-" + "a" * 30)
+        await llm.chat([{"role": "user", "content": os.environ["SHOP_PASSWORD"]}])
+        if scenario.id == "shop-0":
+            raise ValueError("cannot log in with " + os.environ["SHOP_PASSWORD"])
+        return Answer(os.environ["OTHER_TOKEN"])
+""",
+    )
+
+    result = project.run("-vv", "--junitxml=reports/junit.xml", "scenarios/shop")
+
+    result.assert_outcomes(failed=2)
+    assert "the password is [redacted] [redacted] [redacted]\n" in project.rollouts[0].log
+    assert ["[redacted]"] == [rollout.answer for rollout in project.rollouts if rollout.status == "ok"]
+    assert any("ValueError: cannot log in with [redacted]" in rollout.reason for rollout in project.rollouts)
+    for text in (result.stdout.str() + result.stderr.str(), *(text for _, text in files_of(project.root / "reports"))):
+        assert [] == [word for word in (secret, quoted, "quote-and-", "sk-aaaa") if word in text]

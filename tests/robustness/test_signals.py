@@ -1,0 +1,120 @@
+"""Signals to the pytest that the user started: what has finished is kept, and no process stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, Project
+from tests.robustness.processes import SERVICES, Background, command_of, is_alive, wait_for
+
+Start = Callable[..., Background]
+
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+
+#: Two scenarios end at once, the others take longer than any test waits.
+QUICK_AND_SLOW: list[Json] = [
+    {"match": {"contains": "Customer shop-0:"}, **FIND_THEN_ANSWER[1]},
+    {"match": {"contains": "Customer shop-1:"}, **FIND_THEN_ANSWER[1]},
+    {"text": "This takes its time.", "ttft_ms": 200, "stall": {"after": 1, "ms": 300_000}},
+]
+
+
+@pytest.fixture
+def running(project: Project, start: Start) -> Start:
+    """A session with two rollouts in its journal and the others in flight."""
+
+    def run(*arguments: str) -> Background:
+        project.backend(QUICK_AND_SLOW)
+        project.suite(scenarios=6, thresholds={"tsq": 0.0})
+        background = start(*arguments, "--agentbench-concurrency=4", "scenarios/shop")
+        pids = background.in_the_middle(finished=2)
+        assert {*SERVICES} <= {command_of(pid).split()[-1] for pid in pids}
+        return background
+
+    return run
+
+
+def leftovers(background: Background) -> list[str]:
+    return [command_of(pid) for pid in background.seen if is_alive(pid)]
+
+
+@WAYS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_session_reports_what_it_has(running: Start, number: signal.Signals, way: tuple[str, ...]) -> None:
+    """Ctrl-C and SIGTERM: exit status 2, a report on what finished that says how much is missing, and no process is left."""
+    background = running(*way)
+
+    os.kill(background.process.pid, number)
+
+    assert 2 == background.ended()
+    assert [] == leftovers(background)
+    assert {"shop-0", "shop-1"} == {rollout.scenario for rollout in background.rollouts}
+    run = json.loads((background.directory / "run.json").read_text())
+    assert (2, {"rollouts": 6, "finished": 2, "not_run": 4}) == (run["exit_status"], run["plan"])
+    assert 2 == run["suites"]["shop"]["rollouts"]["ok"]
+    assert "4 not run" in (background.directory / "report.md").read_text()
+    assert "not run     4 of 6 planned rollouts" in background.output
+    assert "KeyboardInterrupt" in background.output
+    assert "INTERNALERROR" not in background.output
+    assert background.directory == (background.root / "reports/latest").resolve()
+
+
+@WAYS
+def test_a_killed_session_leaves_nothing_behind(running: Start, way: tuple[str, ...]) -> None:
+    """SIGKILL of the controller ends engine, tap, pool and workers within seconds; the journal holds what finished."""
+    background = running(*way)
+
+    os.kill(background.process.pid, signal.SIGKILL)
+
+    wait_for(lambda: not leftovers(background), "the end of all processes of the session", seconds=10)
+    assert -signal.SIGKILL == background.ended()
+    assert {"shop-0", "shop-1"} == {rollout.scenario for rollout in background.rollouts}
+    assert not (background.directory / "run.json").exists()
+
+
+def test_a_blocking_agent_outlives_nobody(project: Project, start: Start) -> None:
+    """Neither an agent that blocks the pool's loop, nor its threads, keep the pool alive when the controller is killed."""
+    project.suite(scenarios=1, agent={"kind": "./agent.py:Agent"})
+    project.write(
+        "scenarios/shop/agent.py",
+        """
+import asyncio, time
+from pathlib import Path
+
+class Agent:
+    async def run(self, scenario, llm, tools):
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
+        Path(__file__).with_name("started").touch()
+        time.sleep(600)
+""",
+    )
+    background = start("scenarios/shop")
+    wait_for((project.root / "scenarios/shop/started").exists, "the agent's start")
+    pool = background.child("pytest_agentbench.pool")
+
+    os.kill(background.process.pid, signal.SIGKILL)
+
+    wait_for(lambda: not is_alive(pool), "the end of the pool", seconds=10)
+
+
+def test_an_interrupt_while_the_backend_boots(project: Project, start: Start) -> None:
+    """Ctrl-C need not wait for a server that does not answer."""
+    project.suite(scenarios=1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        background = start(f"--agentbench-backend=http://127.0.0.1:{silent.getsockname()[1]}/v1", "scenarios/shop")
+        silent.settimeout(20)
+        asked, _ = silent.accept()
+        wait_for(lambda: "collected 1 item" in background.output, "the end of collection")
+
+        os.kill(background.process.pid, signal.SIGINT)
+
+        assert 2 == background.ended(60)
+        asked.close()
+    assert [] == leftovers(background)

@@ -1,0 +1,80 @@
+"""Real taps and real engines for the tests of the tap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.client import TapControl
+from tests.tap.peers import Tap
+
+TOKEN = "of-the-test"
+
+StartEngine = Callable[..., str]
+StartTap = Callable[..., Child]
+
+
+@pytest.fixture(scope="session")
+def shared_tap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, Json]]:
+    """One process for all tests that leave nothing in it but closed ids."""
+    child = Child("pytest_agentbench.tap", {"token": TOKEN}, tmp_path_factory.mktemp("tap") / "tap.log")
+    yield child, child.ready()
+    child.stop()
+
+
+@pytest.fixture
+async def tap(shared_tap: tuple[Child, Json]) -> AsyncIterator[Tap]:
+    """A tap; whatever a test does to it, it must neither die nor log anything, and keep no call in flight."""
+    child, ports = shared_tap
+    control = await TapControl.connect(ports["control_port"], TOKEN)
+    tap = Tap(child, ports, control)
+    yield tap
+    control.close()
+
+    assert child.process.poll() is None
+    assert "" == child.log.read_text()
+
+
+@pytest.fixture
+def start_tap(tmp_path: Path) -> Iterator[StartTap]:
+    """Starts taps of a test's own."""
+    children: list[Child] = []
+
+    def start(**config: Any) -> Child:
+        children.append(Child("pytest_agentbench.tap", config, tmp_path / f"tap-{len(children)}.log"))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+@pytest.fixture(scope="session")
+def start_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
+    """Starts embedded engines that answer by rules; they serve until the session ends."""
+    children: list[Child] = []
+
+    def start(*rules: Json) -> str:
+        folder = tmp_path_factory.mktemp("engine")
+        (folder / "script.yaml").write_text(json.dumps(rules, ensure_ascii=False))
+        config = {"policy": "script", "script": str(folder / "script.yaml"), "model": "m"}
+        children.append(Child("pytest_agentbench.engine", config, folder / "engine.log"))
+        return f"http://127.0.0.1:{children[-1].ready()['port']}/v1"
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client that keeps its connections, as the pool's does."""
+    async with aiohttp.ClientSession() as session:
+        yield session

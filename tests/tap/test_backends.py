@@ -1,0 +1,276 @@
+"""Connections to the backend: reused, and replaced when they have gone stale."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.tap.peers import (
+    CHAT,
+    LAST_CHUNK,
+    OPENING,
+    STREAM_HEAD,
+    Handler,
+    Tap,
+    agent,
+    answering,
+    backend,
+    chunk,
+    chunks,
+    event,
+    read_message,
+    request,
+    response,
+    said,
+    until,
+)
+
+Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def connections(*handlers: Connection) -> tuple[Handler, list[int]]:
+    """A handler that treats the n-th connection as the n-th of `handlers` does, later ones as the last; and the connections that came."""
+    seen: list[int] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(len(seen))
+        await handlers[min(len(seen), len(handlers)) - 1](reader, writer)
+
+    return handle, seen
+
+
+async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    """Reads a request and closes."""
+    await read_message(reader)
+
+
+async def one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers one request, and closes when the next one is there."""
+    await read_message(reader)
+    writer.write(said())
+    await read_message(reader)
+
+
+async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await read_message(reader)
+    writer.write(said())
+
+
+async def test_connections_are_kept(tap: Tap) -> None:
+    """Calls one after the other take one connection; calls at the same time take as many as there are, which later calls use again."""
+    id = await tap.open()
+    heard, go = 0, asyncio.Event()
+
+    async def waiting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        while True:
+            await read_message(reader)
+            heard += 1
+            await go.wait()
+            writer.write(said())
+
+    handle, seen = connections(waiting)
+    async with backend(handle) as url, agent(tap.port) as one, agent(tap.port) as two:
+        await tap.point_at(url)
+        await one.send(request(id))
+        await two.send(request(id))
+        await until(lambda: heard == 2, "both calls")
+        go.set()
+        assert [200, 200] == [(await one.answer()).status, (await two.answer()).status]
+        for _ in range(5):
+            await one.ask(request(id))
+
+    assert [0, 1] == seen
+
+
+async def test_a_connection_that_was_closed_while_it_lay_idle(tap: Tap) -> None:
+    """A backend that closes idle connections is not an error: a new one is made."""
+    id = await tap.open()
+    handle, seen = connections(answer_and_close)
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        statuses = [(await caller.ask(request(id))).status for _ in range(5)]
+    calls = await tap.close(id)
+
+    assert [200] * 5 == statuses
+    assert [0, 1, 2, 3, 4] == seen
+    assert [None] * 5 == [call.error_kind for call in calls]
+
+
+async def test_a_connection_that_is_closed_as_the_request_comes(tap: Tap) -> None:
+    """A reused connection that ends before a byte of the answer is replaced once; the record is of the second try."""
+    id = await tap.open()
+    handle, seen = connections(one_answer, answering(said("again")))
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+        answer = await caller.ask(request(id))
+    _, call = await tap.close(id)
+
+    assert "again" == answer.json["choices"][0]["message"]["content"]
+    assert [0, 1] == seen
+    assert call.error_kind is None
+    assert call.sent_ns is not None and call.received_ns <= call.sent_ns <= call.chunks[0].at_ns
+
+
+async def test_it_is_tried_again_only_once(tap: Tap) -> None:
+    """A new connection that ends before a byte of the answer is a cut, whether it was made for the call or in place of a stale one."""
+    id = await tap.open()
+    handle, seen = connections(hang_up, one_answer, hang_up)
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        statuses = [(await caller.ask(request(id))).status for _ in range(3)]
+    first, _, third = await tap.close(id)
+
+    assert ([502, 200, 502], [0, 1, 2]) == (statuses, seen)
+    assert [("cut", "the backend closed the connection before its answer")] * 2 == [
+        (call.error_kind, call.error) for call in (first, third)
+    ]
+
+
+async def test_an_answer_to_nothing(tap: Tap) -> None:
+    """What a backend sends between two calls (a 408, say) belongs to none of them."""
+    id = await tap.open()
+    told, dropped = asyncio.Event(), asyncio.Event()
+
+    async def chatty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(said("1"))
+        await writer.drain()
+        await told.wait()
+        writer.write(response(b"too late", 408))
+        await reader.read()
+        dropped.set()
+
+    handle, seen = connections(chatty, answering(said("2")))
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        first = await caller.ask(request(id))
+        told.set()
+        await dropped.wait()
+        second = await caller.ask(request(id))
+
+    assert ["1", "2"] == [each.json["choices"][0]["message"]["content"] for each in (first, second)]
+    assert [0, 1] == seen
+
+
+@pytest.mark.parametrize("surplus", [b"nonsense", b"\r\nx", response(b"another")])
+async def test_more_than_the_answer(tap: Tap, surplus: bytes) -> None:
+    """What comes behind an answer is not part of it, and its connection is not used again."""
+    id = await tap.open()
+    handle, seen = connections(answering(response(b"1") + surplus))
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = [(await caller.ask(request(id, "/embeddings"))).body for _ in range(2)]
+
+    assert [b"1", b"1"] == got
+    assert [0, 1] == seen
+
+
+async def test_connection_close_of_the_backend(tap: Tap) -> None:
+    """A connection that the backend is going to close is not used again."""
+    id = await tap.open()
+    handle, seen = connections(answering(response(b"1", headers="Connection: close\r\n")))
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = [await caller.ask(request(id, "/embeddings")) for _ in range(2)]
+
+    assert [(b"1", False)] * 2 == [(each.body, "connection" in each.headers) for each in got]
+    assert [0, 1] == seen
+
+
+async def test_an_answer_before_the_request_is_whole(tap: Tap) -> None:
+    """A backend may answer without reading all: its answer counts, the request has not been sent, the connection is not used again."""
+    id = await tap.open()
+
+    async def impatient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response(b'{"error": "too large"}', 413))
+        await writer.drain()
+        await asyncio.sleep(3600)
+
+    handle, seen = connections(impatient, answering(said()))
+    body = json.dumps({**CHAT, "user": "x" * 30_000_000}).encode()
+    async with backend(handle, limit=1 << 12) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        refused = await caller.ask(request(id, body=body))
+        accepted = await caller.ask(request(id))
+    call, _ = await tap.close(id)
+
+    assert (413, 200) == (refused.status, accepted.status)
+    assert ("http_status", "HTTP 413: too large", None) == (call.error_kind, call.error, call.sent_ns)
+    assert [0, 1] == seen
+
+
+async def test_a_request_that_is_not_whole_when_the_answer_begins(tap: Tap) -> None:
+    """There is no time at which it was sent, so that no stamp lies before it."""
+    id = await tap.open()
+    body = json.dumps({**CHAT, "stream": True, "user": "x" * 30_000_000}).encode()
+    go = asyncio.Event()
+
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"%d" % len(body) in head
+        writer.write(STREAM_HEAD + chunk(OPENING))
+        await go.wait()
+        await reader.readexactly(len(body))
+        writer.write(chunk(event({}, "stop")) + LAST_CHUNK)
+
+    async with backend(early, limit=1 << 12) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.send(request(id, body=body))
+        pieces = chunks(caller.reader)
+        await caller.reader.readuntil(b"\r\n\r\n")
+        assert OPENING == await anext(pieces)
+        go.set()
+        assert [event({}, "stop")] == [piece async for piece in pieces]
+    (call,) = await tap.close(id)
+
+    assert (None, None) == (call.error_kind, call.sent_ns)
+
+
+async def test_connections_to_a_backend_that_is_left(tap: Tap) -> None:
+    """Idle connections are closed when calls go elsewhere."""
+    id = await tap.open()
+    dropped = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(said())
+        await reader.read()
+        dropped.set()
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+        await tap.point_at(url)
+        await asyncio.wait_for(dropped.wait(), 20)
+
+
+async def test_another_backend(tap: Tap) -> None:
+    """After `upstream` has named another one, calls go there; one that is running ends where it began."""
+    id = await tap.open()
+    heard, go, dropped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        heard.set()
+        await go.wait()
+        writer.write(said("old"))
+        await reader.read()
+        dropped.set()
+
+    async with backend(slow) as old, backend(answering(said("new"))) as new, agent(tap.port) as one, agent(tap.port) as two:
+        await tap.point_at(old)
+        await one.send(request(id))
+        await heard.wait()
+        await tap.point_at(new)
+        second = await two.ask(request(id))
+        go.set()
+        first = await one.answer()
+        await dropped.wait()
+
+    assert ["old", "new"] == [each.json["choices"][0]["message"]["content"] for each in (first, second)]

@@ -1,0 +1,245 @@
+"""Answers that are cut, broken, or none at all: none of them becomes a success, and each is named in the record."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from tests.tap.peers import (
+    DONE,
+    LAST_CHUNK,
+    OPENING,
+    STREAM_HEAD,
+    STREAMED,
+    Message,
+    Tap,
+    agent,
+    answering,
+    backend,
+    chunk,
+    event,
+    read_message,
+    request,
+    response,
+    stream,
+    text_of,
+)
+
+SIZED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n"
+
+CUTS = {  # what comes before the cut, and what of it is answer
+    "in a chunk": (STREAM_HEAD + b"ffff\r\n" + OPENING, OPENING),
+    "behind a chunk": (STREAM_HEAD + chunk(OPENING), OPENING),
+    "before [DONE]": (STREAM_HEAD + chunk(OPENING + event({}, "stop")), OPENING + event({}, "stop")),
+    "before a finish_reason": (STREAM_HEAD + chunk(OPENING + DONE), OPENING + DONE),
+    "in a length": (SIZED_HEAD + OPENING, OPENING),
+    "no more HTTP": (STREAM_HEAD + chunk(OPENING) + b"nonsense\r\n", OPENING),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), CUTS.values(), ids=CUTS)
+async def test_a_cut_stream(tap: Tap, data: bytes, said: bytes) -> None:
+    """Who waits for a whole answer gets a 502, who streams gets all that came and then the cut; the record has the chunks that came."""
+    id = await tap.open()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(data)
+
+    async with backend(handle) as url, agent(tap.port) as whole, agent(tap.port) as streaming:
+        await tap.point_at(url)
+        answer = await whole.ask(request(id))
+        again = await whole.ask(request(id))
+        await streaming.send(request(id, body=STREAMED))
+        head = await streaming.reader.readuntil(b"\r\n\r\n")
+        rest = await streaming.rest()
+    calls = await tap.close(id)
+
+    assert ((502, "cut"), 502) == ((answer.status, answer.json["error"]["code"]), again.status)
+    assert b"HTTP/1.1 200 OK" == head.split(b"\r\n")[0]
+    assert rest in (said, chunk(said))
+    assert ["cut"] * 3 == [call.error_kind for call in calls]
+    assert [["role", "content"]] * 3 == [[chunk.kind for chunk in call.chunks][:2] for call in calls]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"HTTP/1.1 200 OK\r\ncontent-", b"nonsense\r\n\r\n", b"HTTP/1.1 101 X\r\nupgrade: a\r\nconnection: upgrade\r\n\r\n"]
+)
+async def test_no_head(tap: Tap, data: bytes) -> None:
+    """Without a head of an answer there is none: also who streams gets a 502."""
+    id = await tap.open()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(data)
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = [await caller.ask(request(id, body=body)) for body in (None, STREAMED)]
+
+    assert [(502, "cut")] * 2 == [(each.status, each.json["error"]["code"]) for each in got]
+    assert [("cut", None)] * 2 == [(call.error_kind, call.http_status) for call in await tap.close(id)]
+
+
+@pytest.mark.parametrize("head", [STREAM_HEAD, b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"])
+async def test_a_backend_that_closes_at_done(tap: Tap, head: bytes) -> None:
+    """It has said all that it had to say, although the end of its framing is missing: no call is lost, streaming or not."""
+    id = await tap.open()
+    events = OPENING + event({}, "stop") + DONE
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(head + (chunk(events) if head == STREAM_HEAD else events))
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        whole = await caller.ask(request(id))
+        streamed = await caller.ask(request(id, body=STREAMED))
+
+    assert (200, "Hi") == (whole.status, text_of(whole))
+    assert (200, events) == (streamed.status, streamed.body)
+    assert [None, None] == [call.error_kind for call in await tap.close(id)]
+
+
+FAULTS = {
+    "bad_json": ([OPENING, b"data: {\n\n"], "an event is no chunk of an answer"),
+    "error_event": ([OPENING, b'data: {"error": {"message": "too hot"}}\n\n', DONE], "too hot"),
+    "empty": ([], "the answer has no body"),
+    "incomplete": ([OPENING, DONE], "the stream ended without a finish_reason"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
+    """Who waits for a whole answer gets a 502 with the fault's name, who streams gets what came; both records have the name."""
+    id = await tap.open()
+    parts, sentence = FAULTS[kind]
+    async with backend(answering(stream(*parts))) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        whole = await caller.ask(request(id))
+        streamed = await caller.ask(request(id, body=STREAMED))
+    calls = await tap.close(id)
+
+    error = whole.json["error"]
+    assert (502, "agentbench_tap", kind) == (whole.status, error["type"], error["code"])
+    assert sentence in error["message"]
+    assert (200, "text/event-stream", b"".join(parts)) == (streamed.status, streamed.headers["content-type"], streamed.body)
+    assert [(kind, error["message"], 200)] * 2 == [(call.error_kind, call.error, call.http_status) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (response(b""), "empty"),
+        (response(b"", headers=""), "empty"),
+        (response(b"", headers="content-type: text/event-stream\r\n"), "empty"),
+        (response(b": nothing\n\n", headers="content-type: text/event-stream\r\n"), "empty"),
+        (response(b"<html>", headers="content-type: text/html\r\n"), "bad_json"),
+        (response(b'{"choices": [{"finish'), "bad_json"),
+        (response(b"[1]"), "bad_json"),
+        (response(b"{}"), "empty"),
+        (response(b'{"error": {"message": "too hot"}}'), "error_event"),
+        (response(b'{"choices": {"0": 1}}'), "bad_json"),
+        (stream(b'data: {"choices": [[]]}\n\n'), "bad_json"),
+        (stream(b'data: {"choices": [{"delta": {"tool_calls": [5]}}]}\n\n'), "bad_json"),
+    ],
+)
+async def test_a_200_that_is_no_answer(tap: Tap, answer: bytes, kind: str) -> None:
+    """It never becomes a success."""
+    id = await tap.open()
+    async with backend(answering(answer)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        whole = await caller.ask(request(id))
+        streamed = await caller.ask(request(id, body=STREAMED))
+
+    assert (502, kind) == (whole.status, whole.json["error"]["code"])
+    assert 200 == streamed.status
+    assert [kind, kind] == [call.error_kind for call in await tap.close(id)]
+
+
+async def test_a_whole_answer_to_a_call_that_was_to_stream(tap: Tap) -> None:
+    """A backend that does not stream is understood: its answer is passed through as it is, its usage counted; it has no stamps."""
+    id = await tap.open()
+    choices = b'"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]'
+    body = b'{%b, "usage": {"prompt_tokens": 3, "completion_tokens": 2}, "x": 1.0}' % choices
+    async with (
+        backend(answering(response(body, headers="content-type: application/json\r\nx-own: 1\r\n"))) as url,
+        agent(tap.port) as caller,
+    ):
+        await tap.point_at(url)
+        whole = await caller.ask(request(id))
+        streamed = await caller.ask(request(id, body=STREAMED))
+    calls = await tap.close(id)
+
+    assert [(200, body, "1")] * 2 == [(each.status, each.body, each.headers["x-own"]) for each in (whole, streamed)]
+    assert [((), "stop", 3, 2, "usage", None)] * 2 == [
+        (call.chunks, call.finish_reason, call.prompt_tokens, call.completion_tokens, call.token_source, call.error_kind) for call in calls
+    ]
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 429, 500, 503])
+async def test_other_statuses(tap: Tap, status: int) -> None:
+    """They come through with their body and Retry-After, for both kinds of calls, and the record has what was said."""
+    id = await tap.open()
+    body = b'{"error": {"message": "not now", "code": "busy"}}'
+    requests: list[Message] = []
+    answer = response(body, status, "content-type: application/json\r\nRetry-After: 7\r\n")
+    async with backend(answering(answer, requests=requests)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = [await caller.ask(request(id, body=body)) for body in (None, STREAMED)]
+    calls = await tap.close(id)
+
+    assert [(status, body, "7")] * 2 == [(each.status, each.body, each.headers["retry-after"]) for each in got]
+    assert [("http_status", f"HTTP {status}: not now", status, ())] * 2 == [
+        (call.error_kind, call.error, call.http_status, call.chunks) for call in calls
+    ]
+    assert 2 == len(requests)
+
+
+async def test_a_status_with_a_stream_of_its_own(tap: Tap) -> None:
+    """An error that a server sends as a stream, or cut in the middle, stays an error."""
+    id = await tap.open()
+    failing = b"HTTP/1.1 500 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"data: no\n\n")
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(failing)
+
+    async with backend(answering(failing + LAST_CHUNK)) as url, backend(handle) as cutting, agent(tap.port) as caller:
+        await tap.point_at(url)
+        whole = await caller.ask(request(id))
+        await tap.point_at(cutting)
+        cut = await caller.ask(request(id))
+
+    assert (500, b"data: no\n\n") == (whole.status, whole.body)
+    assert (502, "cut") == (cut.status, cut.json["error"]["code"])
+    assert [("http_status", 500), ("cut", 500)] == [(call.error_kind, call.http_status) for call in await tap.close(id)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_nobody_listens(tap: Tap, streamed: bool) -> None:
+    """A backend that cannot be reached is a 502 that says so."""
+    id = await tap.open()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    await tap.point_at(f"http://127.0.0.1:{port}/v1")
+    async with agent(tap.port) as caller:
+        answer = await caller.ask(request(id, body=STREAMED if streamed else None))
+    (call,) = await tap.close(id)
+
+    assert (502, "agentbench_tap", "connect") == (answer.status, answer.json["error"]["type"], answer.json["error"]["code"])
+    assert f"no connection to 127.0.0.1:{port}: " in answer.json["error"]["message"] == call.error
+    assert ("connect", None, None, ()) == (call.error_kind, call.sent_ns, call.http_status, call.chunks)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70 + ".invalid"])
+async def test_a_host_that_is_none(tap: Tap, host: str) -> None:
+    """A name that cannot be looked up is no connection either."""
+    id = await tap.open()
+    await tap.point_at(f"http://{host}/v1")
+    async with agent(tap.port) as caller:
+        answer = await caller.ask(request(id))
+
+    assert (502, "connect") == (answer.status, answer.json["error"]["code"])

@@ -1,0 +1,116 @@
+"""A backend behind TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.tap.peers import CHAT, Message, Tap, agent, answering, backend, request, said, until
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificates, is not installed")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem, and server.pem and server.key that it vouches for, for 127.0.0.1 only."""
+    folder = tmp_path_factory.mktemp("certificates")
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    ca = ["-subj", "/CN=Test CA", "-addext", "keyUsage=critical,keyCertSign", "-keyout", "ca.key", "-out", "ca.pem"]
+    server = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:false"]
+    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", "server.key", "-out", "server.pem"]
+    for arguments in (ca, [*server, *signed]):
+        subprocess.run([*new, *arguments], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def tls(certificates: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    return context
+
+
+@needs_openssl
+async def test_calls_over_tls(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
+    """With the authority's file, calls are relayed and stamped as without TLS; large requests are sent when they are whole."""
+    id = await tap.open()
+    bodies = [json.dumps({**CHAT, "user": "x" * size}).encode() for size in (1, 5_000_000, 1)]
+    async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
+        await tap.point_at(url + "/v1", ca_file=str(certificates / "ca.pem"))
+        got = [(await caller.ask(request(id, body=body))).status for body in bodies]
+    calls = await tap.close(id)
+
+    assert [200] * 3 == got
+    assert [None] * 3 == [call.error_kind for call in calls]
+    for call in calls:
+        assert call.sent_ns is not None
+        stamps = [call.received_ns, call.sent_ns, *(chunk.at_ns for chunk in call.chunks), call.ended_ns]
+        assert sorted(stamps) == stamps
+
+
+@needs_openssl
+async def test_an_agent_that_leaves_while_the_tap_connects(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
+    """Its request is not sent any more, and the connection serves the next call."""
+    id = await tap.open()
+    requests: list[Message] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await tap.point_at(f"https://127.0.0.1:{listener.getsockname()[1]}", ca_file=str(certificates / "ca.pem"))
+        async with agent(tap.port) as leaving, agent(tap.port) as caller:
+            await leaving.send(request(id))
+            await until(tap.in_flight, "the call that will be given up")
+            leaving.reset()
+            await until(tap.is_idle, "its end")
+            async with backend(answering(said(), requests=requests), sock=listener, ssl=tls):
+                answer = await caller.ask(request(id))
+
+    assert (200, 1) == (answer.status, len(requests))
+    assert ["client_gone", None] == [call.error_kind for call in await tap.close(id)]
+
+
+@needs_openssl
+async def test_a_stranger(tap: Tap, tls: ssl.SSLContext) -> None:
+    """A server that the known authorities do not vouch for gets no call: 502, connect."""
+    id = await tap.open()
+    async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        unknown = await caller.ask(request(id))
+    (call,) = await tap.close(id)
+
+    assert (502, "connect") == (unknown.status, unknown.json["error"]["code"])
+    assert "certificate verify failed" in call.error
+
+
+@needs_openssl
+async def test_another_name(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
+    """A certificate for another address is none."""
+    id = await tap.open()
+    async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
+        await tap.point_at(url.replace("127.0.0.1", "localhost"), ca_file=str(certificates / "ca.pem"))
+        answer = await caller.ask(request(id))
+    (call,) = await tap.close(id)
+
+    assert (502, "connect") == (answer.status, answer.json["error"]["code"])
+    assert "localhost" in call.error
+
+
+@needs_openssl
+async def test_no_tls_at_the_other_end(tap: Tap) -> None:
+    """A server that does not speak TLS is no connection either."""
+    id = await tap.open()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url.replace("http:", "https:"))
+        answer = await caller.ask(request(id))
+
+    assert (502, "connect") == (answer.status, answer.json["error"]["code"])

@@ -1,0 +1,142 @@
+"""The process: how it begins, how it ends, and how much it bears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.client import TapControl
+from tests.tap.conftest import TOKEN, StartTap
+from tests.tap.peers import CHAT, LAST_CHUNK, STREAM_HEAD, STREAMED, Tap, agent, backend, chunk, event, read_message, request, text_of
+
+
+async def opened(child: Child) -> Tap:
+    ports = child.ready()
+    return Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+
+
+@pytest.mark.parametrize("how", ["stdin", "SIGTERM"])
+async def test_the_end_with_calls_in_flight(start_tap: StartTap, how: str) -> None:
+    """When the controller goes, or says so, the tap leaves at once: exit code 0, nothing in its log, whatever runs."""
+    child = start_tap(token=TOKEN)
+    tap = await opened(child)
+    id = await tap.open()
+    heard = 0
+    all_heard, left = asyncio.Event(), asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        await read_message(reader)
+        writer.write(STREAM_HEAD + chunk(event({"content": "x"})))
+        heard += 1
+        if heard == 3:
+            all_heard.set()
+        await reader.read()
+        left.set()
+
+    async with backend(handle) as url, agent(tap.port) as one, agent(tap.port) as two, agent(tap.port) as three, agent(tap.port):
+        await tap.point_at(url)
+        for each, body in ((one, STREAMED), (two, None), (three, STREAMED)):
+            await each.send(request(id, body=body) * 2)
+        await three.reader.readuntil(b"\r\n\r\n")
+        await all_heard.wait()
+        if how == "stdin":
+            assert child.process.stdin is not None
+            child.process.stdin.close()
+        else:
+            child.process.send_signal(signal.SIGTERM)
+        assert b"" == await two.rest()
+        await asyncio.wait_for(left.wait(), 20)
+        code = await asyncio.to_thread(child.process.wait, 20)
+    tap.control.close()
+
+    assert (0, "") == (code, child.log.read_text())
+
+
+async def test_ctrl_c_is_not_for_the_tap(start_tap: StartTap) -> None:
+    """An interrupt of the whole process group does not end it: the controller does, when it has what it needs."""
+    child = start_tap(token=TOKEN)
+    tap = await opened(child)
+    child.process.send_signal(signal.SIGINT)
+    assert 0 == await tap.in_flight()
+    tap.control.close()
+    child.stop()
+
+    assert (0, "") == (child.process.returncode, child.log.read_text())
+
+
+@pytest.mark.parametrize("config", [b"", b"\n", b"nonsense\n", b"[]\n", b"{}\n"])
+def test_a_config_that_is_none(config: bytes) -> None:
+    """It is one sentence and exit code 2."""
+    ended = subprocess.run([sys.executable, "-m", "pytest_agentbench.tap"], input=config, capture_output=True, timeout=60, check=False)
+
+    assert (2, b"", 1) == (ended.returncode, ended.stdout, ended.stderr.count(b"\n"))
+    assert ended.stderr.startswith(b"tap config: stdin should begin with a line of JSON that has a token: ")
+
+
+def test_its_imports() -> None:
+    """A tap imports no client and no framework, so that its start costs little."""
+    code = "import sys, pytest_agentbench.tap.__main__; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert not {"aiohttp", "httpx", "requests", "pydantic", "openai", "yaml", "pytest"} & set(modules)
+
+
+@contextmanager
+def descriptors(soft: int) -> Iterator[None]:
+    """With another soft limit of open files, which children inherit."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 5000, reason="needs 5,000 file descriptors: ulimit -Hn")
+async def test_a_thousand_streams(start_tap: StartTap) -> None:
+    """A thousand streams run at the same time, even where the limit of descriptors is low at first, and each is recorded."""
+    count, waiting = 1000, 0
+    everyone = asyncio.Event()
+    with descriptors(256):
+        tap = await opened(start_tap(token=TOKEN))
+    id = await tap.open()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal waiting
+        number = (await read_message(reader)).json["user"]
+        writer.write(STREAM_HEAD + chunk(event({"role": "assistant", "content": number})))
+        waiting += 1
+        if waiting == count:
+            everyone.set()
+        await everyone.wait()
+        writer.write(chunk(event({"content": "!"}, "stop")) + LAST_CHUNK)
+
+    async def ask(number: int) -> bool:
+        body = json.dumps({**CHAT, "user": str(number), "stream": bool(number % 2)}).encode()
+        async with agent(tap.port) as caller:
+            answer = await caller.ask(request(id, body=body))
+        if number % 2:
+            return f'"content": "{number}"' in answer.body.decode()
+        return text_of(answer) == f"{number}!"
+
+    with descriptors(5000):
+        async with backend(handle, backlog=count) as url:
+            await tap.point_at(url)
+            right = await asyncio.gather(*map(ask, range(count)))
+    calls = await tap.close(id)
+    tap.control.close()
+
+    assert [True] * count == right
+    assert {None} == {call.error_kind for call in calls}
+    assert (count, count // 2) == (len(calls), sum(call.streamed for call in calls))
+    assert "" == tap.child.log.read_text()

@@ -1,0 +1,261 @@
+"""What reaches the backend, and what comes back, for requests of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from pytest_agentbench.tap.client import TapControl
+from tests.tap.conftest import TOKEN, StartTap
+from tests.tap.peers import (
+    CHAT,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Message,
+    Tap,
+    agent,
+    answering,
+    backend,
+    chunk,
+    read_message,
+    request,
+    response,
+    said,
+)
+
+MODELS = b'{"object": "list", "data": []}'
+
+
+async def test_who_may_call(tap: Tap) -> None:
+    """An unknown address is 404, one without a backend behind it 503, one of a rollout that has ended 410; the connection stays."""
+    id = await tap.open()
+    requests: list[Message] = []
+    async with backend(answering(response(MODELS), requests=requests)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        unknown = [
+            await caller.ask(request("nobody", "/models", method="GET")),
+            await caller.ask(b"GET /models HTTP/1.1\r\nhost: a\r\n\r\n"),
+        ]
+        known = await caller.ask(request(id, "/models", method="GET"))
+        await tap.close(id)
+        closed = await caller.ask(request(id))
+
+    assert [404, 404, 200, 410] == [answer.status for answer in (*unknown, known, closed)]
+    assert {"message": "the rollout of this address has ended", "type": "agentbench_tap", "code": None} == closed.json["error"]
+    assert 1 == len(requests)
+
+
+async def test_no_backend_yet(start_tap: StartTap) -> None:
+    """Until the tap is told where calls go, they are answered with 503."""
+    child = start_tap(token=TOKEN)
+    ports = child.ready()
+    tap = Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+    async with agent(tap.port) as caller:
+        answer = await caller.ask(request(await tap.open()))
+    tap.control.close()
+
+    assert (503, "the backend is not ready") == (answer.status, answer.json["error"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "target"),
+    [
+        ("", "/v1/models", "/models"),
+        ("/v1", "/v1/models", "/v1/models"),
+        ("/v1/", "/v1/models", "/v1/models"),
+        ("/openai/deployments/x", "/v1/models?a=1&b=%20/", "/openai/deployments/x/models?a=1&b=%20/"),
+        ("/openai?api-version=7", "/v1/models", "/openai/models?api-version=7"),
+        ("/openai?api-version=7", "/v1/models?a=1", "/openai/models?a=1&api-version=7"),
+        ("/v1", "/models", "/v1/models"),
+        ("/v1", "/v1", "/v1"),
+        ("/v1", "/v1?a=1", "/v1?a=1"),
+        ("/v1", "/v1beta/models", "/v1/v1beta/models"),
+    ],
+)
+async def test_paths(tap: Tap, base: str, path: str, target: str) -> None:
+    """What stands behind the rollout's address is put behind the backend's, with its query and the base's."""
+    id = await tap.open()
+    requests: list[Message] = []
+    async with backend(answering(response(MODELS), requests=requests)) as url, agent(tap.port) as caller:
+        await tap.point_at(url + base)
+        answer = await caller.ask(f"GET /r/{id}{path} HTTP/1.1\r\nhost: tap\r\n\r\n".encode())
+
+    assert MODELS == answer.body
+    assert f"GET {target} HTTP/1.1" == requests[0].first
+
+
+async def test_headers_of_requests(tap: Tap) -> None:
+    """The tap writes what concerns its own connection, keeps what is the agent's secret or its own, and passes the rest on."""
+    id = await tap.open()
+    requests: list[Message] = []
+    sent = (
+        "Authorization: Bearer agent\r\nX-Api-Key: agent\r\nAccept-Encoding: gzip\r\nConnection: keep-alive, X-Mine\r\nX-Mine: 1\r\n"
+        "TE: trailers\r\nKeep-Alive: timeout=5\r\nX-Agentbench-Called-Ns: 5\r\n"
+        "Upgrade-Insecure-Requests: 1\r\nX-Request-Id: abc\r\nX-Empty:\r\nContent-Type: a/b\r\n"
+    )
+    async with backend(answering(response(MODELS), requests=requests)) as url, agent(tap.port) as caller:
+        await tap.point_at(url + "/v1", api_key="secret")
+        await caller.ask(request(id, "/other", b"body", headers=sent))
+        await tap.point_at(url + "/v1")
+        await caller.ask(request(id, "/other", b"body", headers=sent))
+
+    expected = {
+        "host": url.removeprefix("http://"),
+        "content-length": "4",
+        "accept-encoding": "identity",
+        "authorization": "Bearer secret",
+        "upgrade-insecure-requests": "1",
+        "x-request-id": "abc",
+        "x-empty": "",
+        "content-type": "a/b",
+    }
+    assert expected == requests[0].headers
+    del expected["authorization"]
+    assert expected == requests[1].headers
+    assert [b"body", b"body"] == [each.body for each in requests]
+
+
+async def test_headers_of_answers(tap: Tap) -> None:
+    """Headers of the backend's connection end at the tap, the others reach the agent, whether the answer was passed on or put together."""
+    id = await tap.open()
+    headers = "X-Request-Id: abc\r\nConnection: X-Mine\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\nContent-Type: text/plain\r\n"
+    streamed = said().replace(b"content-type", b"x-request-id: abc\r\nconnection: keep-alive\r\ncontent-type")
+    async with backend(answering(response(b"text", headers=headers), streamed)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        plain = await caller.ask(request(id, "/other", method="GET"))
+        put_together = await caller.ask(request(id))
+
+    assert ("HTTP/1.1 200 OK", b"text") == (plain.first, plain.body)
+    assert {"x-request-id": "abc", "content-type": "text/plain", "content-length": "4"} == plain.headers
+    assert {
+        "x-request-id": "abc",
+        "content-type": "application/json",
+        "content-length": str(len(put_together.body)),
+    } == put_together.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "first", "body"),
+    [
+        ("GET", response(MODELS), "HTTP/1.1 200 OK", MODELS),
+        ("GET", response(b""), "HTTP/1.1 200 OK", b""),
+        ("GET", STREAM_HEAD + LAST_CHUNK, "HTTP/1.1 200 OK", b""),
+        ("GET", STREAM_HEAD + chunk(b"ab") + chunk(b"c") + b"0\r\nx-trailer: 1\r\n\r\n", "HTTP/1.1 200 OK", b"abc"),
+        ("GET", b"HTTP/1.1 100 Continue\r\nx-early: 1\r\n\r\nHTTP/1.1 103 Early\r\n\r\n" + response(b"x"), "HTTP/1.1 200 OK", b"x"),
+        ("DELETE", b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 204 No Content", b""),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n", "HTTP/1.1 304 Not Modified", b""),
+        ("GET", b"HTTP/1.1 299 Odd\r\ncontent-length: 1\r\n\r\nx", "HTTP/1.1 299 ", b"x"),
+        ("GET", response(b"down", 503), "HTTP/1.1 503 Service Unavailable", b"down"),
+        ("POST", response(MODELS), "HTTP/1.1 200 OK", MODELS),
+        ("POST", response(b""), "HTTP/1.1 200 OK", b""),
+    ],
+)
+async def test_requests_that_are_no_calls(tap: Tap, method: str, answer: bytes, first: str, body: bytes) -> None:
+    """Answers come through as they are, with or without a body, twice on the same connections; they leave no record."""
+    id = await tap.open()
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await answering(answer)(reader, writer)
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = [await caller.ask(request(id, "/embeddings", b"{}", method)) for _ in range(2)]
+
+    assert [(first, body)] * 2 == [(each.first, each.body) for each in got]
+    for each in got:
+        assert (b"chunked" in answer, True) == ("transfer-encoding" in each.headers, {"x-trailer", "x-early"}.isdisjoint(each.headers))
+    assert [] == await tap.close(id)
+    assert 1 == connections
+
+
+async def test_head(tap: Tap) -> None:
+    """The answer to HEAD has a length but no body, and the connection goes on."""
+    id = await tap.open()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n"
+    async with backend(answering(head, response(b"x"))) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.send(request(id, "/models", method="HEAD"))
+        first = await caller.reader.readuntil(b"\r\n\r\n")
+        second = await caller.ask(request(id, "/models", method="GET"))
+
+    assert head == first
+    assert b"x" == second.body
+
+
+async def test_an_answer_that_ends_with_its_connection(tap: Tap) -> None:
+    """A server of HTTP/1.0, or one that names no length, ends its answer by closing; the agent's connection stays."""
+    id = await tap.open()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: text/plain\r\n\r\nsome text")
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = [await caller.ask(request(id, "/other", method="GET")) for _ in range(2)]
+
+    assert [b"some text"] * 2 == [each.body for each in got]
+
+
+async def test_other_dialects(tap: Tap) -> None:
+    """Responses and Messages calls are relayed as they are; their record has the stamps and what was asked, but no facts of the answer."""
+    id = await tap.open()
+    requests: list[Message] = []
+    body = json.dumps({"model": "m", "input": "Hello", "stream": True}).encode()
+    sse = STREAM_HEAD + chunk(b'event: response.created\ndata: {"type": "response.created"}\n\n') + chunk(b"data: {}\n\n") + LAST_CHUNK
+    async with backend(answering(sse, response(b"{}"), requests=requests)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        streamed = await caller.ask(request(id, "/responses", body))
+        whole = await caller.ask(request(id, "/messages", b'{"model": "n"}'))
+    first, second = await tap.close(id)
+
+    assert body == requests[0].body
+    assert b'event: response.created\ndata: {"type": "response.created"}\n\ndata: {}\n\n' == streamed.body
+    assert b"{}" == whole.body
+    assert (True, "m", ["other", "other"], None) == (first.streamed, first.model, [each.kind for each in first.chunks], first.error_kind)
+    assert (False, "n", (), None) == (second.streamed, second.model, second.chunks, second.error_kind)
+
+
+async def test_the_older_completions(tap: Tap) -> None:
+    """A stream of the completions API is passed on and understood."""
+    id = await tap.open()
+    body = b'{"model": "m", "prompt": "Hello", "stream": true}'
+    events = [
+        b'data: {"choices": [{"index": 0, "text": "Hi", "finish_reason": null}]}\n\n',
+        b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}\n\n',
+    ]
+    async with backend(answering(STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        answer = await caller.ask(request(id, "/completions", body))
+    (call,) = await tap.close(id)
+
+    assert b"".join(events) == answer.body
+    assert (["content", "other"], "stop", 1, "chunks") == (
+        [each.kind for each in call.chunks],
+        call.finish_reason,
+        call.completion_tokens,
+        call.token_source,
+    )
+
+
+async def test_a_pooled_client(tap: Tap, session: aiohttp.ClientSession) -> None:
+    """A client that keeps its connections never meets one that the tap has closed, whatever answers came on it."""
+    id, closed = await tap.open(), await tap.open()
+    await tap.close(closed)
+    cut = STREAM_HEAD + chunk(b"data: {}\n\n") + b"zz"
+    statuses = []
+    async with backend(answering(said(), response(b"x", 500), cut, response(b""), said())) as url:
+        await tap.point_at(url)
+        for each in (id, "nobody", id, closed, id, id, id):
+            async with session.post(f"{tap.url(each)}/chat/completions", json=CHAT) as answer:
+                statuses.append(answer.status)
+                await answer.read()
+
+    assert [200, 404, 500, 410, 502, 502, 200] == statuses
+    assert 1 == len(session.connector._conns)  # type: ignore[union-attr]

@@ -1,0 +1,468 @@
+"""The documentation is a test: every snippet in README.md and docs/ runs, and every key and option stands on its page.
+
+A page is worked through from top to bottom in a project of its own, made by `agentbench init banking`.
+
+- A block of code goes into the file that the line before it, or its first comment, names. YAML and JSON are then loaded; Python is
+  type-checked, and run by the commands below it.
+- Commands (`console`, and indented ones) run one by one and have to succeed; `<!-- exit: 1 -->` above them says otherwise.
+  To stay short, runs take three scenarios, two workers and an engine that does not wait, and what ran in the same state of a
+  project does not run again. `<!-- collect: only -->` is for commands that only select tests.
+- A block of `text` below commands is what the last of them prints: these lines in this order, `...` standing for anything.
+- `<!-- needs: ... -->` above commands says what they need that a test has not. They are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pydantic import BaseModel
+
+from pytest_agentbench import hookspecs
+from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.cli import main
+from pytest_agentbench.datasets.hub import DOMAINS
+from pytest_agentbench.engine.script import Match, Rule, load_rules
+from pytest_agentbench.llm import SAMPLING
+from pytest_agentbench.records import STATUSES, Json
+from pytest_agentbench.scenarios import load_suite
+from pytest_agentbench.scorers import SCORERS
+from pytest_agentbench.serving.process import Child, child_environment
+from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
+from pytest_agentbench.settings import OPTIONS
+from pytest_agentbench.suitespec import DatasetSpec, SuiteSpec
+from tests.project import FIND_THEN_ANSWER, Project
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+#: Programs whose commands change the machine, or need a network: run by .ci/run and by people.
+OTHERS = {"make": "what `.ci/run` runs", "pip": "the package index"}
+PROGRAMS = ("pytest", "agentbench", "python", "cat", "grep", *OTHERS)
+
+#: Where documentation says that a server runs. A test has one elsewhere.
+SERVER = "127.0.0.1:8000"
+
+
+class Block(NamedTuple):
+    """A block of code or of commands."""
+
+    page: Path
+    line: int  # of its first line, counted from 1
+    language: str
+    text: str
+    file: str | None  # that it is written to
+    needs: str
+    exit: int
+    collect: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def commands(self) -> list[str]:
+        return [line.partition("  #")[0].strip() for line in self.text.splitlines() if line.strip()] if self.language == "console" else []
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The blocks of a page, fenced and indented."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    at = 0
+    while at < len(lines):
+        if fence := re.fullmatch(r"```(\w+)", lines[at]):
+            end = lines.index("```", at + 1)
+            yield block(page, lines, at, lines[at + 1 : end], fence[1])
+        elif lines[at].startswith("    ") and not lines[at - 1].strip():
+            end = next((i for i in range(at, len(lines)) if lines[i].strip() and not lines[i].startswith("    ")), len(lines))
+            content = [line.removeprefix("    ") for line in lines[at:end]]
+            yield block(page, lines, at, content, language_of(content))
+        else:
+            end = at
+        at = end + 1
+
+
+def block(page: Path, lines: list[str], at: int, content: list[str], language: str) -> Block:
+    above = "\n".join(lines[max(0, at - 4) : at])
+    notes = dict(re.findall(r"<!-- (\w+): (.+?) -->\n*\Z", above))
+    named = re.search(r"`([\w./]+\.\w+)`[^`\n]*:\n*\Z", above)
+    comment = re.fullmatch(r"# ([\w./]+\.\w+)", content[0])
+    file = comment or named
+    text = "\n".join(content) + "\n"
+    return Block(page, at + 1, language, text, file and file[1], notes.get("needs", ""), int(notes.get("exit", 0)), "collect" in notes)
+
+
+def language_of(content: list[str]) -> str:
+    if all(line.split()[0] in PROGRAMS for line in content if line.strip()):
+        return "console"
+    try:
+        return "python" if any(isinstance(each, ast.FunctionDef) for each in ast.parse("\n".join(content)).body) else "text"
+    except SyntaxError:
+        return "text"
+
+
+BLOCKS = [each for page in PAGES for each in blocks(page)]
+
+
+#: (code written so far, command) -> what it printed, of commands that ended as they should. A page that reads the files of a run
+#: has the code that reads them above that run, which is therefore its own.
+KNOWN: dict[tuple[str, str], str] = {}
+
+
+class Reader:
+    """Somebody who works through a page."""
+
+    def __init__(self, project: Path, site: Path, port: int) -> None:
+        self.project, self.site, self.port = project, site, port
+        self.written = ""  # all code so far: the state of the project
+        self.output: str | None = None  # of the command before, None after anything else
+
+    def work_through(self, page: Path) -> None:
+        for each in BLOCKS:
+            if each.page == page:
+                self.do(each)
+
+    def do(self, block: Block) -> None:
+        if block.commands:
+            for command in block.commands:
+                if not why_not(block, command):
+                    self.run(block, command)
+        elif block.language != "text":
+            self.output = None
+            self.write(block)
+        elif self.output is not None:
+            compare(block, self.output)
+
+    def write(self, block: Block) -> None:
+        """Puts code into its file. A test without one is run as a test of the suite banking."""
+        assert block.file or block.language == "python", f"{block.place}: no line above it and no comment in it names the file"
+        path = self.project / (block.file or f"scenarios/banking/test_line_{block.line}.py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text.replace(SERVER, f"127.0.0.1:{self.port}"), encoding="utf-8")
+        load(path)
+        self.written += f"{path}\n{block.text}"
+        if not block.file:
+            self.run(block, f"pytest {path.relative_to(self.project)}")
+
+    def run(self, block: Block, command: str) -> None:
+        words = shlex.split(shortened(block, command).replace(SERVER, f"127.0.0.1:{self.port}"))
+        state = self.written, shlex.join(words)
+        if words[:2] == ["pip", "install"]:
+            install(self.project / words[2], self.site)
+        elif state not in KNOWN or words[0] != "pytest":
+            KNOWN[state] = self.printed(block, words)
+        self.output = KNOWN.get(state)
+
+    def printed(self, block: Block, words: list[str]) -> str:
+        """Runs a command; returns what it printed."""
+        folder = self.project
+        if words[:2] == ["agentbench", "init"]:
+            folder = self.project / "empty"
+            folder.mkdir()
+        done = subprocess.run(words, cwd=folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False)
+
+        assert block.exit == done.returncode, f"{block.place}: {shlex.join(words)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """That of the tests, with the programs of their environment, the installed plugin, and a key."""
+        here = child_environment()
+        return {
+            **here,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{here['PATH']}",
+            "PYTHONPATH": str(self.site),
+            "MY_API_KEY": "0123456789",
+        }
+
+
+def compare(block: Block, output: str) -> None:
+    """Whether a command printed the lines of a block, in their order and perhaps with others between them."""
+    lines = iter(output.splitlines())
+    for line in block.text.splitlines():
+        pattern = re.escape(line.strip()).replace(r"\.\.\.", ".*")
+
+        assert any(re.fullmatch(pattern, each.strip()) for each in lines), f"{block.place}: {line!r} is not in\n{output}"
+
+
+def load(path: Path) -> None:
+    """Reads a file as the program that it is for does."""
+    text = path.read_text(encoding="utf-8")
+    match path.suffix:
+        case ".yaml" if path.name == "suite.yaml":
+            load_suite(path)
+        case ".yaml" if path.name.endswith(".script.yaml"):
+            load_rules(path)
+        case ".yaml":
+            load_backend(str(path), path.parent)
+        case ".json":
+            json.loads(text)
+        case ".jsonl":
+            assert all(json.loads(line) for line in text.splitlines())
+        case ".toml":
+            tomllib.loads(text)
+        case ".ini":
+            configparser.ConfigParser(interpolation=None).read_string(text)
+        case ".py":
+            compile(text, path, "exec")
+        case other:
+            pytest.fail(f"{path.name}: a test cannot read {other} files")
+
+
+def shortened(block: Block, command: str) -> str:
+    """A run with three scenarios and two workers, or none at all."""
+    if not command.startswith("pytest"):
+        return command
+    short = command if "--agentbench-limit" in command else f"{command} --agentbench-limit 3"
+    return short.replace("-n 48", "-n 2") + " --co" * block.collect
+
+
+def why_not(block: Block, command: str) -> str:
+    """What a command needs that a test has not."""
+    words = command.split()
+    return block.needs or ("" if words[:3] == ["pip", "install", "./teamkit"] else OTHERS.get(words[0], ""))
+
+
+def install(source: Path, site: Path) -> None:
+    """What pip makes of a project with one module: the module and its entry points, without asking an index for a build backend."""
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    info = site / f"{project['name']}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(source / f"{project['name']}.py", site)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"].items()
+    lines = [line for group, points in groups for line in (f"[{group}]", *(f"{name} = {target}" for name, target in points.items()))]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a server whose model makes no mistake on the first three customers."""
+    folder = tmp_path_factory.mktemp("server")
+    entries = json.loads((ROOT / "scenarios/banking/banking.json").read_text(encoding="utf-8"))[:3]
+    rules: list[Json] = [
+        {
+            "match": {"contains": entry["question"], "turn": 0},
+            "tool_calls": [{"name": call["tool"], "arguments": call["parameters"]} for call in entry["expected_tool_calls"]],
+        }
+        for entry in entries
+    ]
+    (folder / "rules.yaml").write_text(json.dumps([*rules, {"text": "All of it is done."}]), encoding="utf-8")
+    engine = Child(
+        "pytest_agentbench.engine", {"policy": "script", "script": str(folder / "rules.yaml"), "model": "my-model"}, folder / "log"
+    )
+    yield engine.ready()["port"]
+    engine.stop()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """A reader with a project whose engine does not wait."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    main(["init", "banking"])
+    embedded = folder / "backends" / "embedded.yaml"
+    embedded.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", embedded.read_text(encoding="utf-8")), encoding="utf-8")
+    return Reader(folder, tmp_path / "site", server)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets(reader: Reader, page: Path) -> None:
+    """Every snippet of a page works, in the order in which they stand there."""
+    reader.work_through(page)
+
+
+NOT_RUN = [(each, command, why) for each in BLOCKS for command in each.commands if (why := why_not(each, command))]
+
+
+@pytest.mark.parametrize(("block", "command", "why"), NOT_RUN, ids=[f"{each.place}-{command.split()[0]}" for each, command, _ in NOT_RUN])
+def test_not_run(block: Block, command: str, why: str) -> None:
+    """Commands that need what a test has not are counted as skipped."""
+    pytest.skip(f"NOT RUN: {block.place}: `{command}` needs {why}")
+
+
+def test_python_is_typed(tmp_path: Path) -> None:
+    """Python that the documentation puts into files passes the type checker, as strict as this project has it."""
+    for each in BLOCKS:
+        if each.language == "python" and each.file:
+            (tmp_path / f"{each.page.stem.replace('-', '_')}_{each.line}.py".lower()).write_text(each.text)
+
+    done = subprocess.run([sys.executable, "-m", "mypy", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert 0 == done.returncode, done.stdout
+    assert "Success" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "scenarios/banking/README.md"], ids=lambda page: page.name
+)
+def test_links(page: Path) -> None:
+    """Links within the documentation lead to a file and, where they name one, to a heading."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    dead = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http") and not leads_somewhere(page, link)]
+
+    assert [] == dead
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    file, _, anchor = link.partition("#")
+    target = page.parent / file if file else page
+    if not target.exists():
+        return False
+    return not anchor or anchor in [
+        slug(heading) for heading in re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    ]
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    return [f"{prefix}{name}" for name in model.model_fields]
+
+
+#: Page -> words that have to stand on it as code.
+WORDS: Mapping[str, list[str]] = {
+    "options.md": [word for option in OPTIONS for word in (f"--agentbench-{option.name}", f"agentbench_{option.name.replace('-', '_')}")],
+    "suites.md": [
+        *(name for name in keys(SuiteSpec) if name != "dataset"),
+        *keys(DatasetSpec, "dataset."),
+        *(field.name for field in fields(ToolCalling)),
+        *SAMPLING,
+        *["rollout", "scenario", "thresholds", "suite", "backend", "llm"],
+        *["id", "question", "expected_tool_calls", "available_tools", "user_goals", "metadata", "ground_truth"],
+        *["title", "description", "properties", "required", "type", "response_schema"],
+    ],
+    "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
+    "metrics.md": [*SCORERS, *STATUSES],
+    "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_page_is_complete(name: str) -> None:
+    """Every option, key, scorer, status, fixture and hook stands on its page, as code."""
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    code = {word for span in re.findall(r"`([^`\n]+)`", text) for word in [span, *re.split(r"[\s,=]+", span)]}
+
+    assert [] == [word for word in WORDS[name] if word not in code]
+
+
+def test_domains_are_listed() -> None:
+    """The page on suites names every domain of the public data set."""
+    text = (ROOT / "docs" / "suites.md").read_text(encoding="utf-8")
+
+    assert [] == [domain for domain in DOMAINS if domain not in text]
+
+
+#: What the type column of a page says, and what JSON then holds.
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "list": (list,),
+    "null": (type(None),),
+    "any": (object,),
+}
+
+
+def documented(heading: str) -> dict[str, tuple[type, ...]]:
+    """Key -> its types, of the table below a heading of run-json.md."""
+    section = (ROOT / "docs" / "run-json.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| ([\w ]+) \|", section, flags=re.MULTILINE)
+    return {key: sum((TYPES[name] for name in types.split(" or ")), ()) for names, types in rows for key in re.findall(r"`([^`]+)`", names)}
+
+
+def faults(value: Any, path: str, table: Mapping[str, tuple[type, ...]], seen: set[str]) -> Iterator[str]:
+    """What a table does not say, or says wrongly, about a value and all within it."""
+    if path:
+        seen.add(path)
+        if not isinstance(value, table[path]) or (isinstance(value, bool) and not {bool, object} & set(table[path])):
+            yield f"{path} is {value!r}"
+    inner: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        inner = [
+            (next((key for key in (f"{path}.{name}".lstrip("."), f"{path}.*") if key in table), f"{path}.{name}?"), each)
+            for name, each in value.items()
+        ]
+    elif isinstance(value, list):
+        inner = [(f"{path}[]" if f"{path}[]" in table else f"{path}[]?", each) for each in value]
+    for key, each in inner:
+        if key.endswith("?"):
+            if object not in table.get(path, ()):
+                yield f"{key} is not on the page"
+        else:
+            yield from faults(each, key, table, seen)
+
+
+BROKEN_AGENT = """
+from dataclasses import dataclass
+
+@dataclass
+class Broken:
+    max_turns: int
+
+    async def run(self, scenario, llm, tools):
+        raise OSError
+"""
+
+
+def eventful_run(project: Project) -> None:
+    """A run in which everything happens that leaves a trace in its files."""
+    project.backend(
+        [
+            {"match": {"contains": "shop-1"}, "status": 500},
+            {
+                "match": {"contains": "shop-2", "turn": 0},
+                "tool_calls": [{"name": "nothing", "arguments": {}}, {"name": "find_item", "arguments": "{"}],
+            },
+            {"match": {"contains": "shop-3"}, "tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}]},
+            *FIND_THEN_ANSWER,
+        ]
+    )
+    project.suite(
+        scenarios=5,
+        test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
+        agent={"kind": "tool_calling", "max_turns": 2},
+        variants={"broken": {"agent": {"kind": "./agent.py:Broken"}}},
+        scorers=["tsq", "./scorers.py:moody"],
+        thresholds={"tsq.mean": 0.0},
+    )
+    project.write("scenarios/shop/agent.py", BROKEN_AGENT)
+    project.write("scenarios/shop/scorers.py", "def moody(scenario, rollout):\n    assert scenario.id != 'shop-4'\n    return 1.0\n")
+    project.write("conftest.py", "def pytest_agentbench_update_environment(environment): environment['driver'] = '1.2'\n")
+    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    subprocess.run(["git", "init", "--quiet"], cwd=project.root, check=True)
+    subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "--message", "Start"], cwd=project.root, check=True)
+    changes = ["--agentbench-set", "agent.temperature=0.5", "--agentbench-threshold", "tsq.mean=0.1", "--agentbench-retries", "1"]
+    project.run("scenarios/shop", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
+
+
+def test_run_json_is_documented(project: Project) -> None:
+    """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
+    eventful_run(project)
+
+    records = [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
+    for heading, values in (("The schema agentbench-run/1", [project.run_json]), ("rollouts.jsonl", records)):
+        table, seen = documented(heading), set[str]()
+        assert [] == [fault for value in values for fault in faults(value, "", table, seen)]
+        assert set() == set(table) - seen
+    assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
+    assert {"scenario", "adhoc"} == {record["kind"] for record in records}

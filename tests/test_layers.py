@@ -1,0 +1,120 @@
+"""The table of modules in ARCHITECTURE.md is true."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_agentbench
+
+PACKAGE = Path(pytest_agentbench.__file__).parent
+TOP = max(re.findall(r"^\| (L\d) \|", (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def module_name(file: Path) -> str:
+    """`pool.scheduler` for pool/scheduler.py, `pool` for pool/__init__.py, `__init__` for the package's own."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts)
+
+
+FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if "shipped" not in file.parts}
+TREES = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in FILES.items()}
+
+
+def entries() -> Iterator[tuple[str, str]]:
+    """(level, entry) of the table; an entry is `module` or `folder/`. What stands in parentheses is an explanation."""
+    text = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for level, cell in re.findall(r"^\| (L\d) \| (.*) \|$", text, re.MULTILINE):
+        for entry in re.findall(r"`([^`]+)`", re.sub(r"\([^)]*\)", "", cell)):
+            yield level, entry
+
+
+def covers(entry: str, module: str) -> bool:
+    return f"{module}.".startswith(entry.replace("/", ".")) if entry.endswith("/") else module == entry.replace("/", ".")
+
+
+def level_of(module: str) -> str:
+    return next(level for level, entry in entries() if covers(entry, module))
+
+
+def imports(module: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything a module imports at run time, inside functions and by the import paths of registries too."""
+    for node in running(TREES[module]):
+        match node:
+            case ast.Import():
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            case ast.ImportFrom():
+                assert not node.level, f"{module}:{node.lineno}: imports are absolute here"
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            case ast.Constant(value=str(text)) if re.fullmatch(r"pytest_agentbench[\w.]*:\w+", text):
+                yield node.lineno, text.replace(":", ".")
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below, without blocks that only type checkers see."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from running(child)
+
+
+def own_module(name: str) -> str | None:
+    """Which of our modules an imported name lies in; None for those of others."""
+    parts = name.split(".")
+    if parts[0] != "pytest_agentbench":
+        return None
+    return next((".".join(parts[1:end]) for end in range(len(parts), 1, -1) if ".".join(parts[1:end]) in FILES), "__init__")
+
+
+def test_every_module_is_in_the_table_once() -> None:
+    """A new file has a level, and no entry is left of one that is gone."""
+    listed = [entry for _, entry in entries()]
+
+    assert dict.fromkeys(FILES, 1) == {name: sum(covers(entry, name) for entry in listed) for name in FILES}
+    assert [] == [entry for entry in listed if not any(covers(entry, name) for name in FILES)]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_imports_go_down(module: str) -> None:
+    """A file imports only from its own level or lower ones."""
+    level = level_of(module)
+    upwards = {(line, name) for line, name in imports(module) if (own := own_module(name)) and level_of(own) > level}
+
+    assert set() == upwards
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if level_of(name) < TOP])
+def test_only_the_top_knows_pytest(module: str) -> None:
+    """Everything below the top level runs without pytest."""
+    assert set() == {(line, name) for line, name in imports(module) if name.split(".")[0] in ("pytest", "_pytest", "pluggy", "xdist")}
+
+
+def test_registries_lead_somewhere() -> None:
+    """The import paths that registries name exist."""
+    paths = [
+        node.value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"pytest_agentbench[\w.]*:\w+", node.value)
+    ]
+
+    assert 8 <= len(paths)
+    for path in paths:
+        module, _, name = path.removeprefix("pytest_agentbench.").partition(":")
+        assert name in {getattr(node, "name", None) for node in TREES[module].body}
+
+
+def test_the_walk_sees_everything() -> None:
+    """Imports inside functions, of modules and of names, by registries too, are seen; those for type checkers are not."""
+    assert {"pytest_agentbench.settings.add_options", "pytest_agentbench.hookspecs"} <= {name for _, name in imports("plugin")}
+    assert "pytest_agentbench.agents.tool_calling.ToolCalling" in {name for _, name in imports("agents")}
+    assert "pytest_agentbench.serving.backend.Backend" not in {name for _, name in imports("hookspecs")}
+    assert ("records", "pool.scheduler", "__init__", None) == tuple(
+        own_module(name)
+        for name in ("pytest_agentbench.records.Json", "pytest_agentbench.pool.scheduler", "pytest_agentbench.Rollout", "pytest.fixture")
+    )

@@ -1,0 +1,172 @@
+"""Serving metrics, on calls with round numbers."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_agentbench import metrics
+from pytest_agentbench.records import Chunk, LLMCall, Rollout
+
+MS = 1_000_000  # nanoseconds
+
+
+def _call(*chunks: tuple[int, str], sent: int | None = 0, ended: int = 500, **fields: Any) -> LLMCall:
+    """A call whose chunks are (milliseconds, kind); `sent` and `ended` are milliseconds too."""
+    return LLMCall(
+        received_ns=0,
+        sent_ns=None if sent is None else sent * MS,
+        ended_ns=ended * MS,
+        chunks=tuple(Chunk(at * MS, kind) for at, kind in chunks),
+        **fields,
+    )
+
+
+THINKING = _call((10, "role"), (200, "reasoning"), (250, "reasoning"), (350, "content"), (400, "tool_call"), (450, "usage"), sent=5)
+
+
+def test_latencies_start_at_the_send() -> None:
+    """A role is an event but no token, reasoning is a token but no answer, and the stream's end is later than its last token."""
+    assert 195 * MS == metrics.ttft_ns(THINKING)
+    assert 5 * MS == metrics.first_event_ns(THINKING)
+    assert 345 * MS == metrics.first_answer_ns(THINKING)
+    assert 495 * MS == metrics.e2e_ns(THINKING)
+
+
+def test_gaps_are_between_output_chunks() -> None:
+    """The gaps before the first token, to the usage chunk and to the end are not inter-token latencies."""
+    assert [50 * MS, 100 * MS, 50 * MS] == metrics.itl_ns(THINKING)
+    assert [] == metrics.itl_ns(_call((200, "content")))
+
+
+def test_time_per_output_token_uses_tokens_not_chunks() -> None:
+    """Two chunks 300 ms apart that hold 7 tokens: 6 tokens after the first, 50 ms each."""
+    packed = ((100, "content"), (400, "content"))
+
+    assert 50.0 * MS == metrics.tpot_ns(_call(*packed, completion_tokens=7))
+    assert 300.0 * MS == metrics.tpot_ns(_call(*packed))
+    assert metrics.tpot_ns(_call(*packed, completion_tokens=1)) is None
+    assert metrics.tpot_ns(_call((100, "content"), completion_tokens=7)) is None
+
+
+@pytest.mark.parametrize("fields", [{"error_kind": "cut"}, {"sent": None}])
+def test_failed_and_unsent_calls_have_no_latencies(fields: dict[str, Any]) -> None:
+    """They are left out of every latency, whatever they received."""
+    call = _call((10, "role"), (200, "content"), (250, "content"), completion_tokens=2, **fields)
+
+    assert [None] * 5 == [
+        latency(call) for latency in (metrics.ttft_ns, metrics.first_event_ns, metrics.first_answer_ns, metrics.e2e_ns, metrics.tpot_ns)
+    ]
+    assert [] == metrics.itl_ns(call)
+    assert metrics.own_stamp_share([call]) is None
+
+
+def test_an_answer_without_output_has_no_first_token() -> None:
+    """Only a role and usage: an end, but no TTFT."""
+    empty = _call((10, "role"), (450, "usage"))
+
+    assert (None, None, 500 * MS) == (metrics.ttft_ns(empty), metrics.first_answer_ns(empty), metrics.e2e_ns(empty))
+
+
+def test_client_queue() -> None:
+    """The time from the agent's call to the send; unknown when either end is."""
+    assert 20 * MS == metrics.client_queue_ns(_call(sent=30, called_ns=10 * MS))
+    assert metrics.client_queue_ns(_call(sent=30)) is None
+    assert metrics.client_queue_ns(_call(sent=None, called_ns=10 * MS)) is None
+
+
+def test_output_tokens() -> None:
+    """The server's count, 0 included; output chunks only when it gave none."""
+    assert 4 == metrics.output_tokens(THINKING)
+    assert 9 == metrics.output_tokens(_call((1, "content"), completion_tokens=9))
+    assert 0 == metrics.output_tokens(_call((1, "content"), completion_tokens=0))
+
+
+def test_percentiles_interpolate_linearly() -> None:
+    """The values that numpy gives for TTFTs of 200, 100 and 300 ms."""
+    values = metrics.known([200.0, None, 100.0, 300.0])
+
+    assert [200.0, 280.0, 290.0, 298.0] == [metrics.percentile(values, q) for q in (50, 90, 95, 99)]
+    assert (100.0, 300.0) == (metrics.percentile(values, 0), metrics.percentile(values, 100))
+    assert 7.0 == metrics.percentile([7.0], 99)
+    assert metrics.percentile([], 50) is None
+
+
+def test_percentiles_of_infinite_values() -> None:
+    """Failures may be given as infinite latencies: finite percentiles stay finite, the others are infinite, none is NaN."""
+    values = [1.0, 2.0, 3.0, math.inf, math.inf]
+
+    assert [2.0, 3.0, math.inf, math.inf] == [metrics.percentile(values, q) for q in (25, 50, 60, 100)]
+
+
+@pytest.mark.parametrize("q", [-1, 101, math.nan])
+def test_a_percentile_beyond_100_is_a_mistake(q: float) -> None:
+    """Quantiles given as a percentage, or the other way round, do not pass silently."""
+    with pytest.raises(ValueError, match="between 0 and 100"):
+        metrics.percentile([1.0], q)
+
+
+def test_output_throughput_is_over_the_whole_span() -> None:
+    """10 + 20 tokens in the 2 s from the first send to the last end; a failed call gives time, not tokens."""
+    calls = [
+        _call(sent=1000, ended=1500, completion_tokens=10),
+        _call(sent=1200, ended=2500, completion_tokens=20),
+        _call(sent=1300, ended=3000, completion_tokens=99, error_kind="cut"),
+        _call(sent=None, ended=9000, error_kind="connect"),
+    ]
+
+    assert 15.0 == metrics.output_throughput(calls)
+    assert metrics.output_throughput([]) is None
+
+
+def test_rollouts_per_hour() -> None:
+    """2 evaluable rollouts of 3 in half an hour are 4 per hour."""
+    hour = 3600 * 1000 * MS
+    rollouts = [
+        Rollout("bank", f"s{i}", "default", 1, status, started_ns=i * hour // 8, ended_ns=(i + 2) * hour // 8)
+        for i, status in enumerate(("ok", "agent_error", "limit"))
+    ]
+
+    assert 4.0 == metrics.rollouts_per_hour(rollouts)
+    assert metrics.rollouts_per_hour([]) is None
+
+
+def test_in_flight() -> None:
+    """Peak and mean over the whole span; a call that starts when another ends does not overlap it, and idle time counts."""
+    calls = [_call(sent=0, ended=100), _call(sent=50, ended=100), _call(sent=100, ended=150), _call(sent=None), _call(sent=300, ended=400)]
+
+    assert metrics.InFlight(peak=2, mean=0.75) == metrics.in_flight(metrics.call_spans(calls))
+    assert metrics.InFlight(peak=0, mean=0.0) == metrics.in_flight([])
+
+
+def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
+    """Long prompts weigh more; calls whose usage does not say count neither way; nothing known is None, not 0."""
+    calls = [
+        _call(prompt_tokens=100, cached_tokens=0),
+        _call(prompt_tokens=300, cached_tokens=300),
+        _call(prompt_tokens=900),
+        _call(cached_tokens=5),
+    ]
+
+    assert 0.75 == metrics.prefix_cache_hit_ratio(calls)
+    assert metrics.prefix_cache_hit_ratio(calls[2:]) is None
+
+
+def test_own_stamp_share() -> None:
+    """Three of four output chunks have a stamp of their own; other chunks do not matter."""
+    chunks = (Chunk(1, "role", False), Chunk(2, "content"), Chunk(3, "content", False), Chunk(3, "content"), Chunk(4, "content"))
+
+    assert 0.75 == metrics.own_stamp_share([LLMCall(0, 0, 9, chunks)])
+
+
+def test_the_import_is_light() -> None:
+    """Reports and gates may import metrics without paying for an HTTP, YAML or number library."""
+    code = (
+        "import sys, pytest_agentbench.metrics; print({'aiohttp', 'asyncio', 'numpy', 'pydantic', 'yaml', 'pytest'} & sys.modules.keys())"
+    )
+
+    assert "set()\n" == subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,152 @@
+"""The wheel: what it carries, and a newcomer's first minutes with it, in an empty directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.serving.process import child_environment
+
+ROOT = Path(__file__).parents[1]
+
+
+STRICT = """
+[tool.pytest.ini_options]
+addopts = ["--strict-markers", "--strict-config"]
+filterwarnings = ["error"]
+asyncio_default_fixture_loop_scope = "function"
+"""
+
+
+def run(*command: str | Path, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**child_environment(), "PYTHONPATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return subprocess.run(
+        [str(word) for word in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout; pip fetches the build backend, so it needs the package index."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return next(folder.glob("*.whl"))
+
+
+class Newcomer:
+    """Somebody with the wheel installed: an environment of its own, where only the dependencies are those of this one."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.home = folder
+        venv.create(folder / "venv", symlinks=True)
+        self.python = folder / "venv/bin/python"
+        done = run(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", wheel, folder=folder)
+        assert 0 == done.returncode, done.stderr
+
+    def __call__(self, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of the package, or a module of a dependency."""
+        script = self.home / "venv/bin" / command[0]
+        start = [script] if script.exists() else [self.python, "-m", command[0]]
+        # A folder on PYTHONPATH is not searched for .pth files, so an editable install does not bring the checkout back.
+        dependencies = os.pathsep.join(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+        return run(*start, *command[1:], folder=folder, path=dependencies)
+
+
+@pytest.fixture(scope="module")
+def newcomer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+    return Newcomer(tmp_path_factory.mktemp("newcomer"), wheel)
+
+
+@pytest.fixture(scope="module")
+def project(newcomer: Newcomer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `agentbench init banking` makes of an empty directory."""
+    folder = tmp_path_factory.mktemp("empty")
+    done = newcomer(folder, "agentbench", "init", "banking")
+    assert 0 == done.returncode, done.stderr
+    return folder
+
+
+def test_contents(wheel: Path) -> None:
+    """The wheel carries the package, its types, the licence, the shipped suites and backends; nothing else of the checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        info = next(name.partition("/")[0] for name in names if ".dist-info/" in name)
+        metadata, entry_points = (archive.read(f"{info}/{file}").decode() for file in ("METADATA", "entry_points.txt"))
+
+    shipped = [
+        f"scenarios/banking/{name}"
+        for name in ("README.md", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
+    ]
+    shipped += [f"backends/{file.name}" for file in (ROOT / "backends").iterdir()]
+    assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
+    assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
+    assert {"pytest_agentbench/py.typed", "pytest_agentbench/plugin.py", f"{info}/licenses/LICENSE"} <= set(names)
+    assert [] == [name for name in names if "__pycache__" in name or "rollouts.jsonl" in name]
+    assert "Requires-Python: >=3.11" in metadata
+    assert "# pytest-agentbench" in metadata
+    assert "agentbench = pytest_agentbench.plugin" in entry_points
+    assert "agentbench = pytest_agentbench.cli:main" in entry_points
+
+
+def test_the_checkout_is_out_of_reach(newcomer: Newcomer, tmp_path: Path) -> None:
+    """What a newcomer imports is what the wheel installed, so that the tests below say something about the wheel."""
+    (tmp_path / "where.py").write_text("import pytest_agentbench, sys\nprint(pytest_agentbench.__file__)\nprint(*sys.path)\n")
+
+    place, path = newcomer(tmp_path, "where").stdout.splitlines()
+
+    assert place.startswith(str(newcomer.home))
+    assert str(ROOT) not in path.split()
+
+
+@pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+def test_the_suite_runs(newcomer: Newcomer, project: Path, way: tuple[str, ...]) -> None:
+    """After `agentbench init banking` in an empty directory `pytest scenarios/banking` works there, with and without workers."""
+    done = newcomer(project, "pytest", "scenarios/banking", "--agentbench-limit", "3", *way)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+    measured = json.loads((project / "reports/latest/run.json").read_text())
+    assert 3 == measured["suites"]["banking"]["rollouts"]["ok"]
+    assert "embedded" == measured["backend"]["name"]
+
+
+def test_init_again(newcomer: Newcomer, project: Path) -> None:
+    """A second `init` overwrites nothing and says which file is there."""
+    before = {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
+
+    done = newcomer(project, "agentbench", "init", "banking")
+
+    assert 1 == done.returncode
+    assert done.stderr.startswith("agentbench: not overwriting scenarios/banking/")
+    assert before == {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
+
+
+def test_an_existing_configuration(newcomer: Newcomer, tmp_path: Path) -> None:
+    """In a project with a strict pytest configuration `init` leaves it alone, and the suite runs under it."""
+    (tmp_path / "pyproject.toml").write_text(STRICT)
+
+    made = newcomer(tmp_path, "agentbench", "init", "banking")
+    done = newcomer(tmp_path, "pytest", "-m", "banking", "--agentbench-limit", "1", "-p", "no:xdist")
+
+    assert 0 == made.returncode
+    assert STRICT == (tmp_path / "pyproject.toml").read_text()
+    assert not (tmp_path / "pytest.ini").exists()
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
+    """The installed `init` lists the suites that came with the wheel."""
+    done = newcomer(tmp_path, "agentbench", "init", "insurance")
+
+    assert 1 == done.returncode
+    assert "agentbench: no shipped suite 'insurance'; known: banking\n" == done.stderr
+    assert [] == [*tmp_path.iterdir()]

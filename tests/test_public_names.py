@@ -1,0 +1,45 @@
+"""What the package offers, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import pytest_agentbench
+
+#: Libraries that no session may pay for before it needs them.
+HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio"
+
+
+def loaded(*statements: str) -> set[str]:
+    """The heavy libraries that are loaded after statements in a fresh process."""
+    code = "; ".join(["import sys", *statements, f"print(*sys.modules.keys() & set({HEAVY.split()}))"])
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_public_names() -> None:
+    """The names that tests of users import, and no others."""
+    assert ["Endpoint", "LLMCall", "Rollout", "Score", "ToolCall"] == pytest_agentbench.__all__
+    for name in pytest_agentbench.__all__:
+        assert name == getattr(pytest_agentbench, name).__name__
+
+
+@pytest.mark.parametrize("module", ["plugin", "worker", "fixtures", "hookspecs", "settings"])
+def test_imports_are_light(module: str) -> None:
+    """The plugin, and all that a worker needs, imports no heavy library that pytest itself does not import."""
+    assert set() == loaded("import pytest", f"import pytest_agentbench.{module}") - loaded("import pytest")
+
+
+def test_the_package_needs_no_pytest() -> None:
+    """Its public names are plain records."""
+    run = [sys.executable, "-c", "import pytest_agentbench, sys; sys.exit('pytest' in sys.modules)"]
+
+    assert 0 == subprocess.run(run, check=False).returncode
+
+
+def test_heavy_libraries_would_be_seen() -> None:
+    """The measurement above sees a library that is loaded."""
+    assert {"pydantic", "yaml"} <= loaded("import pydantic, yaml")

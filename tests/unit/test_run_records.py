@@ -1,0 +1,300 @@
+"""A Run is derived from its rollouts: literal records in, literal numbers out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.run import Limit, Performance, SuiteTally, build_suite, environment, in_flight, read_run, spread, write_run
+from pytest_agentbench.scenarios import DatasetInfo, Suite
+
+MS = 1_000_000  # nanoseconds
+
+
+def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
+    """A rollout of the shop; scores are plain numbers here."""
+    scores = {name: Score(value, explanation=f"because {value}") for name, value in keys.pop("scores", {}).items()}
+    return Rollout("shop", scenario, "default", trial, status=status, scores=scores, **keys)
+
+
+def shop(*scorers: str) -> Suite:
+    return Suite("shop", Path("scenarios/shop"), (), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), scorers=scorers)
+
+
+def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",)) -> Json:
+    """The part of run.json about a suite with these rollouts."""
+    tally = SuiteTally()
+    for each in rollouts:
+        tally.add(each, scorers[0])
+    return build_suite(shop(*scorers), "default", tally, {"tsq": 0.5})
+
+
+def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
+    """(mean over all, mean over evaluable ones) of a score."""
+    means = part["scores"][score]
+    return means["mean"] and means["mean"]["value"], means["mean_evaluable"] and means["mean_evaluable"]["value"]
+
+
+# --------------------------------------------------------------------------------------------------------------- scores
+
+
+def test_an_agents_error_counts_as_the_worst_value() -> None:
+    """An agent_error is 0 in the mean and no part of the evaluable one; a rollout that met a limit counts with its score."""
+    part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", "limit", scores={"tsq": 1.0}), rollout("c", "agent_error"))
+
+    assert (0.5, 0.75) == values(part)
+    assert {"ok": 1, "limit": 1, "agent_error": 1, "infra_error": 0, "cancelled": 0} == part["rollouts"]
+
+
+@pytest.mark.parametrize("status", ["infra_error", "cancelled"])
+def test_what_was_not_measured_is_left_out(status: str) -> None:
+    """An infra_error and a cancelled rollout change no mean, and are counted and listed with their reasons."""
+    part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", status, reason="no GPU"))
+
+    assert (0.5, 0.5) == values(part)
+    assert {"ok": 1, status: 1} == {name: count for name, count in part["rollouts"].items() if count}
+    assert [{"id": "b", "status": status, "reason": "no GPU"}] == part["errors"]
+
+
+def test_nothing_measured_is_no_number() -> None:
+    """Without a measured rollout a mean is None, not 0."""
+    assert {"mean": None, "mean_evaluable": None} == summary(rollout("a", "infra_error"))["scores"]["tsq"]
+    assert (0.0, None) == values(summary(rollout("a", "agent_error")))
+
+
+def test_trials_are_averaged_within_their_scenario() -> None:
+    """The unit is the scenario: three trials of one weigh as much as one of another, an agent's errors among them."""
+    trials = [rollout("a", trial=k, scores={"tsq": value}) for k, value in ((1, 0.2), (2, 0.4), (3, 0.9))]
+    failed = rollout("a", "agent_error", trial=4)
+
+    assert (0.75, 0.75) == values(summary(*trials, rollout("b", scores={"tsq": 1.0})))
+    assert (0.6875, 0.75) == values(summary(*trials, failed, rollout("b", scores={"tsq": 1.0})))
+
+
+def test_counts_have_no_worst_value() -> None:
+    """Where less is better an agent's error adds nothing, and values beyond 1 are as they are."""
+    part = summary(
+        rollout("a", scores={"tsq": 1.0, "repeated_calls": 4.0}),
+        rollout("b", scores={"tsq": 1.0, "repeated_calls": 1.0}),
+        rollout("c", "agent_error"),
+        scorers=("tsq", "repeated_calls"),
+    )
+
+    assert (2.5, 2.5) == values(part, "repeated_calls")
+    assert 2 == part["scores"]["repeated_calls"]["mean"]["scenarios"]
+
+
+def test_a_failed_scorer_is_counted() -> None:
+    """A rollout whose scorer failed has no score and is in no mean of it; how often that was is said."""
+    part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", score_errors={"tsq": "KeyError: 'x'"}))
+
+    assert (0.5, 0.5) == values(part)
+    assert {"tsq": 1} == part["score_errors"]
+
+
+def test_a_score_that_nobody_measured() -> None:
+    """A scorer without any value is there, without numbers."""
+    assert (None, None) == values(summary(rollout("a", scores={"tsq": 0.5}), scorers=("tsq", "parameter_accuracy")), "parameter_accuracy")
+
+
+def test_means_have_intervals() -> None:
+    """A mean comes with its interval, the number of scenarios and the method; a bounded score does not leave its bounds."""
+    mean = summary(*(rollout(f"{number}", scores={"tsq": number % 2}) for number in range(4)))["scores"]["tsq"]["mean"]
+
+    assert {"value": 0.5, "low": 0.0, "high": 1.0, "scenarios": 4, "method": "t"} == mean
+
+
+def test_a_part_of_run_json_is_one_variant() -> None:
+    """Each variant has a part of its own, with the agent's settings under it; scores of a suite's own code have short names."""
+    suite = replace(shop("tsq", "./scorers.py:polite"), agent={"kind": "a", "seed": 1}, variants={"hot": {"seed": 2}})
+    tally = SuiteTally()
+    tally.add(rollout("a", scores={"tsq": 0.5, "polite": 1.0}), "tsq")
+
+    part = build_suite(suite, "hot", tally, {})
+
+    assert ("hot", {"kind": "a", "seed": 2}, ["tsq", "polite"]) == (part["variant"], part["agent"], part["scorers"])
+    assert (0.5, 1.0) == (values(part, "tsq")[0], values(part, "polite")[0])
+
+
+def test_the_worst_come_first() -> None:
+    """Five rollouts with the lowest scores, lowest first; of equal ones the first to end; nothing without a score."""
+    scores = {"a": 0.9, "b": 0.3, "c": 0.5, "d": 0.3, "e": 1.0, "f": 0.0, "g": 0.5, "h": 0.5}
+    part = summary(rollout("x", "agent_error"), *(rollout(name, scores={"tsq": value}) for name, value in scores.items()))
+
+    assert [("f", 0.0), ("b", 0.3), ("d", 0.3), ("c", 0.5), ("g", 0.5)] == [(each["id"], each["score"]) for each in part["worst"]]
+
+
+def test_the_worst_show_their_tools() -> None:
+    """A low score is shown with what was expected, what was called, and the scorer's words."""
+    calls = (ToolCall("order", {}, 1), ToolCall("order", {}, 2))
+    part = summary(rollout("a", trial=2, scores={"tsq": 0.25}, expected=({"tool": "find"},), tool_calls=calls))
+
+    assert [
+        {"id": "a-t2", "score": 0.25, "explanation": "because 0.25", "expected_tools": ["find"], "actual_tools": ["order", "order"]}
+    ] == part["worst"]
+
+
+def test_few_errors_are_listed_all_are_counted() -> None:
+    """The list of errors is short, however many there are."""
+    part = summary(*(rollout(f"{number}", "infra_error") for number in range(30)))
+
+    assert (30, 10) == (part["rollouts"]["infra_error"], len(part["errors"]))
+
+
+def test_retries_are_counted() -> None:
+    """A rollout that needed more than one attempt is counted once."""
+    attempts: Any = ({"attempt": 1}, {"attempt": 2})
+
+    assert 1 == summary(rollout("a", attempt=3, earlier_attempts=attempts), rollout("b"))["retried"]
+
+
+# ---------------------------------------------------------------------------------------------------------- performance
+
+
+def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
+    """A call that was sent at a time in ms, with content at others."""
+    stamps = tuple(Chunk(at * MS, "content") for at in chunks)
+    return LLMCall(received_ns=0, sent_ns=None if sent is None else sent * MS, ended_ns=end * MS, chunks=stamps, **keys)
+
+
+def measured(*rollouts: Rollout) -> Json:
+    performance = Performance()
+    for each in rollouts:
+        performance.add(each)
+    return performance.summary()
+
+
+def test_timings() -> None:
+    """Latencies come from the stamps of calls; rates are over the time from the first start to the last end."""
+    usage: Json = {"prompt_tokens": 100, "cached_tokens": 75, "token_source": "usage"}
+    one = call(10, 30, 40, 60, end=70, called_ns=5 * MS, completion_tokens=4, **usage)
+    two = call(100, 140, end=150, completion_tokens=2, **usage)
+    found = measured(rollout("a", calls=(one, two), started_ns=0, ended_ns=500 * MS), rollout("b", started_ns=500 * MS, ended_ns=2000 * MS))
+
+    assert (2, 2.0, 6, 200, 0.75) == tuple(
+        found[name] for name in ("calls", "span_s", "output_tokens", "prompt_tokens", "prefix_cache_hit_ratio")
+    )
+    assert (3.0, 3600.0) == (found["output_tokens_per_s"], found["rollouts_per_hour"])
+    means = {
+        name: found[name] and found[name]["mean"] for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "client_queue_ms", "rollout_ms")
+    }
+    assert {"ttft_ms": 30.0, "itl_ms": 15.0, "tpot_ms": 10.0, "e2e_ms": 55.0, "client_queue_ms": 5.0, "rollout_ms": 1000.0} == means
+    assert ({"usage": 2}, {"user": 2}) == (found["token_sources"], found["stamps"])
+
+
+def test_what_failed_counts_in_no_rate() -> None:
+    """A failed call has no latency and no tokens, and a rollout without a measurement is no throughput; both are counted."""
+    good = call(10, 20, end=30, completion_tokens=5)
+    cut = call(40, 50, end=60, completion_tokens=7, error_kind="cut")
+    never = call(None, end=70, error_kind="connect")
+    found = measured(
+        rollout("a", calls=(good, cut, never), started_ns=0, ended_ns=1000 * MS),
+        rollout("b", "infra_error", started_ns=0, ended_ns=500 * MS),
+    )
+
+    assert (3, {"cut": 1, "connect": 1}, 5, 5.0, 3600.0) == tuple(
+        found[name] for name in ("calls", "failed_calls", "output_tokens", "output_tokens_per_s", "rollouts_per_hour")
+    )
+    assert (1, 10.0) == (found["ttft_ms"]["n"], found["ttft_ms"]["max"])
+    assert {"peak": 1, "mean": 0.8} == found["calls_in_flight"]
+
+
+def test_tokens_without_usage() -> None:
+    """Where the server counts nothing, output chunks are counted."""
+    found = measured(rollout("a", calls=(call(0, 1, 2, 3, end=4, token_source="chunks"),), ended_ns=1000 * MS))
+
+    assert (3, None, {"chunks": 1}) == (found["output_tokens"], found["prefix_cache_hit_ratio"], found["token_sources"])
+
+
+def test_a_cache_ratio_needs_both_numbers() -> None:
+    """Calls whose usage names prompt and cached tokens make the ratio; the others do not thin it."""
+    both, one = call(0, end=1, prompt_tokens=100, cached_tokens=50), call(0, end=1, prompt_tokens=100)
+
+    assert 0.5 == measured(rollout("a", calls=(both, one)))["prefix_cache_hit_ratio"]
+    assert measured(rollout("a", calls=(one,)))["prefix_cache_hit_ratio"] is None
+
+
+def test_a_run_without_rollouts() -> None:
+    """Nothing measured is None everywhere, and no division by zero."""
+    found = measured()
+
+    assert (0, 0.0, None, None, None, None, None) == tuple(
+        found[name]
+        for name in ("calls", "span_s", "ttft_ms", "output_tokens_per_s", "rollouts_per_hour", "rollouts_in_flight", "calls_in_flight")
+    )
+
+
+def test_spread() -> None:
+    """Percentiles are interpolated; the number of values is beside them."""
+    found = spread([4.0, 1.0, 3.0, 2.0, 5.0])
+
+    assert {"n": 5, "mean": 3.0, "p50": 3.0, "p90": 4.6, "p95": 4.8, "p99": 4.96, "max": 5.0} == found
+    assert spread([]) is None
+
+
+def test_in_flight() -> None:
+    """Spans that touch do not overlap; the mean is weighted by time."""
+    assert {"peak": 2, "mean": 1.5} == in_flight([(0, 10), (5, 10), (10, 20), (15, 20)])
+    assert {"peak": 1, "mean": 1.0} == in_flight([(0, 10), (10, 20)])
+    assert in_flight([]) is None
+
+
+# ------------------------------------------------------------------------------------------------- limits, files, facts
+
+
+@pytest.mark.parametrize(
+    ("value", "ceiling", "judged", "failed"),
+    [
+        (0.5, False, True, False),
+        (0.49, False, True, True),
+        (None, False, True, True),
+        (0.49, False, False, False),
+        (None, False, False, False),
+        (0.5, True, True, False),
+        (0.51, True, True, True),
+        (None, True, True, True),
+    ],
+)
+def test_limits(value: float | None, ceiling: bool, judged: bool, failed: bool) -> None:
+    """A limit fails when the mean is on the wrong side of it or was not measured; one that is not judged does not fail."""
+    assert failed == Limit("shop", "tsq.mean", 0.5, value, judged, ceiling=ceiling).failed
+
+
+def test_run_json_is_written_whole(tmp_path: Path) -> None:
+    """run.json replaces an older one at once, keeps letters readable, and can be read again, whatever is in it."""
+    for number in range(2):
+        run: Json = {"schema": "agentbench-run/1", "number": number, "name": "Müller", "half": "\ud83d"}
+
+        assert tmp_path / "run.json" == write_run(run, tmp_path)
+        assert run == read_run(tmp_path)
+    assert "Müller" in (tmp_path / "run.json").read_text(encoding="utf-8")
+    assert ["run.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run says what it ran on; a folder under git adds its commit and whether it was changed."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert environment(tmp_path)["git"] is None
+
+    author = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    (tmp_path / "a").write_text("1")
+    for command in (("init", "-q"), ("add", "a"), (*author, "commit", "-q", "-m", "one")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    clean = environment(tmp_path)
+    (tmp_path / "untracked").write_text("1")
+    assert clean == environment(tmp_path)
+    (tmp_path / "a").write_text("2")
+    dirty = environment(tmp_path)
+
+    assert (40, False, True) == (len(clean["git"]["commit"]), clean["git"]["dirty"], dirty["git"]["dirty"])
+    assert os.cpu_count() == clean["cpus"]
+    assert {"pytest", "pytest-agentbench"} <= clean["packages"].keys()
+    assert clean == json.loads(json.dumps(clean))

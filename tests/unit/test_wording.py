@@ -1,0 +1,193 @@
+"""How reports say numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.reports.markdown import table, write
+from pytest_agentbench.reports.wording import (
+    calls_text,
+    dataset_text,
+    limit_text,
+    mean_text,
+    number,
+    statuses_text,
+    throughput_text,
+    tools_text,
+)
+from pytest_agentbench.run import Performance, SuiteTally, build_suite
+from pytest_agentbench.scenarios import DatasetInfo, Suite
+
+
+def test_means() -> None:
+    """A mean has its interval, or says that there is none, or that nothing was measured."""
+    assert "0.612 [0.571, 0.653]" == mean_text({"value": 0.6123, "low": 0.5712, "high": 0.6528})
+    assert "0.500 (no interval)" == mean_text({"value": 0.5, "low": None, "high": None})
+    assert "0.000 [0.000, 0.000]" == mean_text({"value": 0.0, "low": 0.0, "high": 0.0})
+    assert "not measured" == mean_text(None)
+
+
+def test_statuses() -> None:
+    """What happened is counted, what did not is left out."""
+    assert "97 ok, 3 limit" == statuses_text({"ok": 97, "limit": 3, "agent_error": 0})
+    assert "none" == statuses_text({"ok": 0})
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({}, "shop tsq.mean 0.612 >= 0.4: holds"),
+        ({"failed": True, "value": 0.3}, "shop tsq.mean 0.300 >= 0.4: FAILS"),
+        ({"failed": True, "value": None, "note": "nothing was measured"}, "shop tsq.mean nothing >= 0.4: FAILS; nothing was measured"),
+        ({"judged": False, "note": "not judged: 3 of 100"}, "shop tsq.mean 0.612 >= 0.4: not judged: 3 of 100"),
+        ({"ceiling": True, "limit": 2}, "shop tsq.mean 0.612 <= 2: holds"),
+    ],
+)
+def test_limits(keys: dict[str, Any], text: str) -> None:
+    """A limit says what was asked, what was found, and the verdict; a note says why."""
+    limit = {
+        "suite": "shop",
+        "name": "tsq.mean",
+        "limit": 0.4,
+        "value": 0.6123,
+        "judged": True,
+        "note": "",
+        "ceiling": False,
+        "failed": False,
+    }
+
+    assert text == limit_text({**limit, **keys})
+
+
+def test_numbers() -> None:
+    """Numbers have one digit and separated thousands unless told otherwise; nothing is a dash, zero is not nothing."""
+    assert ("1,234.6", "1,235", "0.500", "0.0", "-") == (number(1234.56), number(1234.56, 0), number(0.5, 3), number(0), number(None))
+
+
+def test_throughput() -> None:
+    """One line on how much was served; what is not known is said to be unknown."""
+    known = {
+        "output_tokens_per_s": 840.04,
+        "rollouts_per_hour": 1234.5,
+        "prefix_cache_hit_ratio": 0.754,
+        "rollouts_in_flight": {"peak": 48, "mean": 40.26},
+    }
+
+    assert "840.0 output tok/s, 1,234 rollouts/h, prefix cache hit ratio 0.75, in flight 48 peak, 40.3 mean" == throughput_text(known)
+    assert "- output tok/s, - rollouts/h, prefix cache hit ratio unknown, in flight 0 peak, 0.0 mean" == throughput_text(
+        dict.fromkeys(known)
+    )
+    assert "prefix cache hit ratio 0.00" in throughput_text({**known, "prefix_cache_hit_ratio": 0.0})
+
+
+def test_calls() -> None:
+    """One line on the calls behind the numbers, failed ones by kind."""
+    calls: Json = {"calls": 350, "failed_calls": {}, "span_s": 12.34, "token_sources": {"usage": 350}, "stamps": {"user": 350}}
+
+    assert "350 LLM calls in 12.3 s, token counts from usage, stamps: user" == calls_text(calls)
+    failed = {**calls, "failed_calls": {"cut": 2, "connect": 1}, "token_sources": {"usage": 1, "chunks": 1}, "stamps": {}}
+    assert "350 LLM calls (2 cut, 1 connect) in 12.3 s, token counts from usage, chunks, stamps: none" == calls_text(failed)
+
+
+def test_data_sets() -> None:
+    """A data set is named with its size, its label source and the beginning of its hash."""
+    data = {"name": "agentbench banking", "size": 100, "label_source": "hand", "sha256": "0123456789abcdef"}
+
+    assert "agentbench banking: 100 scenarios, labels: hand, sha256 0123456789ab" == dataset_text({"dataset": data})
+
+
+def test_tools() -> None:
+    """Tools are listed in order, repeats included; no tools are none."""
+    assert ("find, order, find", "none") == (tools_text(["find", "order", "find"]), tools_text([]))
+
+
+def test_tables() -> None:
+    """A table has a rule under its header; bars and line breaks do not break its cells."""
+    assert ["| a | b |", "| --- | --- |", "| x \\| y | two lines |", "|  | 1 |"] == [
+        *table(["a", "b"], [["x | y", "two\nlines"], ["", "1"]])
+    ]
+
+
+def run_with(*rollouts: Rollout) -> Json:
+    """A run of the shop."""
+    tally, performance = SuiteTally(), Performance()
+    for rollout in rollouts:
+        tally.add(rollout, "tsq")
+        performance.add(rollout)
+    suite = Suite("shop", Path(), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3))
+    return {
+        "id": "20260304-050607",
+        "verdict": "PASS",
+        "command": ["pytest", "-q"],
+        "exit_status": 0,
+        "settings": {"concurrency": 8, "changes": {}},
+        "environment": {"python": "3.11", "platform": "x", "cpus": 2, "packages": {"pytest": "9"}, "git": None},
+        "backend": {"name": "embedded", "served_model": "m", "note": "a baseline", "failure": ""},
+        "plan": {"rollouts": 3, "finished": 2, "not_run": 1},
+        "suites": {"shop": build_suite(suite, "default", tally, {"tsq": 0.5})},
+        "performance": performance.summary(),
+        "limits": [],
+    }
+
+
+def test_a_report(tmp_path: Path) -> None:
+    """The report names verdict, backend, data set and label source; a low score with its tools; an error with its first line."""
+    low = Rollout("shop", "s|0", "default", 1, status="ok", scores={"tsq": Score(0.25)}, expected=({"tool": "find"},))
+    lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason="KeyError: 'x'\nTraceback")
+
+    lines = write(run_with(low, lost), tmp_path).read_text().splitlines()
+
+    assert "# Run 20260304-050607: PASS" == lines[0]
+    assert {
+        "> a baseline",
+        "Data set the shop: 3 scenarios, labels: hand, sha256 000000000000.",
+        "Rollouts: 1 ok, 1 agent_error; 0 tried more than once.",
+        "| s\\|0 | 0.250 | find | none |",
+        "| s-1 | agent_error | KeyError: 'x' |",
+    } <= set(lines)
+
+
+def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
+    """What was planned, asked for, changed and judged is in the report, and what failed; what did not happen is not."""
+    quiet = write(run_with(), tmp_path).read_text()
+    run = run_with(Rollout("shop", "s-0", "default", 1, status="ok", score_errors={"tsq": "KeyError: 'x'"}))
+    run["backend"]["failure"] = "the engine died"
+    run["settings"]["changes"] = {"agent.seed": 1}
+    limit = {"suite": "shop", "name": "tsq.mean", "limit": 0.8, "value": None, "judged": True, "note": "", "ceiling": False, "failed": True}
+    run["limits"] = [limit]
+
+    text = write(run, tmp_path).read_text()
+
+    assert {
+        "Backend **embedded**, model `m`, 8 rollouts in flight asked for.",
+        "Planned 3 rollouts, 2 finished, 1 not run. pytest's exit status: 0.",
+        "- command: `pytest -q`",
+        "- Python 3.11, x, 2 CPUs, git None",
+        "- packages: pytest 9",
+    } <= set(text.splitlines()) & set(quiet.splitlines())
+    told = (
+        "the engine died",
+        "Scorers failed: tsq 1 times.",
+        "- shop tsq.mean nothing >= 0.8: FAILS",
+        "- changed for this run: `{'agent.seed': 1}`",
+    )
+    for words in told:
+        assert (True, False) == (words in text, words in quiet)
+    assert "- changed for this run: `nothing`" in quiet
+
+
+@pytest.mark.parametrize("reason", ["", "\n", "half a \ud83d letter"])
+def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
+    """An agent may fail without a word, or with one that no file can hold."""
+    lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason=reason)
+
+    assert "| s-1 | agent_error |" in write(run_with(lost), tmp_path).read_text()
+
+
+def test_a_report_of_nothing(tmp_path: Path) -> None:
+    """A run without a rollout has a report as well."""
+    assert "not measured" in write(run_with(), tmp_path).read_text()
