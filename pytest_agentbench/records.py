@@ -21,6 +21,29 @@ EVALUABLE = frozenset({"ok", "limit"})
 #: Chunk kinds that count as output: the first one ends TTFT, the gaps between them are ITL.
 OUTPUT_KINDS = frozenset({"content", "reasoning", "tool_call"})
 
+#: Every way an LLM call can fail. Each is the call's own fault class: none is a score, and only the rollout is tried again.
+ERROR_KINDS = {
+    "connect": "no connection to the backend",
+    "timeout_connect": "the connection took longer than its budget",
+    "timeout_first_token": "no content, reasoning or tool call came within its budget",
+    "timeout_idle": "a stream stalled: no further output came within its budget",
+    "timeout_call": "the whole call took longer than its budget",
+    "rate_limited": "HTTP 429",
+    "overloaded": "HTTP 503 or 529",
+    "server_error": "any other HTTP 5xx",
+    "redirect": "HTTP 3xx, which is not followed",
+    "http_status": "any other HTTP status than 200",
+    "encoding": "a content-encoding that the tap cannot read",
+    "cut": "the connection closed in the middle of the answer, or before it",
+    "bad_json": "an event or a body that is no JSON of the API",
+    "bad_tool_call": "pieces of tool calls that make no call",
+    "error_event": "an error inside a 200",
+    "no_choices": "events, and `choices: []` in all of them",
+    "empty": "a 200 that says nothing: no body, no event, or no text and no tool call",
+    "incomplete": "a stream that ended without a finish reason",
+    "client_gone": "the agent left before the answer was whole",
+}
+
 
 class RolloutKey(NamedTuple):
     """Names one rollout: one scenario of one suite, under one variant, for the k-th time."""
@@ -50,8 +73,10 @@ class Chunk(NamedTuple):
     """One event of a streamed answer, as it arrived at the tap."""
 
     at_ns: int  # monotonic nanoseconds
-    kind: str  # role | content | reasoning | tool_call | usage | other
+    kind: str  # role | content | reasoning | tool_call | finish | usage | other
     own_stamp: bool = True  # False when a later event of the same read shares this stamp
+    lag_ns: int | None = None  # how long it lay in the kernel before the tap read it; None for stamps taken in user space
+    tokens: int | None = None  # completion tokens up to here, from servers that count them in every event
 
 
 class Score(float):
@@ -119,17 +144,20 @@ class LLMCall:
     ended_ns: int  # the answer was complete, or the call failed
     chunks: tuple[Chunk, ...] = ()
     called_ns: int | None = None  # the agent made the call; None when the client did not say
+    dialect: str = ""  # chat | completions | responses | messages; empty for a request of another kind
     streamed: bool = False  # whether the agent itself asked for a stream
+    upgraded: bool = False  # whether the tap made a stream of it, and one answer of that stream
     model: str = ""
     http_status: int | None = None  # of the backend; None when it never answered
     request_bytes: int = 0
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None  # prompt tokens served from the prefix cache
-    token_source: str = "none"  # usage | chunks | none
+    token_source: str = "none"  # usage | continuous | chunks | none; `continuous`: usage in every event, also in the last
     finish_reason: str | None = None
-    error_kind: str | None = None  # connect | http_status | cut | bad_json | empty | error_event | incomplete | client_gone
+    error_kind: str | None = None  # one of ERROR_KINDS; None for a call that went well
     error: str = ""  # one sentence
+    retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
 
     def to_dict(self) -> Json:
