@@ -77,9 +77,10 @@ class Worker:
                 return f"{conftest}: {hooks[0]} runs in the controller, which need not load this file; move it to {place}"
         return ""
 
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        if (suite := self.suite_of(item.path)) is not None:
-            item.add_marker(suite["name"])
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """A suite's name marks its tests, once for all tests of a file."""
+        if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None:
+            collector.add_marker(suite["name"])
 
     # -------------------------------------------------------------------------------------------------- running
 
@@ -204,14 +205,14 @@ def wants_rollout(item: pytest.Item) -> bool:
 
 def is_skipped(item: pytest.Item) -> bool:
     """Whether marks say that a test will not run. A condition given as text is left to pytest."""
-    return (
-        item.get_closest_marker("skip") is not None
-        or any(_holds(mark) for mark in item.iter_markers("skipif"))
-        or any(_holds(mark) for mark in item.iter_markers("xfail") if mark.kwargs.get("run") is False)
-    )
+    return any(map(_skips, item.iter_markers()))
 
 
-def _holds(mark: pytest.Mark) -> bool:
-    """Whether a conditional mark applies: without a condition it always does, of several one is enough."""
+def _skips(mark: pytest.Mark) -> bool:
+    """Whether a mark keeps a test from running: without a condition it does, of several one is enough."""
+    if mark.name == "skip":
+        return True
+    if not (mark.name == "skipif" or (mark.name == "xfail" and mark.kwargs.get("run") is False)):
+        return False
     conditions = (mark.kwargs["condition"],) if "condition" in mark.kwargs else mark.args
     return not conditions or any(bool(condition) for condition in conditions if not isinstance(condition, str))
