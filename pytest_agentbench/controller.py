@@ -113,7 +113,7 @@ class Controller:
         self._catch_sigterm()
         self._redactor = Redactor()
         self.ledger = Ledger(self.directory, self._redacted, self._tell_hooks)
-        self.services = Services(self.backend, self.directory, self._pool_config(), self.ledger)
+        self.services = Services(self.backend, self.directory, self._pool_config(), self._tap_config(), self.ledger)
 
     def _pool_config(self) -> Json:
         from pytest_agentbench.ledger import known_durations
@@ -122,6 +122,7 @@ class Controller:
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
             "time_limit": self.settings.time_limit,
+            "budget": self.settings.budgets["rollout"],
             "scheduling": {
                 "concurrency": self.concurrency,
                 "retries": self.settings.retries,
@@ -129,6 +130,10 @@ class Controller:
                 "durations": known_durations(self.settings.reports, self.settings.backend),
             },
         }
+
+    def _tap_config(self) -> Json:
+        calls = {name: seconds for name, seconds in self.settings.budgets.items() if name != "rollout"}
+        return {"processes": self.settings.taps, "budgets": {} if self.settings.inline else calls}
 
     @property
     def worker_input(self) -> Json:

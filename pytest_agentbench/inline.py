@@ -31,12 +31,12 @@ class PooledTap:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    async def open(self) -> tuple[str, str, str]:
-        return self.open_now()
+    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
+        return self.open_now(upgrade)
 
-    def open_now(self) -> tuple[str, str, str]:
+    def open_now(self, upgrade: bool | None = None) -> tuple[str, str, str]:
         """(id, base URL, model); raises InfraError with the reason when there is no backend."""
-        answer, _ = self._asker.ask({"op": "open"})
+        answer, _ = self._asker.ask({"op": "open", "upgrade": upgrade})
         if answer["reason"]:
             raise InfraError(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
@@ -63,7 +63,7 @@ def _run(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
     scenario = next(each for each in suite.scenarios if each.id == key.scenario)
     started_at, started = time.time(), time.monotonic_ns()
     try:
-        return asyncio.run(run_rollout(key, suite, scenario, prepare(suite, key.variant), PooledTap(asker), None, budget=False))
+        return asyncio.run(run_rollout(key, scenario, prepare(suite, key.variant), PooledTap(asker), None, budget=None))
     except (InfraError, ConfigError) as error:
         ended = time.monotonic_ns()
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Header in which a client tells the tap when it was called; the time from there to the send is the client queue.
 CALLED = "x-agentbench-called-ns"
 
+#: Header in which a client lets the tap make a stream of a call that does not stream.
+UPGRADE = "x-agentbench-stream-upgrade"
+
 #: Settings of an agent that are sampling parameters of every request.
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
 
@@ -89,7 +92,7 @@ class LLM:
         return AsyncOpenAI(base_url=self.base_url, api_key="agentbench", max_retries=0)
 
     async def _post(self, body: bytes, called: int) -> Any:
-        headers = {"content-type": "application/json", CALLED: str(called)}
+        headers = {"content-type": "application/json", CALLED: str(called), UPGRADE: "yes"}
         if self._session is not None:
             return await self._answer(self._session, body, headers)
         import aiohttp

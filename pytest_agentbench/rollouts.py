@@ -29,12 +29,18 @@ from pytest_agentbench.scorers import Scorer, load_scorer
 if TYPE_CHECKING:
     import aiohttp
 
+#: Setting of every agent: whether its calls that do not stream travel as streams, so that they have a TTFT.
+UPGRADE = "stream_upgrade"
+
 
 class Tap(Protocol):
     """What a rollout needs of the tap."""
 
-    async def open(self) -> tuple[str, str, str]:
-        """A fresh token: (its id, the base URL that carries it, the model to ask for)."""
+    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
+        """A fresh token: (its id, the base URL that carries it, the model to ask for).
+
+        `upgrade` says whether calls that do not stream travel as streams; None: as each of them asks.
+        """
 
     async def close(self, id: str) -> list[Json]:
         """Ends the token; the LLM calls made under it."""
@@ -47,6 +53,7 @@ class Setup:
     agent: Agent
     scorers: Mapping[str, Scorer]
     sampling: Json  # sampling parameters of every request
+    upgrade: bool | None  # whether calls that do not stream travel as streams; None: those of the built-in client do
     settings: Json  # the agent's settings as they are recorded
 
 
@@ -56,7 +63,8 @@ def prepare(suite: Suite, variant: str) -> Setup:
     with _names_its_file(suite):
         agent = _agent(settings, suite.folder)
         scorers = {score_name(name): load_scorer(name, suite.folder) for name in suite.scorers}
-    return Setup(agent, scorers, {name: settings[name] for name in SAMPLING if name in settings}, _all_options(settings, agent))
+    sampling = {name: settings[name] for name in SAMPLING if name in settings}
+    return Setup(agent, scorers, sampling, settings.get(UPGRADE), _all_options(settings, agent))
 
 
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
@@ -84,9 +92,12 @@ def _agent(settings: Json, folder: Path) -> Agent:
         raise ConfigError(f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path")
     cls = load_agent(kind, folder)
     options = [each.name for each in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    known = ("kind", *SAMPLING, UPGRADE, *options)
     for name in settings:
-        if name not in ("kind", *SAMPLING, *options):
-            raise ConfigError(f"agent: unknown key {name!r}; known keys of {kind}: {', '.join(('kind', *SAMPLING, *options))}")
+        if name not in known:
+            raise ConfigError(f"agent: unknown key {name!r}; known keys of {kind}: {', '.join(known)}")
+    if not isinstance(settings.get(UPGRADE), bool | None):
+        raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
     try:
         agent: Agent = cls(**{name: settings[name] for name in options if name in settings})
     except Exception as error:  # the class may be the user's: an option without a default, a check of its own, no class at all
@@ -101,16 +112,19 @@ def _all_options(settings: Json, agent: Agent) -> Json:
 
 
 async def run_rollout(
-    key: RolloutKey, suite: Suite, scenario: Scenario, setup: Setup, tap: Tap, session: aiohttp.ClientSession | None, budget: bool = True
+    key: RolloutKey, scenario: Scenario, setup: Setup, tap: Tap, session: aiohttp.ClientSession | None, budget: float | None
 ) -> Rollout:
-    """Runs the agent once on a scenario and scores what it did. Only a cancellation leaves this function as an exception."""
-    id, base_url, model = await tap.open()
+    """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
+
+    Only a cancellation leaves this function as an exception.
+    """
+    id, base_url, model = await tap.open(setup.upgrade)
     sampling = {name: value for name, value in setup.sampling.items() if name != "model"}
     llm = LLM(base_url, str(setup.sampling.get("model") or model), sampling, session)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()
     with capture() as log:
-        status, reason, answer = await _outcome(setup.agent, scenario, llm, tools, suite.timeout if budget else None)
+        status, reason, answer = await _outcome(setup.agent, scenario, llm, tools, budget)
         ended = time.monotonic_ns()
         try:
             calls = tuple(map(LLMCall.from_dict, await tap.close(id)))

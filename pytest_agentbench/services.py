@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import secrets
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -35,15 +37,16 @@ class Desk(Protocol):
 class Services:
     """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
 
-    def __init__(self, backend: Backend, directory: Path, pool_config: Json, desk: Desk) -> None:
-        self.backend, self.directory, self.pool_config, self.desk = backend, directory, pool_config, desk
+    def __init__(self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk) -> None:
+        """`tap_config` holds `processes` and `budgets`, seconds by name."""
+        self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
-        self._tap: Child | None = None
+        self._taps: list[Child] = []
         self._pool: Child | None = None
         self._line: socket.socket | None = None
         self._sending = threading.Lock()
@@ -73,21 +76,21 @@ class Services:
         self.costs = self._costs()
         if self._line is not None:
             self._line.close()
-        stopping = [_thread(child.stop, "agentbench-stop") for child in (self._pool, self._tap) if child is not None]
+        stopping = [_thread(child.stop, "agentbench-stop") for child in (self._pool, *self._taps) if child is not None]
         self.backend.stop()
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
 
     def _costs(self) -> Json:
-        children = {"pool": self._pool, "tap": self._tap, "engine": getattr(self.backend, "child", None)}
+        children = {"pool": self._pool, **dict(zip(_tap_names(), self._taps, strict=False)), "engine": getattr(self.backend, "child", None)}
         return {name: cost for name, child in children.items() if child is not None and (cost := child.cost())}
 
     def _start(self) -> None:
         """Boots all at once; whatever goes wrong, the tests are told."""
         try:
             booting = _thread(self._start_backend, "agentbench-backend")
-            tap = self._start_tap_and_pool()
+            taps = self._start_taps_and_pool()
             booting.join()
         except Exception as error:
             self.fail(f"agentbench cannot run rollouts: {error if isinstance(error, AgentbenchError) else repr(error)}")
@@ -95,21 +98,26 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
-        self._send({"op": "start", "endpoint": asdict(self.endpoint), "tap": tap})
+        self._send({"op": "start", "endpoint": asdict(self.endpoint), "taps": taps})
         _thread(self._watch_backend, "agentbench-watch-backend")
-        _thread(self._watch_tap, "agentbench-watch-tap")
+        for tap in self._taps:
+            _thread(functools.partial(self._watch_tap, tap), "agentbench-watch-tap")
 
-    def _start_tap_and_pool(self) -> Json:
-        """Where the tap serves. From here on the pool alone has the listening socket, so that its death is seen by all who wait on it."""
+    def _start_taps_and_pool(self) -> Json:
+        """Where the taps serve. From here on the pool alone has the listening socket, so that its death is seen by all who wait on it."""
         logs, token = self.directory / "backend", secrets.token_urlsafe(16)
-        with self.listener:
-            self._tap = Child("pytest_agentbench.tap", {"token": token}, logs / "tap.log")
-            config = {**self.pool_config, "token": self.token, "listener": self.listener.fileno()}
-            self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
-            self._line = wire.connect(self.port, self.token, "controller")
-        self._connected.set()
-        _thread(self._listen, "agentbench-pool")
-        return {**self._tap.ready(), "token": token}
+        with _reserved() as reserved:
+            tap_config = {"token": token, "port": reserved.getsockname()[1], "budgets": self.tap_config["budgets"]}
+            for name in itertools.islice(_tap_names(), self.tap_config["processes"]):
+                self._taps.append(Child("pytest_agentbench.tap", tap_config, logs / f"{name}.log"))
+            with self.listener:
+                config = {**self.pool_config, "token": self.token, "listener": self.listener.fileno()}
+                self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
+                self._line = wire.connect(self.port, self.token, "controller")
+            self._connected.set()
+            _thread(self._listen, "agentbench-pool")
+            ports = [tap.ready() for tap in self._taps]
+        return {"port": ports[0]["port"], "control_ports": [each["control_port"] for each in ports], "token": token}
 
     def _start_backend(self) -> None:
         logs = self.directory / "backend"
@@ -126,11 +134,10 @@ class Services:
         if died := self.backend.watch():
             self.fail(f"the backend {self.backend.name!r} is gone: {died}")
 
-    def _watch_tap(self) -> None:
-        assert self._tap is not None
-        self._tap.process.wait()
+    def _watch_tap(self, tap: Child) -> None:
+        tap.process.wait()
         if not self._finishing:
-            self.fail(f"the tap is gone: {self._tap.obituary('died in the middle of the run')}")
+            self.fail(f"the tap is gone: {tap.obituary('died in the middle of the run')}")
 
     def _listen(self) -> None:
         """Answers the pool until it closes the line."""
@@ -186,6 +193,20 @@ class Services:
         self._drained.set()
         if self._pool is not None:
             self._pool.process.kill()
+
+
+def _tap_names() -> Iterator[str]:
+    """tap, tap-2, tap-3, ..."""
+    return itertools.chain(("tap",), (f"tap-{number}" for number in itertools.count(2)))
+
+
+def _reserved() -> socket.socket:
+    """A port of loopback that several taps can listen on, ours until the socket is closed."""
+    sock = socket.socket()
+    if hasattr(socket, "SO_REUSEPORT"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", 0))
+    return sock
 
 
 def _thread(target: Callable[[], None], name: str) -> threading.Thread:

@@ -41,7 +41,13 @@ OPTIONS = (
     Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
     Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
     Option("time-limit", "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME"),
+    Option("budget-rollout", "a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME"),
+    Option("budget-connect", "the backend has to take a connection within this time; `off` for no limit", "TIME", "10s"),
+    Option("budget-first-token", "the first token of a stream has to come within this time", "TIME", "5m"),
+    Option("budget-idle", "every further token has to come within this time: a stall ends the call", "TIME", "2m"),
+    Option("budget-call", "a whole LLM call may take this long", "TIME", "off"),
     Option("retries", "how often a rollout that ended as infra_error is tried again", "N", "2"),
+    Option("taps", "processes that relay and time the LLM calls: more than one when the report says that one is not enough", "N", "1"),
     Option("reports", "directory that run directories are written to", "DIR", "reports"),
     Option("inline", "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n"),
 )
@@ -59,6 +65,8 @@ class Settings:
     changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
     thresholds: Mapping[str, float]  # of --agentbench-threshold
     time_limit: float | None  # seconds
+    budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
+    taps: int
     retries: int
     reports: Path
     inline: bool
@@ -111,6 +119,14 @@ def read_settings(config: pytest.Config) -> Settings:
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
         thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
         time_limit=_checked("time-limit", values, _seconds),
+        budgets={
+            "rollout": _checked("budget-rollout", values, _seconds),
+            "connect": _checked("budget-connect", values, _budget),
+            "first_token": _checked("budget-first-token", values, _budget),
+            "idle": _checked("budget-idle", values, _budget),
+            "call": _checked("budget-call", values, _budget),
+        },
+        taps=_checked("taps", values, _positive) or 1,
         retries=int(values["retries"]) if values["retries"].isdecimal() else _usage("retries", values["retries"], "0 or more"),
         reports=Path(config.rootpath, values["reports"]),
         inline=bool(values["inline"]) or bool(config.getoption("usepdb", False)),
@@ -147,10 +163,23 @@ def _positive(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if not found:
         raise ValueError("a time such as 90s, 150m or 2h")
-    return float(found[1]) * {"s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
+    return float(found[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _budget(text: str) -> float | None:
+    """Seconds of a budget; None for `off`."""
+    if text.strip() == "off":
+        return None
+    try:
+        seconds = _seconds(text)
+    except ValueError:
+        seconds = 0
+    if not seconds:
+        raise ValueError("a time such as 500ms, 90s or 10m, or `off`")
+    return seconds
 
 
 def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[str, Any]:

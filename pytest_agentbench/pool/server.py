@@ -18,7 +18,7 @@ from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
 from pytest_agentbench.scenarios import Scenario, Suite
-from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.client import Taps
 
 GONE = "the controller's line is closed"
 
@@ -33,6 +33,7 @@ class Pool:
         self.setups: dict[tuple[str, str], Setup | ConfigError] = {}
         self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
         self.time_limit: float | None = config["time_limit"]
+        self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
         self.planned = False
         self.controller: asyncio.StreamWriter | None = None
         self.controlled = asyncio.Event()  # the controller is connected
@@ -41,7 +42,7 @@ class Pool:
         self.booted = asyncio.Event()  # the backend answers, or never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
-        self.tap: TapControl | None = None
+        self.taps: Taps | None = None
         self.tap_url = ""
         self.tokens = 0
         self.session: aiohttp.ClientSession | None = None
@@ -102,15 +103,15 @@ class Pool:
             await self.controller.drain()
         self.finished.set()
 
-    async def _start(self, endpoint: Json, tap: Json) -> None:
-        """The backend answers: point the tap at it and go."""
+    async def _start(self, endpoint: Json, taps: Json) -> None:
+        """The backend answers: point the taps at it and go."""
         self.endpoint = Endpoint(**endpoint)
-        self.tap_url = f"http://127.0.0.1:{tap['port']}"
+        self.tap_url = f"http://127.0.0.1:{taps['port']}"
         try:
-            self.tap = await TapControl.connect(tap["control_port"], tap["token"])
-            await self.tap.ask(op="upstream", url=self.endpoint.url, api_key=self.endpoint.api_key, ca_file=self.endpoint.ca_file)
+            self.taps = await Taps.connect(taps["control_ports"], taps["token"])
+            await self.taps.point_at(self.endpoint)
         except (OSError, InfraError) as error:
-            self.tap = None
+            self.taps = None
             self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
         self.booted.set()
         self.scheduler.start()
@@ -172,10 +173,9 @@ class Pool:
                     "reason": self.scheduler.broken,
                 }, b""
             case "open":
-                return await self._open()
+                return await self._open(message.get("upgrade"))
             case "close":
-                assert self.tap is not None
-                return {}, orjson.dumps((await self.tap.ask(op="close", id=message["id"]))["calls"])
+                return {}, orjson.dumps(await self.close(message["id"]))
             case "submit":
                 return {}, await self._record(Rollout.from_json(body))
             case other:
@@ -197,10 +197,10 @@ class Pool:
         body = self.scheduler.body(key)
         return asdict(outcome), body if body is not None else await self._ask_controller({"op": "fetch", "key": key})
 
-    async def _open(self) -> wire.Frame:
+    async def _open(self, upgrade: bool | None) -> wire.Frame:
         await self.booted.wait()
         try:
-            id, base_url, model = await self.open()
+            id, base_url, model = await self.open(upgrade)
         except InfraError as error:
             return {"reason": str(error)}, b""
         return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
@@ -209,7 +209,8 @@ class Pool:
 
     async def _run(self, key: RolloutKey) -> Rollout:
         suite = self.suites[key.suite]
-        return await run_rollout(key, suite, self._scenario(key), self._setup(suite, key.variant), self, self.session)
+        setup, budget = self._setup(suite, key.variant), self.budget or suite.timeout
+        return await run_rollout(key, self._scenario(key), setup, self, self.session, budget)
 
     def _scenario(self, key: RolloutKey) -> Scenario:
         return self.scenarios[key.suite, key.scenario]
@@ -227,19 +228,18 @@ class Pool:
             raise InfraError(str(setup))
         return setup
 
-    async def open(self) -> tuple[str, str, str]:
+    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
         """A token of the tap for one attempt; raises InfraError when there is no backend to speak to."""
-        if self.tap is None or self.endpoint is None:
+        if self.taps is None or self.endpoint is None:
             raise InfraError(self.scheduler.broken or "the backend is not there")
         self.tokens += 1
         id = f"{self.tokens}-{secrets.token_urlsafe(16)}"
-        await self.tap.ask(op="open", id=id)
+        await self.taps.open(id, upgrade)
         return id, f"{self.tap_url}/r/{id}/v1", self.endpoint.model
 
     async def close(self, id: str) -> list[Json]:
-        assert self.tap is not None
-        calls: list[Json] = (await self.tap.ask(op="close", id=id))["calls"]
-        return calls
+        assert self.taps is not None
+        return await self.taps.close(id)
 
 
 def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:

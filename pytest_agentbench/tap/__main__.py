@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 
 from pytest_agentbench.child import end_with_stdin, read_config, serving
 from pytest_agentbench.tap.agents import AgentConnection
+from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.relay import Relay
 
 if sys.platform != "win32":
@@ -19,13 +21,15 @@ if sys.platform != "win32":
 BACKLOG = 4096  # connections that may come at once
 
 
-async def serve(token: str) -> None:
+async def serve(token: str, budgets: Budgets, port: int) -> None:
+    """Several taps share a port: the kernel spreads connections over those that listen on it."""
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     end_with_stdin(loop, end)
     loop.add_signal_handler(signal.SIGTERM, end.set)
-    relay = Relay(token)
-    agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", 0, backlog=BACKLOG)
+    relay = Relay(token, budgets)
+    shared = hasattr(socket, "SO_REUSEPORT")
+    agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", port, backlog=BACKLOG, reuse_port=shared)
     control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
     serving(port=agents.sockets[0].getsockname()[1], control_port=control.sockets[0].getsockname()[1])
     await end.wait()
@@ -34,15 +38,16 @@ async def serve(token: str) -> None:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     try:
-        token = str(read_config()["token"])
-    except (json.JSONDecodeError, LookupError, TypeError) as error:
+        config = read_config()
+        token, budgets, port = str(config["token"]), Budgets(**config.get("budgets", {})), int(config.get("port", 0))
+    except (json.JSONDecodeError, LookupError, TypeError, ValueError) as error:
         sys.stderr.write(f"tap config: stdin should begin with a line of JSON that has a token: {error!r}\n")
         return 2
     if sys.platform == "win32":
-        asyncio.run(serve(token))
+        asyncio.run(serve(token, budgets, port))
     else:
         _take_all_descriptors()
-        uvloop.run(serve(token))
+        uvloop.run(serve(token, budgets, port))
     return 0
 
 

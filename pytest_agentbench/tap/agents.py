@@ -44,6 +44,7 @@ class AgentConnection(asyncio.Protocol):
         self.upstream: UpstreamConnection | None = None  # that the exchange is on
         self.keep_alive = True  # after the exchange
         self.framing = b""  # of the answer's body: chunked, content-length or close
+        self.started = False  # the answer's head is out
         self.done = False  # no further request is taken
         self.reading = True
         self.full = False  # the agent reads more slowly than answers come
@@ -57,6 +58,7 @@ class AgentConnection(asyncio.Protocol):
     def start_answer(self, status: int, headers: Headers) -> None:
         """The head of an answer whose body comes bit by bit."""
         assert self.exchange is not None
+        self.started = True
         kept = end_to_end(headers)
         if self.exchange.request.method == b"HEAD" or status in (204, 304) or header(kept, b"content-length"):
             self.framing = b"content-length"
@@ -210,6 +212,7 @@ class AgentConnection(asyncio.Protocol):
             if not self.keep_alive:
                 self.transport.close()
         elif arrival.request is not None:
+            self.started = False
             self.exchange = self.relay.begin(arrival.id, self, arrival.request)
 
     def _read_on(self, wanted: bool) -> None:

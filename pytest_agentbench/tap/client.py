@@ -1,13 +1,15 @@
-"""The pool's line to the tap's control port."""
+"""The pool's lines to the control ports of the session's taps."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.records import Endpoint, Json
 
 
 class TapControl:
@@ -58,3 +60,35 @@ class TapControl:
             if not reply.done():
                 reply.set_exception(InfraError(why))
         self._asked.clear()
+
+
+class Taps:
+    """All taps of a session. Each knows every rollout, because the kernel decides which of them gets a connection."""
+
+    def __init__(self, controls: Sequence[TapControl]) -> None:
+        self._controls = controls
+
+    @classmethod
+    async def connect(cls, ports: Sequence[int], token: str) -> Taps:
+        return cls([await TapControl.connect(port, token) for port in ports])
+
+    async def point_at(self, endpoint: Endpoint) -> None:
+        """Where calls go from now on."""
+        await self._ask(op="upstream", url=endpoint.url, api_key=endpoint.api_key, ca_file=endpoint.ca_file)
+
+    async def open(self, id: str, upgrade: bool | None) -> None:
+        """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks."""
+        await self._ask(op="open", id=id, upgrade=upgrade)
+
+    async def close(self, id: str) -> list[Json]:
+        """Ends a rollout; its calls in the order in which they came."""
+        calls = [call for answer in await self._ask(op="close", id=id) for call in answer["calls"]]
+        return sorted(calls, key=lambda call: int(call["received_ns"]))
+
+    def leave(self) -> None:
+        """Closes the lines; the taps go on."""
+        for control in self._controls:
+            control.close()
+
+    async def _ask(self, **question: Any) -> list[Json]:
+        return await asyncio.gather(*(control.ask(**question) for control in self._controls))

@@ -17,7 +17,10 @@ _HOP_BY_HOP = frozenset(
 )
 
 #: Headers of a request that the tap writes itself, or keeps to itself.
-_OWN = frozenset(b"host content-length accept-encoding authorization expect x-api-key x-agentbench-called-ns http2-settings".split())
+_OWN = frozenset(
+    b"host content-length accept-encoding authorization expect x-api-key http2-settings "
+    b"x-agentbench-called-ns x-agentbench-stream-upgrade".split()
+)
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 

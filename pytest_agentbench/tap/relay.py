@@ -5,25 +5,37 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_agentbench import wire
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.agents import AgentConnection
+from pytest_agentbench.tap.asking import LARGE, ask, ask_elsewhere
+from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange, Request
 from pytest_agentbench.tap.upstream import Upstream
 
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
 
 
+@dataclass
+class Caller:
+    """A rollout that may call."""
+
+    upgrade: bool | None  # whether its calls travel as streams; None: as each of them says
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
 class Relay:
     """All state of a tap."""
 
-    def __init__(self, token: str) -> None:
-        self.token = token
+    def __init__(self, token: str, budgets: Budgets) -> None:
+        self.token, self.budgets = token, budgets
         self.upstream: Upstream | None = None
-        self.open: dict[str, list[Exchange]] = {}
+        self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()
+        self.rewriting: set[asyncio.Task[None]] = set()
 
     def refusal(self, id: str) -> tuple[int, str] | None:
         """(HTTP status, sentence) for a request that is not relayed."""
@@ -38,10 +50,25 @@ class Relay:
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
         """Sends a request on its way that `refusal` has nothing against."""
         assert self.upstream is not None
-        exchange = Exchange(agent, request)
-        self.open[id].append(exchange)
-        self.upstream.send(exchange)
+        caller = self.open[id]
+        exchange = Exchange(agent, request, self.budgets)
+        caller.exchanges.append(exchange)
+        if request.dialect is None:
+            self.upstream.send(exchange)
+        elif len(request.body) < LARGE:
+            exchange.asked = ask(request.route, request.body, request.wants_upgrade(caller.upgrade))
+            self.upstream.send(exchange)
+        else:
+            task = asyncio.create_task(self._send_large(self.upstream, exchange, request.wants_upgrade(caller.upgrade)))
+            self.rewriting.add(task)
+            task.add_done_callback(self.rewriting.discard)
         return exchange
+
+    async def _send_large(self, upstream: Upstream, exchange: Exchange, upgrade: bool) -> None:
+        asked = await ask_elsewhere(exchange.request.route, exchange.request.body, upgrade)
+        if not exchange.over:
+            exchange.asked = asked
+            upstream.send(exchange)
 
     async def control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers the pool, frame by frame; whoever does not speak like it is hung up on."""
@@ -67,13 +94,13 @@ class Relay:
             case {"op": "upstream", "url": str(url)}:
                 return self._point_at(url, question.get("api_key"), question.get("ca_file"))
             case {"op": "open", "id": str(id)} if id not in self.open and id not in self.closed:
-                self.open[id] = []
+                self.open[id] = Caller(question.get("upgrade"))
                 return {"ok": True}
             case {"op": "close", "id": str(id)} if id in self.open:
                 return {"calls": self._close(id)}
             case {"op": "stats"}:
-                running = sum(not exchange.over for exchanges in self.open.values() for exchange in exchanges)
-                return {"in_flight": running, "open": len(self.open)}
+                running = sum(not exchange.over for caller in self.open.values() for exchange in caller.exchanges)
+                return {"in_flight": running, "open": len(self.open), "clock_steps": self.upstream.clock.steps if self.upstream else 0}
         return {"error": f"the tap does not understand {str(question)[:200]}"}
 
     def _point_at(self, url: str, api_key: str | None, ca_file: str | None) -> Json:
@@ -91,9 +118,9 @@ class Relay:
         self.closed[id] = None
         if len(self.closed) > REMEMBERED:
             self.closed.popitem(last=False)
-        exchanges = self.open.pop(id)
+        exchanges = self.open.pop(id).exchanges
         for exchange in exchanges:
             if not exchange.over:
                 exchange.agent.abandon()
-        records = [exchange.record for exchange in exchanges if exchange.record is not None and exchange.request.is_call]
+        records = [exchange.record for exchange in exchanges if exchange.record is not None]
         return [record.to_dict() for record in sorted(records, key=lambda record: record.received_ns)]

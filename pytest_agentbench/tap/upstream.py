@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 import time
 from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
+from aiohappyeyeballs import start_connection
 
+from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.heads import Headers, header, request_head
+from pytest_agentbench.tap.sockets import StampedSocket
+from pytest_agentbench.tap.stream import Read
 
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
@@ -35,22 +40,22 @@ class Upstream:
         if api_key:
             self.own.append((b"authorization", b"Bearer " + api_key.encode()))
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self.clock = KernelClock()
         self.idle: list[UpstreamConnection] = []
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
 
     def send(self, exchange: Exchange) -> None:
         """Sends a request on a free connection or a new one; what comes of it the exchange is told."""
-        request = self._head(exchange) + exchange.body
         while self.idle:
             connection = self.idle.pop()
             if not connection.transport.is_closing():
-                connection.start(exchange, request)
+                connection.start(exchange)
                 return
-        self.send_on_new(exchange, request)
+        self.send_on_new(exchange)
 
-    def send_on_new(self, exchange: Exchange, request: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._connect(exchange, request))
+    def send_on_new(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(exchange))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
 
@@ -60,38 +65,56 @@ class Upstream:
         for connection in self.idle:
             connection.transport.abort()
 
-    async def _connect(self, exchange: Exchange, request: bytes) -> None:
-        loop = asyncio.get_running_loop()
+    async def _connect(self, exchange: Exchange) -> None:
+        budget = asyncio.timeout(exchange.budgets.connect)
         try:
-            _, connection = await loop.create_connection(lambda: UpstreamConnection(self), self.host, self.port, ssl=self.tls)
+            async with budget:
+                connection = await self._connected()
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be one
-            exchange.failed("connect", f"no connection to {self.authority}: {error}")
+            if budget.expired():
+                exchange.failed("timeout_connect", f"no connection to {self.authority} within {exchange.budgets.connect:g} s")
+            else:
+                exchange.failed("connect", f"no connection to {self.authority}: {error}")
             return
         if exchange.over:  # the agent left in the meantime
             connection.rest()
         else:
-            connection.start(exchange, request)
+            connection.start(exchange)
 
-    def _head(self, exchange: Exchange) -> bytes:
+    async def _connected(self) -> UpstreamConnection:
+        """A new connection; with the kernel's stamps, unless TLS stands between them and the bytes."""
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        sock = await start_connection(addresses, happy_eyeballs_delay=0.25, loop=loop)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = UpstreamConnection(self)
+        if self.tls is None and stamps_wanted(sock):
+            connection.transport = StampedSocket(sock, connection, self.clock)
+            return connection
+        name = None if self.tls is None else self.host
+        await loop.create_connection(lambda: connection, sock=sock, ssl=self.tls, server_hostname=name)
+        return connection
+
+    def head(self, exchange: Exchange) -> bytes:
+        """The head of the request as the backend gets it."""
         request = exchange.request
         query = f"{'&' if '?' in request.path else '?'}{self.query}" if self.query else ""
-        own = [*self.own, (b"content-length", b"%d" % len(exchange.body))]
+        own = [*self.own, (b"content-length", b"%d" % len(exchange.asked.body))]
         return request_head(request.method, self.base + request.path + query, request.headers, own)
 
 
 class UpstreamConnection(asyncio.Protocol):
     """One connection; it carries one exchange at a time."""
 
-    transport: asyncio.Transport
+    transport: StampedSocket | asyncio.Transport
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
         self.exchange: Exchange | None = None
-        self.request = b""
         self.rested = False  # it lay idle, so the backend may have closed it
 
-    def start(self, exchange: Exchange, request: bytes) -> None:
-        self.exchange, self.request = exchange, request
+    def start(self, exchange: Exchange) -> None:
+        self.exchange = exchange
         self.parser = httptools.HttpResponseParser(self)
         self.headers: Headers = []
         self.status = 0  # of the final answer, once its head is there
@@ -103,9 +126,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.pieces: list[bytes] = []  # of the body, in this read
         exchange.agent.upstream = self
         exchange.sent_ns = None
-        self.transport.write(request)
-        if not self.transport.get_write_buffer_size():
-            exchange.sent()
+        self.transport.writelines([self.upstream.head(exchange), exchange.asked.body])
+        if not isinstance(self.transport, StampedSocket) and not self.transport.get_write_buffer_size():
+            exchange.sent(time.monotonic_ns())
 
     def hold(self) -> None:
         """Reads nothing until `go_on`."""
@@ -118,11 +141,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     def rest(self) -> None:
         """Waits for the next exchange."""
-        self.exchange, self.request, self.rested = None, b"", True
+        self.exchange, self.rested = None, True
         self.go_on()
-        if self.upstream.closed:
+        if self.upstream.closed or self.transport.is_closing():
             self.transport.abort()
-        elif not self.transport.is_closing():
+        else:
             self.upstream.idle.append(self)
 
     def close(self) -> None:
@@ -133,25 +156,36 @@ class UpstreamConnection(asyncio.Protocol):
     # -------------------------------------------------------------------------------- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
-        self.transport.set_write_buffer_limits(high=0)  # resume_writing then means: all of the request is written
+        """Only of connections without the kernel's stamps."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
+        transport.set_write_buffer_limits(high=0)  # resume_writing then means: all of the request is written
+        self.transport = transport
 
     def resume_writing(self) -> None:
-        if self.exchange is not None:
-            self.exchange.sent()
+        self.written(time.monotonic_ns())
 
     def data_received(self, data: bytes) -> None:
-        at_ns = time.monotonic_ns()
+        self.arrived(time.monotonic_ns(), None, data)
+
+    # -------------------------------------------------------------------------------- what comes of either kind of transport
+
+    def written(self, at_ns: int) -> None:
+        """All of the request is on its way."""
+        if self.exchange is not None:
+            self.exchange.sent(at_ns)
+
+    def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None:
         exchange = self.exchange
         if exchange is None:  # an answer to nothing: this connection is of no use any more
             self.transport.abort()
             return
-        self.answered, self.request = True, b""
+        self.answered = True
         fault = self._parse(data)
         if self.status and exchange.status is None:
             exchange.headers_arrived(self.status, self.headers)
         if self.pieces:
-            exchange.body_arrived(at_ns, b"".join(self.pieces))
+            body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+            exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, body))
             self.pieces = []
         if self.complete:
             self._complete(exchange, clean=not fault)
@@ -166,7 +200,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is None or exchange.over:
             return
         if self.rested and not self.answered:  # it had been closed while it lay idle
-            self.upstream.send_on_new(exchange, self.request)
+            self.upstream.send_on_new(exchange)
         elif self.until_close and error is None:
             exchange.completed()
         else:

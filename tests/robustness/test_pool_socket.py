@@ -127,7 +127,7 @@ def test_a_record_that_cannot_be_written_is_nobodys_wait(pool: PoolProcess) -> N
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(
         controller,
-        {"op": "start", "endpoint": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "tap": {"control_port": 1, "port": 1, "token": ""}},
+        {"op": "start", "endpoint": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "taps": {"control_ports": [1], "port": 1, "token": ""}},
     )
     for key in (KEY, RolloutKey("shop", "shop-1")):
         wire.send(line, {"op": "rollout", "key": key})

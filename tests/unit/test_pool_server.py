@@ -68,8 +68,8 @@ class Session:
 
     def start(self, controller: Line) -> None:
         """The backend answers."""
-        tap = {"port": self.tap_port, "control_port": self.tap_port, "token": TOKEN}
-        controller.say(op="start", endpoint={"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "hush"}, tap=tap)
+        taps = {"port": self.tap_port, "control_ports": [self.tap_port], "token": TOKEN}
+        controller.say(op="start", endpoint={"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "hush"}, taps=taps)
 
     async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> Json:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
@@ -85,7 +85,7 @@ async def session(**config: Any) -> AsyncIterator[Session]:
     """A pool that is served, and ends when the test does."""
     scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
     suites = json.loads(json.dumps({"shop": shop().to_wire()}))
-    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, **config})
+    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, **config})
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
@@ -96,8 +96,8 @@ async def session(**config: Any) -> AsyncIterator[Session]:
             for line in connected.lines:
                 line.writer.close()
                 await line.writer.wait_closed()
-            if pool.tap is not None:
-                pool.tap.close()
+            if pool.taps is not None:
+                pool.taps.leave()
             pool.finished.set()
             await serving
             while others := asyncio.all_tasks() - {asyncio.current_task()}:  # the other ends of these connections

@@ -181,7 +181,8 @@ class QuietTap:
         self.calls, self.gone = [*calls], gone
         self.open_ids: list[str] = []
 
-    async def open(self) -> tuple[str, str, str]:
+    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
+        del upgrade
         self.open_ids.append("1")
         return "1", "http://127.0.0.1:9/r/1/v1", "served"
 
@@ -210,8 +211,8 @@ async def ran(
 ) -> Rollout:
     """The record of an agent that does `what`; the tap's token is closed in the end."""
     tap = tap or QuietTap()
-    setup = Setup(Doing(what), scorers or {}, sampling, {"kind": "doing"})
-    record = await run_rollout(KEY, replace(SUITE, timeout=seconds), SCENARIO, setup, tap, None)
+    setup = Setup(Doing(what), scorers or {}, sampling, None, {"kind": "doing"})
+    record = await run_rollout(KEY, SCENARIO, setup, tap, None, seconds)
 
     assert [] == tap.open_ids
     return record
@@ -339,7 +340,7 @@ async def test_calls_that_are_lost() -> None:
 
 
 async def test_time_is_a_limit() -> None:
-    """An agent that takes longer than the suite's timeout ends as a limit, and what it did is kept."""
+    """An agent that takes longer than its budget ends as a limit, and what it did is kept."""
 
     async def sleep(llm: LLM) -> Answer:
         await asyncio.sleep(60)
@@ -359,7 +360,7 @@ async def test_a_cancelled_rollout_has_no_record() -> None:
         await asyncio.sleep(60)
         return Answer("")
 
-    task = asyncio.create_task(run_rollout(KEY, SUITE, SCENARIO, Setup(Doing(wait), {}, {}, {}), QuietTap(), None))
+    task = asyncio.create_task(run_rollout(KEY, SCENARIO, Setup(Doing(wait), {}, {}, None, {}), QuietTap(), None, 60))
     await running.wait()
     task.cancel()
 

@@ -21,11 +21,17 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "set": ("agent.t=0.6", "model=big", (("agent.t", 0.6),), (("model", "big"),)),
     "threshold": ("tsq=0.8", "tsq.mean=0.7", {"tsq": 0.8}, {"tsq.mean": 0.7}),
     "time-limit": ("90s", "2h", 90.0, 7200.0),
+    "budget-rollout": ("15m", "2h", 900.0, 7200.0),
+    "budget-connect": ("off", "2", None, 2.0),
+    "budget-first-token": ("500ms", "10m", 0.5, 600.0),
+    "budget-idle": ("20s", "off", 20.0, None),
+    "budget-call": ("90", "1h", 90.0, 3600.0),
+    "taps": ("2", "3", 2, 3),
     "retries": ("0", "5", 0, 5),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
     "inline": ("", "true", True, True),
 }
-FIELDS = {"set": "changes", "threshold": "thresholds"}
+FIELDS = {"set": "changes", "threshold": "thresholds"} | {name: "budgets" for name in VALUES if name.startswith("budget-")}
 
 
 def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
@@ -35,6 +41,8 @@ def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
 
 
 def value_of(settings: Settings, option: str, root: Path) -> Any:
+    if option.startswith("budget-"):
+        return settings.budgets[option.removeprefix("budget-").replace("-", "_")]
     value = getattr(settings, FIELDS.get(option, option.replace("-", "_")))
     return value.relative_to(root) if isinstance(value, Path) and value.is_relative_to(root) else value
 
@@ -60,6 +68,8 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         changes=(),
         thresholds={},
         time_limit=None,
+        budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
+        taps=1,
         retries=2,
         reports=pytester.path / "reports",
         inline=False,

@@ -1,0 +1,75 @@
+"""What a backend answers to a call: kept as it comes, understood in batches, so that the bytes are on their way first."""
+
+from __future__ import annotations
+
+from pytest_agentbench.records import OUTPUT_KINDS
+from pytest_agentbench.tap.dialects import Dialect
+from pytest_agentbench.tap.encoding import decoder
+from pytest_agentbench.tap.heads import Headers, header
+from pytest_agentbench.tap.stream import EventReader, Read
+
+BATCH = 64  # reads that are understood together: a fraction of a millisecond
+
+
+class Answer:
+    """One answer, from its head to its end."""
+
+    def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:
+        self.reading = dialect()
+        self.body = b""  # of an answer that is no stream, known at its end
+        self._encoding = header(headers, b"content-encoding")
+        self._decoder = decoder(self._encoding)
+        kind = header(headers, b"content-type").lower()
+        self._events = EventReader() if status == 200 and kind.startswith(b"text/event-stream") else None
+        self._well = status == 200
+        self._reads: list[Read] = []
+
+    def take(self, read: Read) -> None:
+        self._reads.append(read)
+        if self._events is not None and len(self._reads) >= BATCH:
+            self.digest()
+
+    def digest(self) -> None:
+        """Understands what has come of a stream."""
+        if self._events is None or not self._reads or self.reading.error_kind:
+            return
+        reads, self._reads = self._reads, []
+        try:
+            if self._encoding:
+                reads = [read._replace(data=self._decoded(read.data)) for read in reads]
+            for event in self._events.feed(reads):
+                self.reading.add(event)
+        except ValueError as error:
+            self._failed(error)
+
+    def end(self, came_whole: bool) -> None:
+        """There is no more. What an answer lacks that did not come whole is not its own fault."""
+        if self._events is not None:
+            self.digest()
+            if came_whole and not self.reading.error_kind:
+                self.reading.end()
+        else:
+            self._read_body(came_whole)
+        self._reads = []
+
+    def last_output_ns(self) -> int | None:
+        """When the last content, reasoning or tool call came."""
+        self.digest()
+        return next((chunk.at_ns for chunk in reversed(self.reading.chunks) if chunk.kind in OUTPUT_KINDS), None)
+
+    def _read_body(self, came_whole: bool) -> None:
+        try:
+            self.body = self._decoded(b"".join(read.data for read in self._reads))
+        except ValueError as error:
+            self._failed(error)
+            return
+        if self._well and came_whole:
+            self.reading.whole(self.body)
+
+    def _decoded(self, data: bytes) -> bytes:
+        if self._decoder is None:
+            raise ValueError(f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}")
+        return self._decoder.decode(data)
+
+    def _failed(self, error: ValueError) -> None:
+        self.reading.error_kind, self.reading.error = "encoding", str(error)

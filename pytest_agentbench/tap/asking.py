@@ -1,0 +1,80 @@
+"""What the backend is asked instead of what the agent asked: the same, as a stream, or with its usage.
+
+`python -m pytest_agentbench.tap.asking` does it for one large body, from stdin to stdout, so that the relay is not held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import NamedTuple
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap import jsontext
+from pytest_agentbench.tap.dialects import DIALECTS
+
+#: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
+LARGE = 1 << 20
+
+#: Dialects in which a stream only tells its usage when it is asked for it.
+ASKED_FOR_USAGE = ("chat", "completions")
+
+
+class Asked(NamedTuple):
+    """A request's body as the backend gets it, and what is known of it."""
+
+    body: bytes
+    model: str = ""
+    streamed: bool = False  # whether the agent asked for a stream
+    upgraded: bool = False  # the backend streams, and the agent does not know
+    hides_usage: bool = False  # the backend tells the usage, and the agent did not ask for it
+
+
+def ask(route: str, body: bytes, upgrade: bool) -> Asked:
+    """Changes what has to be changed; a body that is not understood stays as it is, and the backend will say what it thinks of it."""
+    dialect = DIALECTS[route]
+    asked = jsontext.json_object(body)
+    if asked is None:
+        return Asked(body)
+    model, streamed = str(asked.get("model") or ""), bool(asked.get("stream"))
+    if not streamed:
+        stream = dialect.as_stream(asked) if upgrade else None
+        return Asked(body if stream is None else stream, model, upgraded=stream is not None)
+    with_usage = _with_usage(asked) if dialect.name in ASKED_FOR_USAGE else None
+    return Asked(body if with_usage is None else with_usage, model, streamed=True, hides_usage=with_usage is not None)
+
+
+async def ask_elsewhere(route: str, body: bytes, upgrade: bool) -> Asked:
+    """The same for a large body, in another process."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __name__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    head = jsontext.dumps({"route": route, "upgrade": upgrade}) + b"\n"
+    written, _ = await process.communicate(head + body)
+    if process.returncode:
+        return ask(route, body, upgrade)
+    facts, _, changed = written.partition(b"\n")
+    return Asked(changed or body, **jsontext.loads(facts))
+
+
+def _with_usage(asked: Json) -> bytes | None:
+    """The body that asks for the usage as well; None where it does, or cannot be written."""
+    options = asked.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    if options.get("include_usage"):
+        return None
+    try:
+        return jsontext.dumps({**asked, "stream_options": {**options, "include_usage": True}})
+    except ValueError:
+        return None
+
+
+def main() -> None:
+    question, _, body = sys.stdin.buffer.read().partition(b"\n")
+    changed, *facts = ask(body=body, **jsontext.loads(question))
+    sys.stdout.buffer.write(jsontext.dumps(dict(zip(Asked._fields[1:], facts, strict=True))) + b"\n")
+    sys.stdout.buffer.write(b"" if changed is body else changed)
+
+
+if __name__ == "__main__":
+    main()

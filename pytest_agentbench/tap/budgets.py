@@ -1,0 +1,66 @@
+"""How long the parts of a call may take, and who watches over it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_agentbench.tap.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Seconds; None is no limit."""
+
+    connect: float | None = None  # until there is a connection to the backend, TLS included
+    first_token: float | None = None  # from the send to the first content, reasoning or tool call of a stream
+    idle: float | None = None  # from one of those to the next
+    call: float | None = None  # from the whole request at the tap to the end of the answer
+
+
+class Watch:
+    """Ends an exchange that has used up a budget.
+
+    What a stream brings moves no timer: a timer that comes due looks at what has come, and is set again if that was in time.
+    """
+
+    def __init__(self, exchange: Exchange, budgets: Budgets) -> None:
+        self._exchange, self._budgets = exchange, budgets
+        self._loop = asyncio.get_running_loop()
+        self._tokens: asyncio.TimerHandle | None = None
+        self._call: asyncio.TimerHandle | None = None
+        if budgets.call is not None:
+            self._call = self._loop.call_later(budgets.call, self._call_is_over)
+
+    def sent(self) -> None:
+        """The request is with the backend, which now owes a token."""
+        if self._tokens is None and self._exchange.streams:
+            self._look()
+
+    def stop(self) -> None:
+        for timer in (self._tokens, self._call):
+            if timer is not None:
+                timer.cancel()
+
+    def _call_is_over(self) -> None:
+        self._exchange.failed("timeout_call", f"the call took longer than {self._budgets.call:g} s")
+
+    def _look(self) -> None:
+        """Ends the exchange, or comes back when the next token would be too late."""
+        last = self._exchange.last_output_ns()
+        budget = self._budgets.first_token if last is None else self._budgets.idle
+        if budget is None:  # until there is a first token, it may come at any time
+            if last is None and self._budgets.idle is not None:
+                self._tokens = self._loop.call_later(self._budgets.idle, self._look)
+            return
+        since = self._exchange.sent_ns if last is None else last
+        left = budget - (time.monotonic_ns() - (since or 0)) / 1e9
+        if left > 0:
+            self._tokens = self._loop.call_later(left, self._look)
+        elif last is None:
+            self._exchange.failed("timeout_first_token", f"no first token within {budget:g} s")
+        else:
+            self._exchange.failed("timeout_idle", f"no further token within {budget:g} s")
