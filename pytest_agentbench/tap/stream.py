@@ -6,7 +6,7 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 BOM = b"\xef\xbb\xbf"
@@ -47,7 +47,7 @@ class EventReader:
             if self._is_one_event(data):
                 found.append(Event(at_ns, lag_ns, True, "message", data[6:-2]))
                 continue
-            ended = list(self._dispatched(data))
+            ended = self._dispatched(self._lines(data))
             found.extend(Event(at_ns, lag_ns, place == len(ended), *event) for place, event in enumerate(ended, 1))
         return found
 
@@ -62,12 +62,32 @@ class EventReader:
             and not (self._line or self._data or self._name or self._after_cr)
         )
 
-    def _dispatched(self, data: bytes) -> Iterator[tuple[str, bytes]]:
-        """(name, data) of each event that ends in a read."""
-        for line in self._lines(data):
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that end in a read, without their ends. A CR ends a line at once, whether an LF follows or not."""
+        if not self._opened:
+            data = self._behind_bom(data)
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
+            self._after_cr = False
+        if not data:
+            return []
+        lines = data.splitlines()  # of bytes: at LF, CR and CRLF, and nowhere else
+        self._after_cr = data.endswith(b"\r")
+        is_cut = not data.endswith((b"\r", b"\n"))
+        if self._line and not (is_cut and len(lines) == 1):
+            lines[0] = b"".join([*self._line, lines[0]])
+            self._line = []
+        if is_cut:
+            self._line.append(lines.pop())
+        return lines
+
+    def _dispatched(self, lines: list[bytes]) -> list[tuple[str, bytes]]:
+        """(name, data) of each event that ends with these lines."""
+        found = []
+        for line in lines:
             if not line:
                 if self._data:
-                    yield self._name.decode(errors="replace") or "message", b"\n".join(self._data)
+                    found.append((self._name.decode(errors="replace") or "message", b"\n".join(self._data)))
                 self._name, self._data = b"", []
                 continue
             field, _, value = line.partition(b":")
@@ -75,29 +95,10 @@ class EventReader:
                 self._data.append(value.removeprefix(b" "))
             elif field == b"event":
                 self._name = value.removeprefix(b" ")
-
-    def _lines(self, data: bytes) -> Iterator[bytes]:
-        """The lines that end in a read, without their ends. A CR ends a line at once, whether an LF follows or not."""
-        data = self._behind_bom(data)
-        if not data:
-            return
-        if self._after_cr and data.startswith(b"\n"):
-            data = data[1:]
-        self._after_cr = data.endswith(b"\r")
-        for line in data.splitlines(keepends=True):  # of bytes: at LF, CR and CRLF, and nowhere else
-            text = line.rstrip(b"\r\n")
-            if text == line:
-                self._line.append(text)
-            elif self._line:
-                yield b"".join([*self._line, text])
-                self._line = []
-            else:
-                yield text
+        return found
 
     def _behind_bom(self, data: bytes) -> bytes:
         """What there is to read, from where a byte order mark at the start of the stream ends."""
-        if self._opened:
-            return data
         start = b"".join([*self._line, data])
         if len(start) < len(BOM) and BOM.startswith(start):
             self._line = [start]
