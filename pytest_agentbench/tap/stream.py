@@ -100,7 +100,7 @@ class EventReader:
     def _behind_bom(self, data: bytes) -> bytes:
         """What there is to read, from where a byte order mark at the start of the stream ends."""
         start = b"".join([*self._line, data])
-        if len(start) < len(BOM) and BOM.startswith(start):
+        if BOM.startswith(start):  # the rest of it may be still to come
             self._line = [start]
             return b""
         self._opened, self._line = True, []

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_agentbench.tap.encoding import Decoder, decoder
@@ -41,6 +41,7 @@ def known(content_encoding: bytes) -> Decoder:
 
 
 @given(data=st.binary(max_size=200), name=st.sampled_from([*CODINGS]), size=st.integers(1, 30))
+@example(data=b"data", name="deflate", size=1)
 def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
     """Every coding gives back what was encoded, wherever the reads end."""
     content_encoding, encode = CODINGS[name]

@@ -121,6 +121,8 @@ def test_tool_calls_without_a_useful_index() -> None:
 
     assert expected == calls(call(None, "a", "first", "{}"), call(None, "b", "second", "["), call(None, arguments="]"))
     assert expected == calls(call(0, "a", "first", "{}"), call(0, "b", "second", "["), call(0, arguments="]"))
+    without_ids = [(None, *rest) for _, *rest in expected]
+    assert without_ids == calls(call(None, None, "first", "{}"), call(None, None, "second", "["), call(None, arguments="]"))
     assert expected[:1] == calls(call(0, "a", "first", "{"), call(0, "a", "first", "}"))
 
 
