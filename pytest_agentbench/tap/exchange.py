@@ -6,19 +6,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.records import Chunk, Json, LLMCall
+from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import jsontext
-from pytest_agentbench.tap.assemble import Answer, error_message, read_stream, read_whole
+from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.dialects.reading import Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
-from pytest_agentbench.tap.stream import Read, events
+from pytest_agentbench.tap.stream import EventReader, Read
 
 if TYPE_CHECKING:
     from pytest_agentbench.tap.agents import AgentConnection
-
-#: Paths whose POSTs are LLM calls; answers of the first two are understood, the others are relayed and stamped.
-CHAT = "/chat/completions"
-UNDERSTOOD = (CHAT, "/completions")
-CALL_PATHS = (*UNDERSTOOD, "/responses", "/messages")
 
 CALLED = b"x-agentbench-called-ns"
 REPLACED = frozenset({b"content-type", b"content-length"})  # headers of a stream that do not fit the answer made from it
@@ -40,7 +36,7 @@ class Request:
 
     @property
     def is_call(self) -> bool:
-        return self.method == b"POST" and self.route in CALL_PATHS
+        return self.method == b"POST" and self.route in DIALECTS
 
     @property
     def called_ns(self) -> int | None:
@@ -54,10 +50,11 @@ class Exchange:
 
     def __init__(self, agent: AgentConnection, request: Request) -> None:
         self.agent, self.request = agent, request
+        self.dialect = DIALECTS[request.route] if request.is_call else None
         asked = jsontext.json_object(request.body) or {} if request.is_call else {}
         self.model = str(asked.get("model") or "")
         self.streamed = bool(asked.get("stream"))
-        stream = as_stream(asked) if asked and request.route == CHAT and not self.streamed else None
+        stream = self.dialect.as_stream(asked) if self.dialect and asked else None
         self.upgraded = stream is not None
         self.body = request.body if stream is None else stream  # what the backend gets
         self.sent_ns: int | None = None
@@ -80,7 +77,7 @@ class Exchange:
 
     def body_arrived(self, at_ns: int, data: bytes) -> None:
         if self.request.is_call:
-            self.reads.append((at_ns, data))
+            self.reads.append(Read(at_ns, None, data))
         if not self.upgraded:
             self.agent.pass_on(data)
 
@@ -99,30 +96,34 @@ class Exchange:
     def _end(self, ended: int, broken: str | None = None, message: str = "") -> None:
         """Reads what came, keeps the record of it, and gives the agent what it does not have yet."""
         self.over = True
-        body = b"".join(data for _, data in self.reads)
+        body = b"".join(data for _, _, data in self.reads)
         answer = self._read(body)
         whole = answer.assemble() if self.upgraded and answer.chunks and not answer.error_kind else body
+        said_all = answer.done and answer.error_kind is None
         # An SDK that closes its connection at [DONE] has not left early, and a backend that does has said all it had to say.
-        kind, message = (broken, message) if broken and not answer.done else self._fault(answer, body)
+        kind, message = (broken, message) if broken and not said_all else self._fault(answer, body)
         self.record = self._record(ended, answer, kind, message)
         if self.upgraded and broken != "client_gone":
             self._answer_whole(whole, kind, message, assembled=bool(answer.chunks))
         elif broken != "client_gone":
-            self._end_answer(broken, message, said_all=answer.done)
+            self._end_answer(broken, message, said_all)
         self.agent.exchange_ended(self)
         self.reads, self.request.body, self.body = [], b"", b""  # the record stays, for as long as the rollout runs
 
-    def _read(self, body: bytes) -> Answer:
-        """What the backend said, as far as the tap understands it."""
-        if self.status != 200 or not self.request.is_call:
-            return Answer()
-        understood = self.request.route in UNDERSTOOD
+    def _read(self, body: bytes) -> Reading:
+        """What the backend said, as far as it came."""
+        if self.dialect is None or self.status != 200:
+            return Reading()
+        reading = self.dialect()
         if header(self.headers, b"content-type").lower().startswith(b"text/event-stream"):
-            found = events(self.reads)
-            return read_stream(found) if understood else Answer([Chunk(event.at_ns, "other", event.own_stamp) for event in found])
-        return read_whole(body) if understood and body else Answer()
+            for event in EventReader().feed(self.reads):
+                reading.add(event)
+            reading.end()
+        elif body:
+            reading.whole(body)
+        return reading
 
-    def _fault(self, answer: Answer, body: bytes) -> tuple[str | None, str]:
+    def _fault(self, answer: Reading, body: bytes) -> tuple[str | None, str]:
         """What is wrong with an answer that came whole."""
         if not self.request.is_call:
             return None, ""
@@ -150,37 +151,27 @@ class Exchange:
         else:
             self.agent.cut_answer(said_all)
 
-    def _record(self, ended: int, answer: Answer, kind: str | None, message: str) -> LLMCall:
-        counted = answer.count("completion_tokens")
-        tokens = answer.output_chunks if counted is None else counted
+    def _record(self, ended: int, answer: Reading, kind: str | None, message: str) -> LLMCall:
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,
             ended_ns=ended,
             chunks=tuple(answer.chunks),
             called_ns=self.request.called_ns,
+            dialect=self.dialect.name if self.dialect else "",
             streamed=self.streamed,
+            upgraded=self.upgraded,
             model=self.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
-            prompt_tokens=answer.count("prompt_tokens"),
-            completion_tokens=tokens if counted is not None else tokens or None,
-            cached_tokens=answer.count("prompt_tokens_details", "cached_tokens"),
-            token_source="usage" if counted is not None else "chunks" if tokens else "none",
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+            cached_tokens=answer.cached_tokens,
+            token_source=answer.token_source,
             finish_reason=answer.finish_reason,
             error_kind=kind,
             error=message,
         )
-
-
-def as_stream(asked: Json) -> bytes | None:
-    """The body that asks for the same answer as a stream, so that the call has a TTFT; None when it cannot be written."""
-    options = asked.get("stream_options")
-    with_usage = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    try:
-        return jsontext.dumps({**asked, "stream": True, "stream_options": with_usage})
-    except ValueError:
-        return None
 
 
 def _said(body: bytes) -> str:

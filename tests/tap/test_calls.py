@@ -26,7 +26,6 @@ TOOLS = [
 
 ANSWERS: dict[str, Json] = {
     "text": {"text": TEXT},
-    "nothing": {"text": ""},
     "calls": {"tool_calls": CALLS},
     "text and calls": {"text": TEXT, "tool_calls": CALLS[:1]},
     "large chunks": {"text": TEXT * 20, "tool_calls": CALLS, "tokens_per_chunk": 7},
@@ -53,6 +52,7 @@ FAULTS: dict[str, tuple[Json, str]] = {
     "malformed": ({"text": TEXT, "malformed_json_after": 2}, "bad_json"),
     "error": ({"text": TEXT, "error_event_after": 2}, "error_event"),
     "empty": ({"empty": True}, "empty"),
+    "nothing": ({"text": ""}, "empty"),
 }
 
 OTHERS: dict[str, Json] = {
@@ -108,7 +108,7 @@ async def test_equal_to_the_engine(tap: Tap, url: str, session: aiohttp.ClientSe
         record.cached_tokens,
     )
     assert (direct["choices"][0]["finish_reason"], "usage", None) == (record.finish_reason, record.token_source, record.error_kind)
-    assert ["role", "other", "usage"] == [chunk.kind for chunk in record.chunks if chunk.kind not in ("content", "tool_call")]
+    assert ["role", "finish", "usage"] == [chunk.kind for chunk in record.chunks if chunk.kind not in ("content", "tool_call")]
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -140,10 +140,13 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
         (response(b'{"choices": [{"finish'), "bad_json"),
         (response(b"[1]"), "bad_json"),
         (response(b"{}"), "empty"),
+        (response(b'{"choices": []}'), "no_choices"),
+        (stream(event(), DONE), "no_choices"),
+        (stream(event({"role": "assistant", "content": ""}), event({}, "stop"), DONE), "empty"),
         (response(b'{"error": {"message": "too hot"}}'), "error_event"),
         (response(b'{"choices": {"0": 1}}'), "bad_json"),
         (stream(b'data: {"choices": [[]]}\n\n'), "bad_json"),
-        (stream(b'data: {"choices": [{"delta": {"tool_calls": [5]}}]}\n\n'), "bad_json"),
+        (stream(b'data: {"choices": [{"delta": {"tool_calls": [5]}}]}\n\n'), "bad_tool_call"),
     ],
 )
 async def test_a_200_that_is_no_answer(tap: Tap, answer: bytes, kind: str) -> None:

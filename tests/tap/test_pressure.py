@@ -37,7 +37,7 @@ async def test_a_slow_reader(tap: Tap) -> None:
     """An agent that does not read holds up its own backend and nobody else; when it reads, everything is there."""
     id = await tap.open()
     block, sent = b": " + b"x" * 65_532 + b"\n\n", 0
-    blocks = 800
+    blocks, last = 800, event({"content": "x"}, "stop")
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal sent
@@ -47,7 +47,7 @@ async def test_a_slow_reader(tap: Tap) -> None:
             writer.write(chunk(block))
             await writer.drain()
             sent += 1
-        writer.write(chunk(event({}, "stop")) + LAST_CHUNK)
+        writer.write(chunk(last) + LAST_CHUNK)
 
     async def stands_still() -> bool:
         before = sent
@@ -65,7 +65,7 @@ async def test_a_slow_reader(tap: Tap) -> None:
         total = sum([len(each) async for each in chunks(slow.reader)])
     (call,) = await tap.close(id)
 
-    assert len(block) * blocks + len(event({}, "stop")) == total
+    assert len(block) * blocks + len(last) == total
     assert call.error_kind is None
 
 

@@ -8,6 +8,7 @@ import json
 import aiohttp
 import pytest
 
+from pytest_agentbench.records import OUTPUT_KINDS, Json
 from pytest_agentbench.tap.client import TapControl
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import (
@@ -203,23 +204,70 @@ async def test_an_answer_that_ends_with_its_connection(tap: Tap) -> None:
     assert [b"some text"] * 2 == [each.body for each in got]
 
 
-async def test_other_dialects(tap: Tap) -> None:
-    """Responses and Messages calls are relayed as they are; their record has the stamps and what was asked, but no facts of the answer."""
+RESPONSE = {"id": "r", "object": "response", "status": "completed", "output": [{"type": "function_call", "name": "f", "arguments": "{}"}]}
+MESSAGE = {
+    "id": "m",
+    "content": [{"type": "text", "text": "Hi"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 3, "output_tokens": 1},
+}
+OTHER_DIALECTS: dict[str, tuple[str, list[Json], Json]] = {
+    "responses": (
+        "/responses",
+        [{"type": "response.output_text.delta", "delta": "Hi"}, {"type": "response.completed", "response": RESPONSE}],
+        RESPONSE,
+    ),
+    "messages": (
+        "/messages",
+        [
+            {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+            {"type": "message_stop"},
+        ],
+        {"type": "message", "role": "assistant", **MESSAGE},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_DIALECTS)
+async def test_other_dialects(tap: Tap, name: str) -> None:
+    """A call of theirs is streamed from the backend, whether the agent asked for that or waits for the whole answer."""
     id = await tap.open()
     requests: list[Message] = []
-    body = json.dumps({"model": "m", "input": "Hello", "stream": True}).encode()
-    sse = STREAM_HEAD + chunk(b'event: response.created\ndata: {"type": "response.created"}\n\n') + chunk(b"data: {}\n\n") + LAST_CHUNK
-    async with backend(answering(sse, response(b"{}"), requests=requests)) as url, agent(tap.port) as caller:
+    route, said, answer = OTHER_DIALECTS[name]
+    events = [b"event: %b\ndata: %b\n\n" % (each["type"].encode(), json.dumps(each).encode()) for each in said]
+    sse = STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK
+    async with backend(answering(sse, requests=requests)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        streamed = await caller.ask(request(id, "/responses", body))
-        whole = await caller.ask(request(id, "/messages", b'{"model": "n"}'))
-    first, second = await tap.close(id)
+        streamed = await caller.ask(request(id, route, b'{"model": "m", "stream": true}'))
+        whole = await caller.ask(request(id, route, b'{"model": "m"}'))
+    calls = await tap.close(id)
 
-    assert body == requests[0].body
-    assert b'event: response.created\ndata: {"type": "response.created"}\n\ndata: {}\n\n' == streamed.body
-    assert b"{}" == whole.body
-    assert (True, "m", ["other", "other"], None) == (first.streamed, first.model, [each.kind for each in first.chunks], first.error_kind)
-    assert (False, "n", (), None) == (second.streamed, second.model, second.chunks, second.error_kind)
+    assert [True, True] == [request.json["stream"] for request in requests]
+    assert (b"".join(events), answer) == (streamed.body, whole.json)
+    assert [(name, True, False, "m"), (name, False, True, "m")] == [
+        (call.dialect, call.streamed, call.upgraded, call.model) for call in calls
+    ]
+    assert [(None, ["content"])] * 2 == [
+        (call.error_kind, [chunk.kind for chunk in call.chunks if chunk.kind in OUTPUT_KINDS]) for call in calls
+    ]
+
+
+async def test_calls_that_are_not_streamed(tap: Tap) -> None:
+    """What a backend cannot stream is asked for as it is, and its answer understood."""
+    id = await tap.open()
+    requests: list[Message] = []
+    body = b'{"model": "m", "input": "Hello", "background": true}'
+    queued = b'{"object": "response", "status": "queued", "background": true, "output": []}'
+    async with backend(answering(response(queued), requests=requests)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        whole = await caller.ask(request(id, "/responses", body))
+    (call,) = await tap.close(id)
+
+    assert (body, queued) == (requests[0].body, whole.body)
+    assert ("responses", False, None, "queued") == (call.dialect, call.upgraded, call.error_kind, call.finish_reason)
 
 
 async def test_the_older_completions(tap: Tap) -> None:
@@ -236,7 +284,7 @@ async def test_the_older_completions(tap: Tap) -> None:
     (call,) = await tap.close(id)
 
     assert b"".join(events) == answer.body
-    assert (["content", "other"], "stop", 1, "chunks") == (
+    assert (["content", "finish"], "stop", 1, "chunks") == (
         [each.kind for each in call.chunks],
         call.finish_reason,
         call.completion_tokens,

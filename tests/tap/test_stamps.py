@@ -37,7 +37,7 @@ async def test_events_one_by_one(tap: Tap) -> None:
         assert [DONE] == [piece async for piece in pieces]
     (call,) = await tap.close(id)
 
-    assert ["role", *["content"] * 6, "other"] == [each.kind for each in call.chunks]
+    assert ["role", *["content"] * 6, "finish"] == [each.kind for each in call.chunks]
     assert [True] * len(WORDS) == [each.own_stamp for each in call.chunks]
     assert all(before < each.at_ns < after for before, each, after in zip(times, call.chunks, times[1:], strict=False))
     assert (None, 6, "chunks", "stop") == (call.error_kind, call.completion_tokens, call.token_source, call.finish_reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.tap.stream import Read, events
+from pytest_agentbench.tap.stream import Event, EventReader, Read
 
 LINES = [
     "data: x",
@@ -16,7 +18,8 @@ LINES = [
     "data",
     "data:",
     "data: a:b",
-    "data: ä€😀\x85\u2028\x0b",
+    "data: ä€😀\x85\u2028\x0b\x00",
+    'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}}]}',
     "event: error",
     "event",
     ": comment",
@@ -32,16 +35,36 @@ LINES = [
     "",
 ]
 
-texts = st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from(["\n", "\r", "\r\n"])), max_size=24).map(
-    lambda lines: "".join(line + end for line, end in lines)
-)
+line_ends = st.sampled_from(["\n", "\r", "\r\n"])
+blocks = st.lists(st.sampled_from(LINES), min_size=1, max_size=3).map(lambda lines: [*lines, ""])
+all_lines = st.lists(blocks, max_size=8).map(lambda blocks: [line for block in blocks for line in block])
 
 
-def reference(text: str) -> list[tuple[str, str]]:
-    """(name, data) of the events of a text: the rules of the standard as it writes them down, one character after the other."""
-    found, name, data, line = [], "", "", ""
-    text = text.removeprefix("\ufeff")
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Streams of events: with one form of line ends, with all of them, or of any characters that mean something."""
+    lines, end = draw(all_lines), draw(line_ends | st.none())
+    said = "".join(line + (draw(line_ends) if end is None else end) for line in lines)
+    return draw(st.sampled_from(["", "\ufeff"])) + draw(st.just(said) | st.text("data:: \n\n\r\r\ufeffé", max_size=40))
+
+
+@st.composite
+def all_reads(draw: st.DrawFn) -> tuple[str, list[Read]]:
+    """A stream, and the reads in which it comes: one for each byte, one for each blank line, or cut wherever."""
+    text = draw(texts())
+    data = text.encode()
+    behind_blanks = [match.end() for match in re.finditer(rb"\n\n|\r\r|\r\n\r\n?", data)]
+    anywhere = st.lists(st.integers(0, len(data)), max_size=12)
+    return text, cut(data, draw(anywhere | st.just(range(len(data))) | st.just(behind_blanks)))
+
+
+def reference(text: str) -> list[tuple[int, str, str]]:
+    """(bytes up to its end, name, data) of the events of a text: the standard's rules as it writes them, one character after the other."""
+    found, name, data, line, end = [], "", "", "", 0
     for place, character in enumerate(text):
+        end += len(character.encode())
+        if place == 0 and character == "\ufeff":
+            continue
         if character not in "\r\n":
             line += character
             continue
@@ -49,10 +72,9 @@ def reference(text: str) -> list[tuple[str, str]]:
             continue  # the second half of a CRLF
         if line == "":
             if data:
-                found.append((name or "message", data.removesuffix("\n")))
+                found.append((end, name or "message", data.removesuffix("\n")))
             name = data = ""
-        field, colon, value = line.partition(":")
-        value = value[1:] if colon and value.startswith(" ") else value
+        field, value = field_of(line)
         if field == "event":
             name = value
         elif field == "data":
@@ -61,43 +83,91 @@ def reference(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def cut(text: bytes, cuts: list[int]) -> list[Read]:
-    places = [0, *sorted({place % (len(text) + 1) for place in cuts}), len(text)]
-    return [(stamp, text[start:end]) for stamp, (start, end) in enumerate(pairwise(places))]
+def field_of(line: str) -> tuple[str, str]:
+    """(name, value); the name of a comment is empty."""
+    if ":" not in line:
+        return line, ""
+    colon = line.index(":")
+    return line[:colon], line[colon + 1 :].removeprefix(" ")
 
 
-@given(text=texts, bom=st.booleans(), cuts=st.lists(st.integers(0, 1000), max_size=12))
-def test_any_text_cut_anywhere(text: str, bom: bool, cuts: list[int]) -> None:
-    """Names and data are those of the standard, wherever the reads end: inside a CRLF, a character or a byte order mark."""
-    whole = "\ufeff" * bom + text
-
-    found = events(cut(whole.encode(), cuts))
-
-    assert reference(whole) == [(event.name, event.data.decode()) for event in found]
+def cut(text: bytes, cuts: Iterable[int]) -> list[Read]:
+    """The text in pieces, each with its own number as its stamp."""
+    places = [0, *sorted(cuts), len(text)]
+    return [Read(stamp, stamp + 100, text[start:end]) for stamp, (start, end) in enumerate(pairwise(places))]
 
 
-@given(text=texts, cuts=st.lists(st.integers(0, 1000), max_size=12))
-def test_stamps_are_those_of_the_last_byte(text: str, cuts: list[int]) -> None:
-    """An event came when the fewest reads that hold it were there, and shares its stamp with a later one of the same read."""
-    reads = cut(text.encode(), cuts)
+def events(reads: list[Read], batches: list[int]) -> list[Event]:
+    """The events of reads that are fed in batches."""
+    reader = EventReader()
+    places = [0, *sorted(min(place, len(reads)) for place in batches), len(reads)]
+    return [event for start, end in pairwise(places) for event in reader.feed(reads[start:end])]
 
-    found = events(reads)
 
-    stamps = [event.at_ns for event in found]
-    assert sorted(stamps) == stamps
+@settings(max_examples=300)
+@given(stream=all_reads(), batches=st.lists(st.integers(0, 20), max_size=4))
+@example(stream=("data: x\r\n\n", cut(b"data: x\r\n\n", [8, 9])), batches=[])
+@example(stream=("data: x\n\ndata: x\rdata: y\n\n", cut(b"data: x\n\ndata: x\rdata: y\n\n", [9])), batches=[])
+@example(
+    stream=("event: a\n\ndata: x\n\nevent: a\ndata: x\n\n", cut(b"event: a\n\ndata: x\n\nevent: a\ndata: x\n\n", [10, 19, 28])), batches=[]
+)
+def test_any_text_cut_anywhere(stream: tuple[str, list[Read]], batches: list[int]) -> None:
+    """Names and data are those of the standard, and each event has the stamp of the read with its last byte.
+
+    That is so wherever reads and batches of reads end: inside a CRLF, a character, a field or a byte order mark.
+    """
+    text, reads = stream
+
+    found = events(reads, batches)
+
+    expected = reference(text)
+    assert [(name, data) for _, name, data in expected] == [(event.name, event.data.decode()) for event in found]
+    sizes = [sum(len(data) for _, _, data in reads[:place]) for place in range(1, len(reads) + 1)]
+    stamps = [next(place for place, size in enumerate(sizes) if end <= size) for end, _, _ in expected]
+    assert [(stamp, stamp + 100) for stamp in stamps] == [(event.at_ns, event.lag_ns) for event in found]
     assert [stamp not in stamps[place + 1 :] for place, stamp in enumerate(stamps)] == [event.own_stamp for event in found]
-    if b"\r" not in text.encode():  # a CR that ends a read ends a line only when it is known that no LF follows
-        assert [sum(stamp <= last for stamp in stamps) for last, _ in reads] == [len(events(reads[: last + 1])) for last, _ in reads]
+
+
+def test_a_byte_order_mark_is_one_at_the_start_only() -> None:
+    """Anywhere else it belongs to the name of a field, which nobody knows."""
+    reads = [Read(place, None, data) for place, data in enumerate((b"data: x\n\n", b"\xef\xbb\xbfdata: y\n\n", b"data: z\n\n"))]
+
+    assert [b"x", b"z"] == [event.data for event in events(reads, [])]
+
+
+def test_no_event_is_held_back() -> None:
+    """A CR at the end of a read ends the event at once; an LF that comes later belongs to it and is no line of its own."""
+    reader = EventReader()
+
+    assert [Event(1, None, True, "message", b"a")] == reader.feed([Read(1, None, b"data: a\r\n\r")])
+    assert [] == reader.feed([Read(2, None, b"\n")])
+    assert [Event(3, 7, True, "x", b"b")] == reader.feed([Read(3, 7, b"event: x\rdata: b\r\r")])
 
 
 def test_an_event_that_is_not_finished_is_none() -> None:
     """What stands behind the last blank line has not been said."""
-    found = events([(1, b"data: a\n\nda"), (2, b"ta: b\n"), (3, b"data: c")])
+    found = events([Read(1, 5, b"data: a\n\nda"), Read(2, None, b"ta: b\n"), Read(3, None, b"data: c")], [])
 
-    assert [(1, True, "message", b"a")] == found
+    assert [(1, 5, True, "message", b"a")] == found
+
+
+def test_bytes_that_are_no_text() -> None:
+    """They are the business of whoever reads the data; a name is made readable."""
+    assert [(1, None, True, "\ufffd", b"\xff\x00")] == events([Read(1, None, b"event: \xff\ndata: \xff\x00\n\n")], [])
 
 
 def test_no_reads() -> None:
     """Nothing has no events."""
-    assert [] == events([])
-    assert [] == events([(1, b"")])
+    assert [] == events([], [])
+    assert [] == events([Read(1, None, b"")], [])
+
+
+def test_a_long_event_in_small_pieces() -> None:
+    """What has come of an event is not looked at again for every byte that follows: 4 MB in reads of 16 bytes, and in lines of 16."""
+    reads = [Read(0, None, b"x" * 16)] * 250_000
+
+    (long,) = events([Read(0, None, b"data: "), *reads, Read(1, None, b"\n\n")], [])
+    (wide,) = events([*([Read(0, None, b"data: 456789012\n")] * 250_000), Read(1, None, b"\n")], [])
+
+    assert (1, 4_000_000) == (long.at_ns, len(long.data))
+    assert (1, 2_500_000 - 1) == (wide.at_ns, len(wide.data))

@@ -1,0 +1,83 @@
+"""Chat Completions: https://platform.openai.com/docs/api-reference/chat"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects.calls import Calls, Function
+from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
+from pytest_agentbench.tap.dialects.growing import Text, grown, settled
+from pytest_agentbench.tap.dialects.reading import expect
+
+#: What a delta holds decides its kind; where it holds several, the first of these counts.
+_KINDS = (("content", "content"), ("refusal", "content"), ("reasoning_content", "reasoning"), ("reasoning", "reasoning"), ("role", "role"))
+
+#: Fields of a message that say something.
+_SAYING = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call", "audio")
+
+
+class ChatChoice(Choice):
+    """A message, its pieces called deltas."""
+
+    _OWN = frozenset({"index", "finish_reason", "delta", "message"})
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._message: Json = {"content": None, "refusal": None}
+        self._calls = Calls()
+        self._function: Function | None = None  # what tool calls were before there could be several
+
+    @property
+    def says_something(self) -> bool:
+        message = self._said()["message"]
+        return any(message.get(name) for name in _SAYING)
+
+    def _merge_said(self, data: Json) -> str:
+        delta = expect(dict, data.get("delta") or {})
+        called = False
+        for name, value in delta.items():
+            before = self._message.get(name)
+            if isinstance(before, Text) and isinstance(value, str):
+                before.append(value)
+            elif name == "tool_calls":
+                called |= self._calls.merge(value)
+            elif name == "function_call":
+                called |= bool(value) and self._merge_function(value)
+            elif name != "role":
+                self._message[name] = grown(before, value)
+        if called:
+            return "tool_call"
+        for name, kind in _KINDS:
+            if delta.get(name):
+                return kind
+        return "other"
+
+    def _merge_function(self, delta: Json) -> bool:
+        self._function = self._function or Function()
+        return self._function.merge(delta)
+
+    def _said(self) -> Json:
+        message = {"role": "assistant", **{name: settled(value) for name, value in self._message.items()}}
+        if calls := self._calls.settled():
+            message |= {"content": message["content"] or None, "tool_calls": calls}
+        if self._function is not None:
+            message["function_call"] = self._function.settled()
+        return {"message": message}
+
+
+class ChatReading(ChoicesReading):
+    """An answer of Chat Completions."""
+
+    name = "chat"
+    _OBJECT: ClassVar[str] = "chat.completion"
+    _CHOICE = ChatChoice
+
+    @staticmethod
+    def _as_piece(choice: Json) -> Json:
+        message = expect(dict, choice.get("message") or {})
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):  # without an index, one that has no name would become a part of the one before it
+            numbered = [{**call, "index": index} if isinstance(call, dict) else call for index, call in enumerate(calls)]
+            message = {**message, "tool_calls": numbered}
+        return {**choice, "delta": message}

@@ -1,0 +1,142 @@
+"""What Chat Completions and the older Completions share: answers with choices, a head and a usage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects.growing import renewed
+from pytest_agentbench.tap.dialects.reading import Fault, Reading, count, expect, stream_body
+
+#: Where the choices of a chunk differ in kind, the first of these is the chunk's.
+_RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
+
+#: Finish reasons of answers that may well say nothing: they were cut short.
+_CUT_SHORT = frozenset({"length", "content_filter"})
+
+#: Fields of requests that servers do not stream with: voices have other formats then, vLLM refuses prompt_logprobs and
+#: beams, and the best of several is known at the end.
+_NOT_STREAMED = ("audio", "prompt_logprobs", "use_beam_search", "best_of")
+
+_APART = frozenset({"choices", "usage", "object", "error"})  # what is not of the head
+
+
+class Choice(ABC):
+    """One choice of an answer."""
+
+    _OWN: ClassVar[frozenset[str]]  # fields that `_merge_said` looks at, and such as are not kept
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.finish_reason: Any = None
+        self._more: Json = {"logprobs": None}
+
+    def merge(self, data: Json) -> str:
+        """Adds the next piece; returns its kind."""
+        for name, value in data.items():
+            if name == "finish_reason":
+                self.finish_reason = value or self.finish_reason
+            elif name not in self._OWN and (value is not None or name not in self._more):
+                self._more[name] = renewed(self._more.get(name), value)
+        kind = self._merge_said(data)
+        return "finish" if kind in ("role", "other") and data.get("finish_reason") else kind
+
+    def settled(self) -> Json:
+        """The choice as it is without streaming."""
+        return {"index": self.index, **self._said(), **self._more, "finish_reason": self.finish_reason}
+
+    @property
+    @abstractmethod
+    def says_something(self) -> bool:
+        """Whether there is more to it than a finish reason; raises Fault for a tool call that is none."""
+
+    @abstractmethod
+    def _merge_said(self, data: Json) -> str:
+        """Adds what the piece says; returns its kind."""
+
+    @abstractmethod
+    def _said(self) -> Json:
+        """All that was said."""
+
+
+class ChoicesReading(Reading):
+    """An answer with choices."""
+
+    _OBJECT: ClassVar[str]  # what a whole answer calls itself
+    _CHOICE: ClassVar[type[Choice]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._head: Json = {}  # id, model, created, ...
+        self._choices: dict[int, Choice] = {}
+        self._listed = False  # there was a list of choices
+
+    @staticmethod
+    def as_stream(asked: Json) -> bytes | None:
+        """The body that asks for the same as a stream, with the usage that an answer without one has."""
+        options = asked.get("stream_options")
+        if not isinstance(options, dict | None):  # the backend's to judge
+            return None
+        return stream_body(asked, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})
+
+    @property
+    def finish_reason(self) -> str | None:
+        return next((str(choice.finish_reason) for choice in self._choices.values() if choice.finish_reason), None)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        return count(self.usage, "prompt_tokens")
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return count(self.usage, "prompt_tokens_details", "cached_tokens")
+
+    @property
+    def _counted_tokens(self) -> int | None:
+        return count(self.usage, "completion_tokens")
+
+    def _merge(self, data: Json) -> tuple[str, int | None]:
+        for name, value in data.items():
+            if name not in _APART and (value or name not in self._head):
+                self._head[name] = renewed(self._head.get(name), value) if isinstance(value, dict) else value
+        tokens = None
+        if isinstance(data.get("usage"), dict):
+            self.usage = data["usage"]
+            tokens = self._counted_tokens
+        self._listed |= "choices" in data
+        kinds = [self._merge_choice(expect(dict, choice)) for choice in expect(list, data.get("choices") or [])]
+        if not kinds:
+            return "usage" if data.get("usage") else "other", tokens
+        return kinds[0] if len(kinds) == 1 else min(kinds, key=_RANKS.index), tokens
+
+    def _merge_choice(self, data: Json) -> str:
+        index = expect(int, data.get("index", 0))
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = self._CHOICE(index)
+        return choice.merge(data)
+
+    def _read_whole(self, data: Json) -> None:
+        choices = enumerate(expect(list, data.get("choices") or []))
+        self._merge({**data, "choices": [self._as_piece({"index": index, **expect(dict, choice)}) for index, choice in choices]})
+        self._listed = "choices" in data
+
+    @staticmethod
+    def _as_piece(choice: Json) -> Json:
+        """A choice of a whole answer as a stream would have said it, in one piece."""
+        return choice
+
+    def _check(self) -> None:
+        if not self._choices:
+            raise Fault("no_choices" if self._listed else "empty", f"{self._without} a choice")
+        if not all(choice.finish_reason for choice in self._choices.values()):
+            raise Fault("incomplete", f"{self._without} a finish_reason")
+        said = [choice.says_something for choice in self._choices.values()]  # of every one, since a broken call is a fault
+        if not any(said) and self.finish_reason not in _CUT_SHORT:
+            raise Fault("empty", f"{self._without} text and without a tool call")
+
+    def _answer(self) -> Json:
+        choices = [self._choices[index].settled() for index in sorted(self._choices)]
+        usage = {"usage": self.usage} if self.usage else {}
+        return {**self._head, "object": self._OBJECT, "choices": choices, **usage}

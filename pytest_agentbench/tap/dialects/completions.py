@@ -1,0 +1,40 @@
+"""The older Completions: https://platform.openai.com/docs/api-reference/completions"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
+from pytest_agentbench.tap.dialects.growing import Text
+from pytest_agentbench.tap.dialects.reading import expect
+
+
+class TextChoice(Choice):
+    """A text."""
+
+    _OWN = frozenset({"index", "finish_reason", "text"})
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._text = Text()
+
+    @property
+    def says_something(self) -> bool:
+        return any(self._text)
+
+    def _merge_said(self, data: Json) -> str:
+        text = expect(str, data.get("text") or "")
+        self._text.append(text)
+        return "content" if text else "other"
+
+    def _said(self) -> Json:
+        return {"text": "".join(self._text)}
+
+
+class CompletionsReading(ChoicesReading):
+    """An answer of Completions."""
+
+    name = "completions"
+    _OBJECT: ClassVar[str] = "text_completion"
+    _CHOICE = TextChoice

@@ -1,0 +1,169 @@
+"""Anthropic's Messages: https://docs.anthropic.com/en/docs/build-with-claude/streaming"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap import jsontext
+from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
+from pytest_agentbench.tap.dialects.reading import Fault, Reading, count, expect, stream_body
+
+#: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
+_CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
+
+_BAD_CALL = "bad_tool_call"
+
+#: Deltas that are output: the field that has their text, and their kind.
+_OUTPUT = {"text_delta": ("text", "content"), "thinking_delta": ("thinking", "reasoning")}
+
+
+class Block:
+    """One block of an answer's content."""
+
+    def __init__(self, start: Json) -> None:
+        self._is_call = str(start.get("type")).endswith("tool_use")  # tool_use, server_tool_use, mcp_tool_use
+        self._fields: Fields = grown(Fields(), start)
+        self._input = Text()  # JSON
+        if self._is_call and not (isinstance(start.get("name"), str) and start["name"]):
+            raise Fault(_BAD_CALL, f"the name of a tool call is none: {start.get('name')!r:.100}")
+
+    @property
+    def opening_kind(self) -> str:
+        """The kind of the event that opens it: a call has its name there, other blocks are most often empty."""
+        if self._is_call:
+            return "tool_call"
+        return next((kind for field, kind in _OUTPUT.values() if settled(self._fields.get(field))), "other")
+
+    def merge(self, delta: Json) -> str:
+        """Adds a piece; returns its kind."""
+        event = str(delta.get("type"))
+        if event == "input_json_delta":
+            return self._merge_input(delta.get("partial_json"))
+        if event == "citations_delta":
+            self._fields["citations"] = grown(self._fields.get("citations"), [delta.get("citation")])
+            return "other"
+        for name, value in delta.items():
+            if name != "type":
+                self._fields[name] = grown(self._fields.get(name), value)
+        if event not in _OUTPUT:
+            return "other"
+        field, kind = _OUTPUT[event]
+        return kind if expect(str, delta.get(field) or "") else "other"
+
+    def settled(self, cut_short: bool) -> Json:
+        """The whole block; a call that was cut short keeps the input that it was opened with."""
+        block: Json = settled(self._fields)
+        if self._input:
+            value = jsontext.json_object("".join(self._input).encode(errors="surrogatepass"))
+            if value is None and not cut_short:
+                raise Fault(_BAD_CALL, f"the input of a tool call is no JSON object: {''.join(self._input)[:100]}")
+            block["input"] = block.get("input") if value is None else value
+        return block
+
+    def _merge_input(self, text: Any) -> str:
+        if not isinstance(text, str | None):
+            raise Fault(_BAD_CALL, f"the input of a tool call is no text: {text!r:.100}")
+        if text:
+            if not self._is_call:
+                raise Fault(_BAD_CALL, f"the input of a tool call came without a call: {text[:100]}")
+            self._input.append(text)
+        return "tool_call" if text else "other"
+
+
+class MessagesReading(Reading):
+    """An answer of Messages."""
+
+    name = "messages"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: Json = {"type": "message", "role": "assistant"}  # without its content
+        self._blocks: dict[int, Block] = {}  # by index
+
+    @staticmethod
+    def as_stream(asked: Json) -> bytes | None:
+        """The body that asks for the same as a stream."""
+        return stream_body(asked, ())
+
+    @property
+    def finish_reason(self) -> str | None:
+        reason = self._message.get("stop_reason")
+        return None if reason is None else str(reason)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """`input_tokens` are those behind the cached ones; the sum of all is the prompt."""
+        plain = count(self.usage, "input_tokens")
+        cached = [count(self.usage, name) or 0 for name in ("cache_read_input_tokens", "cache_creation_input_tokens")]
+        return None if plain is None else plain + sum(cached)
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return count(self.usage, "cache_read_input_tokens")
+
+    @property
+    def _counted_tokens(self) -> int | None:
+        return count(self.usage, "output_tokens") if self.finish_reason else None  # until then it is that of the first token
+
+    def _merge(self, data: Json) -> tuple[str, int | None]:
+        match data.get("type"):
+            case "content_block_delta":
+                return self._merge_delta(data), None
+            case "content_block_start":
+                block = self._blocks[expect(int, data.get("index"))] = Block(expect(dict, data.get("content_block")))
+                return block.opening_kind, None
+            case "message_start":
+                self._take(expect(dict, data.get("message")))
+                return "role", None
+            case "message_delta":
+                delta = expect(dict, data.get("delta") or {})
+                beside = {name: value for name, value in data.items() if name not in ("type", "delta")}
+                self._take({**beside, **delta})
+                return "finish" if delta.get("stop_reason") else "other", None
+            case "message_stop":
+                self.done = self._over = True
+        return "other", None
+
+    def _merge_delta(self, data: Json) -> str:
+        delta, index = expect(dict, data.get("delta")), data.get("index")
+        block = self._blocks.get(index) if isinstance(index, int) else None
+        if block is None:
+            kind = _BAD_CALL if delta.get("type") == "input_json_delta" else "bad_json"
+            raise Fault(kind, f"a piece came of a block that was never opened: {index!r:.100}")
+        return block.merge(delta)
+
+    def _take(self, message: Json) -> None:
+        """Takes over the head of an answer, or what its end adds. Counts are totals: the later ones hold."""
+        for name, value in message.items():
+            if name == "usage":
+                counts = expect(dict, value or {}).items()
+                self.usage |= {each: number for each, number in counts if number is not None or each not in self.usage}
+            elif name != "content" and (value is not None or name not in self._message):
+                self._message[name] = value
+
+    def _read_whole(self, data: Json) -> None:
+        self._take(data)
+        self._blocks = {index: Block(expect(dict, block)) for index, block in enumerate(expect(list, data.get("content") or []))}
+
+    def _check(self) -> None:
+        if not self.finish_reason:
+            raise Fault("incomplete", f"{self._without} a stop_reason")
+        if not any(map(_says_something, self._content())) and self.finish_reason not in _CUT_SHORT:
+            raise Fault("empty", f"{self._without} text and without a tool call")
+
+    def _answer(self) -> Json:
+        return {**self._message, "content": self._content(), "usage": self.usage}
+
+    def _content(self) -> list[Json]:
+        return [self._blocks[index].settled(self.finish_reason in _CUT_SHORT) for index in sorted(self._blocks)]
+
+
+def _says_something(block: Json) -> bool:
+    """Whether a block has text, or is no text at all."""
+    match block.get("type"):
+        case "text":
+            return bool(block.get("text"))
+        case "thinking":
+            return bool(block.get("thinking") or block.get("signature"))
+    return True

@@ -1,0 +1,126 @@
+"""Responses: https://platform.openai.com/docs/api-reference/responses-streaming"""
+
+from __future__ import annotations
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects.reading import Fault, Reading, count, error_message, expect, stream_body
+
+_KINDS = {
+    "response.output_text.delta": "content",
+    "response.refusal.delta": "content",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "tool_call",
+    "response.mcp_call_arguments.delta": "tool_call",
+    "response.custom_tool_call_input.delta": "tool_call",
+}
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+#: Output items that are calls of a tool and have its name.
+_CALLS = ("function_call", "mcp_call", "custom_tool_call")
+
+#: Answers to requests that are to be worked on in the background have these; the agent asks again later.
+_UNFINISHED = ("queued", "in_progress")
+
+
+class ResponsesReading(Reading):
+    """An answer of Responses. Its last event repeats all of it."""
+
+    name = "responses"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._response: Json | None = None  # the final one
+        self._items: list[Json] = []  # of the output, as they were done
+        self._named_calls = False  # a tool call with a name was opened
+
+    @staticmethod
+    def as_stream(asked: Json) -> bytes | None:
+        """The body that asks for the same as a stream."""
+        return stream_body(asked, ("background",))
+
+    @property
+    def finish_reason(self) -> str | None:
+        """`completed`, or why it is incomplete."""
+        response = self._response or {}
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        status = reason or response.get("status")
+        return None if status is None else str(status)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        return count(self.usage, "input_tokens")
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return count(self.usage, "input_tokens_details", "cached_tokens")
+
+    @property
+    def _counted_tokens(self) -> int | None:
+        return count(self.usage, "output_tokens")
+
+    def _merge(self, data: Json) -> tuple[str, int | None]:
+        event = data.get("type")
+        if isinstance(event, str) and event in _KINDS:
+            return self._merge_delta(data, _KINDS[event]), None
+        if event in _ENDS:
+            self._take(expect(dict, data.get("response")), failed=event == "response.failed")
+            self.done = self._over = True
+            return "finish", None
+        if event == "response.output_item.added":
+            item = expect(dict, data.get("item"))
+            self._named_calls |= item.get("type") in _CALLS and bool(item.get("name"))
+        elif event == "response.output_item.done":
+            self._items.append(expect(dict, data.get("item")))
+        return "other", None
+
+    def _merge_delta(self, data: Json, kind: str) -> str:
+        delta = data.get("delta")
+        if kind != "tool_call":
+            return kind if expect(str, delta or "") else "other"
+        if not isinstance(delta, str | None):
+            raise Fault("bad_tool_call", f"arguments of a tool call are no text: {delta!r:.100}")
+        if not isinstance(data.get("output_index", 0), int):
+            raise Fault("bad_tool_call", f"the index of a tool call is no number: {data['output_index']!r:.100}")
+        if delta and not self._named_calls:
+            raise Fault("bad_tool_call", f"arguments of a tool call came before its name: {delta[:100]}")
+        return kind if delta else "other"
+
+    def _take(self, response: Json, failed: bool) -> None:
+        """Takes over the final response. Some servers leave out of it what they have said already."""
+        if failed:
+            raise Fault("error_event", error_message(response) if response.get("error") else "the response failed")
+        self._response = response if response.get("output") else {**response, "output": self._items}
+        if isinstance(response.get("usage"), dict):
+            self.usage = response["usage"]
+
+    def _read_whole(self, data: Json) -> None:
+        self._take(data, failed=data.get("status") == "failed")
+
+    def _check(self) -> None:
+        response = self._response
+        if response is None:
+            raise Fault("incomplete", f"{self._without} response.completed")
+        if response.get("status") in _UNFINISHED and response.get("background"):
+            return
+        if response.get("status") in (*_UNFINISHED, "cancelled"):
+            raise Fault("incomplete", f"the response is {response['status']}")
+        items = [expect(dict, item) for item in expect(list, response["output"])]
+        if any(item.get("type") in _CALLS and not item.get("name") for item in items):
+            raise Fault("bad_tool_call", "a tool call has no name")
+        if not any(map(_says_something, items)) and response.get("status") != "incomplete":
+            raise Fault("empty", f"{self._without} text and without a tool call")
+
+    def _answer(self) -> Json:
+        return self._response or {}
+
+
+def _says_something(item: Json) -> bool:
+    """Whether an output item has text, or is no text at all."""
+    if item.get("type") == "message":
+        parts = expect(list, item.get("content") or [])
+        return any(part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict))
+    if item.get("type") == "reasoning":
+        return any(item.get(name) for name in ("summary", "content", "encrypted_content"))
+    return True

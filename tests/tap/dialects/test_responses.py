@@ -1,0 +1,207 @@
+"""Responses: the last event of a stream is the answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.dialects.responses import ResponsesReading
+from tests.tap.dialects.telling import anything, assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
+
+CALL: Json = {"id": "fc_1", "type": "function_call", "status": "completed", "arguments": "{}", "call_id": "call_1", "name": "find"}
+TEXT: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi", "annotations": []}]}
+
+
+def response(*output: Any, status: str | None = "completed", **more: Any) -> Json:
+    return {"id": "resp_1", "object": "response", "status": status, "output": list(output), **more}
+
+
+def completed(*output: Any, event: str = "response.completed", **more: Any) -> Json:
+    return {"type": event, "response": response(*output, **more)}
+
+
+def delta(of: str, text: Any = "x", **more: Any) -> Json:
+    return {"type": f"response.{of}.delta", "delta": text, "output_index": 0, **more}
+
+
+def test_a_stream_of_openai() -> None:
+    """The final response is the answer; texts and arguments are output, what opens and closes them is not."""
+    answer = read_recorded(ResponsesReading, "openai-responses.sse")
+
+    found = assembled(answer)
+    assert ("resp_1", "completed", "find", 39) == (found["id"], found["status"], found["output"][0]["name"], found["usage"]["total_tokens"])
+    said = [chunk.kind for chunk in answer.chunks if chunk.kind != "other"]
+    assert ["reasoning", "tool_call", "content", "content", "reasoning", "finish"] == said
+    assert [0, 1, 2, 3, 5, 6, 8, 9, 10] == [chunk.at_ns for chunk in answer.chunks if chunk.kind == "other"]
+    assert (30, 9, 20, "usage") == tokens(answer)
+    assert (True, "completed") == (answer.done, answer.finish_reason)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Json:
+    """Whole responses."""
+    said, arguments = draw(st.text(min_size=1, max_size=12)), json.dumps(draw(objects))
+    items = [
+        {"id": "rs", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": said}]},
+        {"id": "msg", "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said, "annotations": []}]},
+        {"id": "no", "type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": said}]},
+        {**CALL, "arguments": arguments},
+    ]
+    output = draw(st.lists(st.sampled_from(items), min_size=1, max_size=4))
+    return response(*output, usage=draw(st.sampled_from([None, {"input_tokens": 4, "output_tokens": 3}])))
+
+
+@given(data=st.data(), whole=answers())
+def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
+    """However it is said, the answer is the final response, and every delta that has text is output."""
+    events: list[Json] = [{"type": "response.created", "response": response(status="in_progress")}]
+    for index, item in enumerate(whole["output"]):
+        part = item.get("content", [{"type": "function_call_arguments", "text": item.get("arguments")}])[0]
+        pieces = data.draw(cuts(part.get("text") or part.get("refusal") or ""))
+        events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}})
+        events += [delta(part["type"], piece, output_index=index) for piece in pieces]
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+
+    answer = read(ResponsesReading, *events, {"type": "response.completed", "response": whole})
+
+    assert whole == assembled(answer)
+    assert [bool(event.get("delta")) for event in events] == [kind not in ("other", "finish") for kind in kinds(answer)[:-1]]
+    assert read_whole(ResponsesReading, whole).error_kind is None
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], ("empty", "the stream ended without a single event")),
+        ([delta("output_text")], ("incomplete", "the stream ended without response.completed")),
+        ([delta("output_text"), b"[DONE]"], ("incomplete", "the stream ended without response.completed")),
+        ([completed()], ("empty", "the stream ended without text and without a tool call")),
+        ([completed({"type": "reasoning", "summary": []})], ("empty", "the stream ended without text and without a tool call")),
+        ([completed({"type": "message", "content": []})], ("empty", "the stream ended without text and without a tool call")),
+        ([completed(event="response.failed", status="failed", error={"message": "too hot"})], ("error_event", "too hot")),
+        ([completed(event="response.failed", status="failed", error=None)], ("error_event", "the response failed")),
+        ([{"type": "error", "code": "x", "message": "too hot", "param": None}], ("error_event", "too hot")),
+        ([{"type": "error", "error": {"message": "too hot"}}], ("error_event", "too hot")),
+        ([delta("function_call_arguments", "{")], ("bad_tool_call", "arguments of a tool call came before its name: {")),
+        ([delta("function_call_arguments", 5)], ("bad_tool_call", "arguments of a tool call are no text: 5")),
+        ([delta("function_call_arguments", "", output_index="x")], ("bad_tool_call", "the index of a tool call is no number: 'x'")),
+        ([completed({**CALL, "name": ""})], ("bad_tool_call", "a tool call has no name")),
+    ],
+)
+def test_faults(events: list[Any], expected: tuple[str, str]) -> None:
+    """A fault is named, with what was said about it."""
+    assert expected == fault(read(ResponsesReading, *events))
+
+
+@pytest.mark.parametrize(
+    "event", [5, {"type": "response.completed"}, {"type": "response.completed", "response": []}, delta("output_text", 5), completed(5)]
+)
+def test_bad_json(event: Any) -> None:
+    """Events of another shape are no JSON of the API."""
+    assert "bad_json" == read(ResponsesReading, event).error_kind
+
+
+def test_an_event_named_error() -> None:
+    """It is one, whatever its data says."""
+    assert ("error_event", "too hot") == fault(read(ResponsesReading, {"message": "too hot"}, name="error"))
+
+
+def test_an_incomplete_response() -> None:
+    """One that was cut short is an answer, also when it says nothing; its finish reason is why."""
+    answer = read(
+        ResponsesReading, completed(event="response.incomplete", status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    )
+
+    assert ("incomplete", True, "max_output_tokens") == (assembled(answer)["status"], answer.done, answer.finish_reason)
+
+
+def test_a_final_response_without_its_output() -> None:
+    """Servers that leave it out have said it item by item."""
+    answer = read(ResponsesReading, delta("output_text"), {"type": "response.output_item.done", "item": TEXT}, completed())
+
+    assert [TEXT] == assembled(answer)["output"]
+
+
+def test_what_comes_behind_the_end_is_not_read() -> None:
+    """Some servers add a [DONE]."""
+    answer = read(ResponsesReading, completed(TEXT), b"[DONE]", b"{")
+
+    assert (["finish"], None) == (kinds(answer), answer.error_kind)
+
+
+def test_answers_that_did_not_stream() -> None:
+    """Usage and finish reason are read."""
+    usage = {"input_tokens": 4, "input_tokens_details": {"cached_tokens": 1}, "output_tokens": 2}
+    answer = read_whole(ResponsesReading, response(TEXT, usage=usage))
+
+    assert ((None, ""), "completed", (4, 2, 1, "usage")) == (fault(answer), answer.finish_reason, tokens(answer))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (response(status="queued", background=True), (None, "")),
+        (response(TEXT, status=None), (None, "")),
+        (response(status="queued"), ("incomplete", "the response is queued")),
+        (response(TEXT, status="cancelled"), ("incomplete", "the response is cancelled")),
+        (response(), ("empty", "the answer came without text and without a tool call")),
+        (response(status="failed", error={"message": "too hot"}), ("error_event", "too hot")),
+        (response(status="failed"), ("error_event", "the response failed")),
+        (response({**CALL, "name": None}), ("bad_tool_call", "a tool call has no name")),
+    ],
+)
+def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:
+    """They are those of a stream; an answer that is worked on in the background is not over yet."""
+    assert expected == fault(read_whole(ResponsesReading, data))
+
+
+@pytest.mark.parametrize("data", [b"<html>", [], {"output": [5]}])
+def test_bad_json_of_answers_that_did_not_stream(data: Any) -> None:
+    """A body of another shape is no JSON of the API."""
+    assert "bad_json" == read_whole(ResponsesReading, data).error_kind
+
+
+names = st.sampled_from(
+    [
+        *("response." + name for name in ("output_text.delta", "function_call_arguments.delta", "output_item.added")),
+        "response.output_item.done",
+        "response.completed",
+        "response.failed",
+        "x",
+    ]
+)
+items = odd(
+    type=st.sampled_from(["message", "reasoning", "function_call"]),
+    name=st.text(max_size=2),
+    content=st.lists(odd(text=st.text(max_size=2))),
+)
+finals = odd(
+    status=st.text(max_size=3),
+    output=st.lists(items, max_size=2),
+    usage=odd(output_tokens=st.integers()),
+    incomplete_details=odd(reason=anything),
+)
+
+
+@given(data=st.lists(odd(type=names, delta=st.text(max_size=3), item=items, response=finals), max_size=4))
+def test_any_json(data: list[Any]) -> None:
+    """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
+    answer = read(ResponsesReading, *data)
+
+    assert answer.error_kind or json.loads(answer.assemble())
+    for each in data:
+        whole = read_whole(ResponsesReading, each)
+        assert all(isinstance(fact, str | int | None) for fact in (whole.finish_reason, whole.completion_tokens, whole.error))
+
+
+def test_asking_for_a_stream() -> None:
+    """The same request; one for the background is answered at once, and not with a stream."""
+    asked = {"model": "m", "input": "Hello"}
+
+    assert {**asked, "stream": True} == json.loads(ResponsesReading.as_stream({**asked, "stream": False}) or b"")
+    assert [None, None] == [ResponsesReading.as_stream({**asked, **more}) for more in ({"stream": True}, {"background": True})]
