@@ -43,11 +43,10 @@ class Answer:
             self._failed(error)
 
     def end(self, came_whole: bool) -> None:
-        """There is no more. What an answer lacks that did not come whole is not its own fault."""
+        """There is no more."""
         if self._events is not None:
             self.digest()
-            if came_whole and not self.reading.error_kind:
-                self.reading.end()
+            self.reading.end()
         else:
             self._read_body(came_whole)
         self._reads = []
@@ -63,8 +62,10 @@ class Answer:
         except ValueError as error:
             self._failed(error)
             return
-        if self._well and came_whole:
+        if self._well and came_whole and self.body:
             self.reading.whole(self.body)
+        elif self._well and came_whole:
+            self.reading.error_kind, self.reading.error = "empty", "the answer has no body"
 
     def _decoded(self, data: bytes) -> bytes:
         if self._decoder is None:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import jsontext
-from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.answers import Answer
+from pytest_agentbench.tap.asking import Asked
+from pytest_agentbench.tap.budgets import Budgets, Watch
+from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 from pytest_agentbench.tap.dialects.reading import Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
-from pytest_agentbench.tap.stream import EventReader, Read
+from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.usage import WithoutUsage
 
 if TYPE_CHECKING:
     from pytest_agentbench.tap.agents import AgentConnection
 
 CALLED = b"x-agentbench-called-ns"
-REPLACED = frozenset({b"content-type", b"content-length"})  # headers of a stream that do not fit the answer made from it
+UPGRADE = b"x-agentbench-stream-upgrade"
+
+#: Headers of a stream that do not fit the answer made from it.
+REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})
+
+#: HTTP statuses whose fault has a name of its own.
+STATUSES = {429: "rate_limited", 503: "overloaded", 529: "overloaded"}
+
+#: Faults that are told to the agent as 504; the others are 502.
+LATE = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
 
 
 @dataclass
@@ -35,8 +49,9 @@ class Request:
         return self.path.partition("?")[0]
 
     @property
-    def is_call(self) -> bool:
-        return self.method == b"POST" and self.route in DIALECTS
+    def dialect(self) -> Dialect | None:
+        """Of an LLM call; None of any other request, which is relayed and not recorded."""
+        return DIALECTS.get(self.route) if self.method == b"POST" else None
 
     @property
     def called_ns(self) -> int | None:
@@ -44,42 +59,65 @@ class Request:
         called = header(self.headers, CALLED)
         return int(called) if called.isdigit() and len(called) < 20 and int(called) <= self.received_ns else None
 
+    def wants_upgrade(self, of_token: bool | None) -> bool:
+        """Whether an answer that is to come whole may travel as a stream; what the rollout's token says counts more."""
+        return header(self.headers, UPGRADE) == b"yes" if of_token is None else of_token
+
 
 class Exchange:
     """A request, from its last byte at the tap to the last byte of its answer."""
 
-    def __init__(self, agent: AgentConnection, request: Request) -> None:
-        self.agent, self.request = agent, request
-        self.dialect = DIALECTS[request.route] if request.is_call else None
-        asked = jsontext.json_object(request.body) or {} if request.is_call else {}
-        self.model = str(asked.get("model") or "")
-        self.streamed = bool(asked.get("stream"))
-        stream = self.dialect.as_stream(asked) if self.dialect and asked else None
-        self.upgraded = stream is not None
-        self.body = request.body if stream is None else stream  # what the backend gets
+    def __init__(self, agent: AgentConnection, request: Request, budgets: Budgets) -> None:
+        self.agent, self.request, self.budgets = agent, request, budgets
+        self.asked = Asked(request.body)  # what the backend gets
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.headers: Headers = []
-        self.reads: list[Read] = []  # bodies, without chunked framing
+        self.answer: Answer | None = None  # to a call, from its head on
+        self.stamp = "user"
         self.over = False
         self.record: LLMCall | None = None
+        self._filter: WithoutUsage | None = None
+        self._watch = Watch(self, budgets)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the backend was asked for a stream."""
+        return self.asked.streamed or self.asked.upgraded
+
+    def last_output_ns(self) -> int | None:
+        return self.answer.last_output_ns() if self.answer else None
 
     # -------------------------------------------------------------------------------- what the upstream connection reports
 
-    def sent(self) -> None:
+    def sent(self, at_ns: int) -> None:
         if self.status is None:  # of a request that was answered before it was whole, there is no such time
-            self.sent_ns = time.monotonic_ns()
+            self.sent_ns = at_ns
+            self._watch.sent()
 
     def headers_arrived(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
-        if not self.upgraded:
-            self.agent.start_answer(status, headers)
+        if 300 <= status < 400 and status != 304:
+            place = header(headers, b"location").decode("latin-1")
+            self.failed("redirect", f"HTTP {status}: the backend sends calls to {place or 'another place'}, where nothing is measured")
+            return
+        if self.request.dialect is not None:
+            self.answer = Answer(self.request.dialect, status, headers)
+        if self.asked.hides_usage and status == 200 and not header(headers, b"content-encoding"):
+            self._filter = WithoutUsage()
+            self.headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+        if not self.asked.upgraded:
+            self.agent.start_answer(status, self.headers)
 
-    def body_arrived(self, at_ns: int, data: bytes) -> None:
-        if self.request.is_call:
-            self.reads.append(Read(at_ns, None, data))
-        if not self.upgraded:
-            self.agent.pass_on(data)
+    def body_arrived(self, read: Read) -> None:
+        if not self.asked.upgraded:
+            data = read.data if self._filter is None else self._filter.feed(read.data)
+            if data:
+                self.agent.pass_on(data)
+        if self.answer is not None:
+            if read.lag_ns is not None:
+                self.stamp = "kernel"
+            self.answer.take(read)
 
     def completed(self) -> None:
         """The answer is whole."""
@@ -96,82 +134,103 @@ class Exchange:
     def _end(self, ended: int, broken: str | None = None, message: str = "") -> None:
         """Reads what came, keeps the record of it, and gives the agent what it does not have yet."""
         self.over = True
-        body = b"".join(data for _, _, data in self.reads)
-        answer = self._read(body)
-        whole = answer.assemble() if self.upgraded and answer.chunks and not answer.error_kind else body
-        said_all = answer.done and answer.error_kind is None
+        self._watch.stop()
+        if self.answer is not None:
+            self.answer.end(came_whole=broken is None)
         # An SDK that closes its connection at [DONE] has not left early, and a backend that does has said all it had to say.
-        kind, message = (broken, message) if broken and not said_all else self._fault(answer, body)
-        self.record = self._record(ended, answer, kind, message)
-        if self.upgraded and broken != "client_gone":
-            self._answer_whole(whole, kind, message, assembled=bool(answer.chunks))
-        elif broken != "client_gone":
-            self._end_answer(broken, message, said_all)
+        reading = self.answer.reading if self.answer is not None else Reading()
+        said_all = reading.done and reading.error_kind is None
+        kind, message = (broken, message) if broken and not said_all else self._fault()
+        whole = b"" if kind or self.answer is None or not self.asked.upgraded else self._assembled(self.answer)
+        if self.request.dialect is not None:
+            self.record = self._record(self.request.dialect, ended, kind, message)
+        if broken != "client_gone":
+            if self.asked.upgraded:
+                self._answer_whole(whole, kind, message, said_no=broken is None and self.status != 200)
+            else:
+                self._end_answer(broken, message, said_all)
         self.agent.exchange_ended(self)
-        self.reads, self.request.body, self.body = [], b"", b""  # the record stays, for as long as the rollout runs
+        self.answer, self.request.body, self.asked = None, b"", self.asked._replace(body=b"")  # the record stays while the rollout runs
 
-    def _read(self, body: bytes) -> Reading:
-        """What the backend said, as far as it came."""
-        if self.dialect is None or self.status != 200:
-            return Reading()
-        reading = self.dialect()
-        if header(self.headers, b"content-type").lower().startswith(b"text/event-stream"):
-            for event in EventReader().feed(self.reads):
-                reading.add(event)
-            reading.end()
-        elif body:
-            reading.whole(body)
-        return reading
-
-    def _fault(self, answer: Reading, body: bytes) -> tuple[str | None, str]:
+    def _fault(self) -> tuple[str | None, str]:
         """What is wrong with an answer that came whole."""
-        if not self.request.is_call:
+        if self.answer is None:
             return None, ""
-        if self.status != 200:
-            return "http_status", f"HTTP {self.status}: {_said(body)}"
-        if not body:
-            return "empty", "the answer has no body"
-        return answer.error_kind, answer.error
+        reading = self.answer.reading
+        if self.status != 200 and reading.error_kind != "encoding":
+            return _status_kind(self.status or 0), f"HTTP {self.status}: {_said(self.answer.body)}"
+        return reading.error_kind, reading.error
 
-    def _answer_whole(self, whole: bytes, kind: str | None, message: str, assembled: bool) -> None:
-        """What an agent gets that waits for a whole answer: that, or why there is none."""
-        if kind is None and assembled:
-            self.agent.answer(200, whole, [JSON_TYPE, *end_to_end(self.headers, REPLACED)])
-        elif kind in (None, "http_status") and self.status is not None:
-            self.agent.answer(self.status, whole, end_to_end(self.headers, frozenset({b"content-length"})))
+    def _assembled(self, answer: Answer) -> bytes:
+        """What the backend would have said without streaming; also when it did not stream although it was asked to."""
+        return answer.reading.assemble() if answer.reading.chunks else answer.body
+
+    def _answer_whole(self, whole: bytes, kind: str | None, message: str, said_no: bool) -> None:
+        """What an agent gets that waits for a whole answer: that, or the backend's refusal, or why there is neither."""
+        headers = end_to_end(self.headers, REPLACED)
+        if kind is None:
+            self.agent.answer(200, whole, [JSON_TYPE, *headers])
+        elif said_no and self.answer is not None and kind != "encoding":
+            self.agent.answer(self.status or 502, self.answer.body, [*self._content_type(), *headers])
         else:
-            self.agent.answer(502, error_body(message, kind))
+            self.agent.answer(_status_for(kind), error_body(message, kind))
+
+    def _content_type(self) -> Headers:
+        kind = header(self.headers, b"content-type")
+        return [(b"content-type", kind)] if kind else []
 
     def _end_answer(self, broken: str | None, message: str, said_all: bool) -> None:
         """The end of an answer that was passed on as it came."""
+        if self._filter is not None and (rest := self._filter.rest()):
+            self.agent.pass_on(rest)
         if not broken:
             self.agent.end_answer()
-        elif self.status is None:
-            self.agent.answer(502, error_body(message, broken))
-        else:
+        elif self.agent.started:
             self.agent.cut_answer(said_all)
+        else:
+            self.agent.answer(_status_for(broken), error_body(message, broken))
 
-    def _record(self, ended: int, answer: Reading, kind: str | None, message: str) -> LLMCall:
+    def _record(self, dialect: Dialect, ended: int, kind: str | None, message: str) -> LLMCall:
+        reading = self.answer.reading if self.answer is not None else Reading()
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,
             ended_ns=ended,
-            chunks=tuple(answer.chunks),
             called_ns=self.request.called_ns,
-            dialect=self.dialect.name if self.dialect else "",
-            streamed=self.streamed,
-            upgraded=self.upgraded,
-            model=self.model,
+            dialect=dialect.name,
+            streamed=self.asked.streamed,
+            upgraded=self.asked.upgraded,
+            model=self.asked.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
-            prompt_tokens=answer.prompt_tokens,
-            completion_tokens=answer.completion_tokens,
-            cached_tokens=answer.cached_tokens,
-            token_source=answer.token_source,
-            finish_reason=answer.finish_reason,
             error_kind=kind,
             error=message,
+            retry_after_s=_retry_after(header(self.headers, b"retry-after")) if self.status != 200 else None,
+            stamp=self.stamp,
+            chunks=tuple(reading.chunks),
+            prompt_tokens=reading.prompt_tokens,
+            completion_tokens=reading.completion_tokens,
+            cached_tokens=reading.cached_tokens,
+            token_source=reading.token_source,
+            finish_reason=reading.finish_reason,
         )
+
+
+def _status_kind(status: int) -> str:
+    return STATUSES.get(status, "server_error" if status >= 500 else "http_status")
+
+
+def _status_for(kind: str) -> int:
+    return 504 if kind in LATE else 502
+
+
+def _retry_after(value: bytes) -> float | None:
+    """Seconds of a Retry-After, which is a number or a date (RFC 9110, 10.2.3); None of anything else."""
+    text = value.decode("latin-1").strip()
+    try:
+        return max(0.0, float(text) if text.replace(".", "", 1).isdecimal() else parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 def _said(body: bytes) -> str:

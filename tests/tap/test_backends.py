@@ -208,7 +208,7 @@ async def test_an_answer_before_the_request_is_whole(tap: Tap) -> None:
 async def test_a_request_that_is_not_whole_when_the_answer_begins(tap: Tap) -> None:
     """There is no time at which it was sent, so that no stamp lies before it."""
     id = await tap.open()
-    body = json.dumps({**CHAT, "stream": True, "user": "x" * 30_000_000}).encode()
+    body = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}, "user": "x" * 30_000_000}).encode()
     go = asyncio.Event()
 
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -137,7 +137,7 @@ async def test_errors_of_the_engine(tap: Tap, url: str, session: aiohttp.ClientS
         got["error"]["message"],
         got["error"]["type"],
     )
-    assert ("http_status", "HTTP 429: Too many.") == (record.error_kind, record.error)
+    assert ("rate_limited", "HTTP 429: Too many.") == (record.error_kind, record.error)
 
 
 async def test_an_engine_that_dies(tap: Tap, start_engine: StartEngine, session: aiohttp.ClientSession) -> None:
@@ -172,7 +172,7 @@ async def test_the_openai_client(tap: Tap, url: str) -> None:
     assert ["find"] == [each.function.name for each in message.tool_calls or () if each.type == "function"]
     assert "m" == models.data[0].id
     assert [False, True, False] == [each.streamed for each in (first, second, third)]
-    assert ["usage", "chunks", "none"] == [each.token_source for each in (first, second, third)]
+    assert ["usage", "usage", "none"] == [each.token_source for each in (first, second, third)]
     assert first.completion_tokens == second.completion_tokens
     assert [None, None, "http_status"] == [each.error_kind for each in (first, second, third)]
 

@@ -106,7 +106,7 @@ async def test_a_backend_that_closes_at_done(tap: Tap, head: bytes) -> None:
 FAULTS = {
     "bad_json": ([OPENING, b"data: {\n\n"], "an event is no chunk of an answer"),
     "error_event": ([OPENING, b'data: {"error": {"message": "too hot"}}\n\n', DONE], "too hot"),
-    "empty": ([], "the answer has no body"),
+    "empty": ([], "the stream ended without a single event"),
     "incomplete": ([OPENING, DONE], "the stream ended without a finish_reason"),
 }
 
@@ -182,8 +182,16 @@ async def test_a_whole_answer_to_a_call_that_was_to_stream(tap: Tap) -> None:
     ]
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 404, 429, 500, 503])
-async def test_other_statuses(tap: Tap, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((status, "http_status") for status in (400, 401, 404, 422)),
+        (429, "rate_limited"),
+        *((status, "server_error") for status in (500, 502)),
+        *((status, "overloaded") for status in (503, 529)),
+    ],
+)
+async def test_other_statuses(tap: Tap, status: int, kind: str) -> None:
     """They come through with their body and Retry-After, for both kinds of calls, and the record has what was said."""
     id = await tap.open()
     body = b'{"error": {"message": "not now", "code": "busy"}}'
@@ -195,10 +203,40 @@ async def test_other_statuses(tap: Tap, status: int) -> None:
     calls = await tap.close(id)
 
     assert [(status, body, "7")] * 2 == [(each.status, each.body, each.headers["retry-after"]) for each in got]
-    assert [("http_status", f"HTTP {status}: not now", status, ())] * 2 == [
-        (call.error_kind, call.error, call.http_status, call.chunks) for call in calls
+    assert [(kind, f"HTTP {status}: not now", status, 7, ())] * 2 == [
+        (call.error_kind, call.error, call.http_status, call.retry_after_s, call.chunks) for call in calls
     ]
     assert 2 == len(requests)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("1.5", 1.5), ("-1", None), ("soon", None), ("", None), ("Fri, 21 Nov 1997 09:55:06 GMT", 0), ("Tue, 21 Nov 2995 09:55:06 GMT", 3e9)],
+)
+async def test_retry_after(tap: Tap, value: str, seconds: float | None) -> None:
+    """Seconds or a date; a date that has passed is now, and nonsense is nothing."""
+    id = await tap.open()
+    async with backend(answering(response(b"{}", 503, f"retry-after: {value}\r\n"))) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+    (call,) = await tap.close(id)
+
+    assert call.retry_after_s == seconds if seconds is None or seconds < 1e9 else (call.retry_after_s or 0) > seconds
+
+
+@pytest.mark.parametrize("body", [None, STREAMED])
+async def test_a_redirect(tap: Tap, body: bytes | None) -> None:
+    """It is not followed, and not passed on: the agent would make its call where nobody measures it."""
+    id = await tap.open()
+    moved = response(b"over there", 307, "location: http://elsewhere/v1\r\n")
+    async with backend(answering(moved)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        answer = await caller.ask(request(id, body=body))
+    (call,) = await tap.close(id)
+
+    assert (502, "redirect") == (answer.status, answer.json["error"]["code"])
+    assert ("redirect", 307) == (call.error_kind, call.http_status)
+    assert "http://elsewhere/v1" in call.error
 
 
 async def test_a_status_with_a_stream_of_its_own(tap: Tap) -> None:
@@ -218,7 +256,7 @@ async def test_a_status_with_a_stream_of_its_own(tap: Tap) -> None:
 
     assert (500, b"data: no\n\n") == (whole.status, whole.body)
     assert (502, "cut") == (cut.status, cut.json["error"]["code"])
-    assert [("http_status", 500), ("cut", 500)] == [(call.error_kind, call.http_status) for call in await tap.close(id)]
+    assert [("server_error", 500), ("cut", 500)] == [(call.error_kind, call.http_status) for call in await tap.close(id)]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
