@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.tap.encoding import Decoder, decoder
@@ -40,6 +40,7 @@ def known(content_encoding: bytes) -> Decoder:
     return found
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=200), name=st.sampled_from([*CODINGS]), size=st.integers(1, 30))
 @example(data=b"data", name="deflate", size=1)
 def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
@@ -61,6 +62,7 @@ def test_as_soon_as_it_can_be() -> None:
         assert each == found.decode(deflater.compress(each) + deflater.flush(zlib.Z_SYNC_FLUSH))
 
 
+@settings(deadline=None)
 @given(data=st.binary(min_size=1, max_size=50), name=st.sampled_from(["gzip", "deflate", "bare deflate"]), place=st.integers(1, 200))
 def test_cut_bodies(data: bytes, name: str, place: int) -> None:
     """A body that is not whole is named; one that has no byte is empty."""

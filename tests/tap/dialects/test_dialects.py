@@ -1,0 +1,39 @@
+"""The APIs that the tap understands."""
+
+from __future__ import annotations
+
+from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.dialects.reading import Reading
+from tests.tap.dialects.telling import fault, read, tokens
+
+
+def test_the_table() -> None:
+    """Each has a route and a name, and each answer a reading of its own."""
+    assert {
+        "/chat/completions": "chat",
+        "/completions": "completions",
+        "/responses": "responses",
+        "/messages": "messages",
+    } == {route: dialect.name for route, dialect in DIALECTS.items()}
+    for dialect in DIALECTS.values():
+        assert "bad_json" == read(dialect, b"{").error_kind
+        assert ("empty", "the stream ended without a single event") == fault(read(dialect))
+
+
+def test_an_answer_that_nobody_reads() -> None:
+    """It has neither chunks nor counts nor a fault."""
+    reading = Reading()
+
+    assert ((None, None, None, "none"), (None, "")) == (tokens(reading), fault(reading))
+    assert ([], None, False) == (reading.chunks, reading.finish_reason, reading.done)
+
+
+def test_a_long_answer_in_small_pieces() -> None:
+    """What has been said is not copied for every piece that follows: 100,000 characters, one by one."""
+    chunk = b'{"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": null}]}'
+    last = b'{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}'
+
+    answer = read(DIALECTS["/chat/completions"], *[chunk] * 100_000, last)
+
+    assert 100_000 == answer.completion_tokens
+    assert b"x" * 100_000 in answer.assemble()
