@@ -15,6 +15,7 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
+from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
@@ -42,6 +43,7 @@ class Services:
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
+        self.cpu = CpuWatch()  # of tap and pool, second by second
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self._tap: Child | None = None
         self._pool: Child | None = None
@@ -70,6 +72,7 @@ class Services:
         if self._send({"op": "finish"}):
             self._drained.wait(DRAIN)
         self._finishing = True
+        self.cpu.stop()
         self.costs = self._costs()
         if self._line is not None:
             self._line.close()
@@ -107,6 +110,7 @@ class Services:
             config = {**self.pool_config, "token": self.token, "listener": self.listener.fileno()}
             self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
             self._line = wire.connect(self.port, self.token, "controller")
+        self.cpu.start({"tap": self._tap, "pool": self._pool})
         self._connected.set()
         _thread(self._listen, "agentbench-pool")
         return {**self._tap.ready(), "token": token}
