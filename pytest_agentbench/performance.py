@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_agentbench import metrics, windows
-from pytest_agentbench.quantiles import LOW, Pool, adjusted, percentile, spread, tail
+from pytest_agentbench.quantiles import LOW, Pool, adjusted, numbers, percentile, series, spread, tail
 from pytest_agentbench.records import OUTPUT_KINDS, Json, LLMCall, Rollout
 from pytest_agentbench.slo import Goodput
 from pytest_agentbench.stopwatch import Reading, busiest, judge
@@ -25,14 +25,6 @@ LATENCIES: Mapping[str, Callable[[LLMCall], float | None]] = {
 }
 
 
-def _numbers() -> array[float]:
-    return array("d")
-
-
-def _series() -> defaultdict[str, array[float]]:
-    return defaultdict(_numbers)
-
-
 @dataclass
 class Performance:
     """Timings of all calls of a run; what failed counts in no rate and no latency.
@@ -42,13 +34,13 @@ class Performance:
 
     asked: int = 1  # rollouts in flight
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
-    latencies: defaultdict[str, array[float]] = field(default_factory=_series)  # milliseconds
+    latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
     itl: Pool = field(default_factory=Pool)
     lag: Pool = field(default_factory=Pool)
-    call_rates: array[float] = field(default_factory=_numbers)  # output tokens per second
-    rollouts: array[float] = field(default_factory=_numbers)  # milliseconds
-    step_rates: array[float] = field(default_factory=_numbers)  # LLM calls per minute of a rollout
-    parts: defaultdict[str, array[float]] = field(default_factory=_series)  # milliseconds that each part of a rollout took
+    call_rates: array[float] = field(default_factory=numbers)  # output tokens per second
+    rollouts: array[float] = field(default_factory=numbers)  # milliseconds
+    step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
+    parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
     spans: list[Span] = field(default_factory=list)  # of rollouts
     call_spans: list[Span] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  # of evaluable rollouts
@@ -156,24 +148,25 @@ class Performance:
         return judge(reading)
 
     def _steady(self, span_s: float) -> Json:
+        """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
+        rollouts, calls = (windows.steady(spans, self.asked) for spans in (self.spans, self.call_spans))
+        ended = sum(windows.overlap_ns((end - 1, end), rollouts) for end in self.ends)
         return {
             "asked": self.asked,
             "calls_without_chunks": self.without_chunks,
-            "rollouts": self._within(windows.steady(self.spans, self.asked), span_s),
-            "calls": self._within(windows.steady(self.call_spans, self.asked), span_s),
+            "rollouts": self._within(rollouts, span_s, ended),
+            "calls": self._within(calls, span_s),
         }
 
-    def _within(self, steady: Sequence[Span], span_s: float) -> Json | None:
-        """Rates in a steady window; None when there was none."""
+    def _within(self, steady: Sequence[Span], span_s: float, ended: int | None = None) -> Json | None:
         seconds = windows.total_ns(steady) / 1e9
         if not seconds:
             return None
-        ended = sum(windows.overlap_ns((end - 1, end), steady) for end in self.ends)
         return {
             "seconds": seconds,
             "share": seconds / span_s,
             "output_tokens_per_s": self.token_times.within(steady) / seconds,
-            "rollouts_per_hour": ended * 3600 / seconds,
+            **({} if ended is None else {"rollouts_per_hour": ended * 3600 / seconds}),
         }
 
     def _split(self) -> Json | None:

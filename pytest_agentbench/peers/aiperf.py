@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
 from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import CLOCK, TOKENS, Columns, Extent, called_ns, columns, goes_for_good, output, rate
+from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, output, rate
+from pytest_agentbench.quantiles import series
 from pytest_agentbench.records import LLMCall
 
 COLUMNS = ("avg", "min", "max", "p99", "p90", "p50", "std")
@@ -37,7 +40,7 @@ DIFFERS = (
 
 
 def aiperf(calls: Iterable[LLMCall]) -> Figures:
-    values, extent = Columns(), Extent()
+    values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
         if not goes_for_good(call) or not output(call):
@@ -61,7 +64,7 @@ def aiperf(calls: Iterable[LLMCall]) -> Figures:
     return Figures("AIPerf", COLUMNS, rows, DIFFERS)
 
 
-def _add(values: Columns, call: LLMCall) -> None:
+def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
     """The metrics of one call."""
     events, start, tokens = output(call), called_ns(call), output_tokens(call)
     first, last = events[0].at_ns, events[-1].at_ns

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
-from collections import defaultdict
 from collections.abc import Sequence
 
 from pytest_agentbench.quantiles import percentile
@@ -14,13 +12,6 @@ NO_CHOICES = frozenset({"usage", "other"})  # kinds of events that say nothing a
 
 TOKENS = "Tokens are the server's count; the tool counts with a tokenizer of its own where it is not told otherwise."
 CLOCK = "Its clock starts when the client makes the call, so the client queue is in TTFT and latency."
-
-
-class Columns(defaultdict[str, array[float]]):
-    """Name of a metric -> its values."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: array("d"))
 
 
 def called_ns(call: LLMCall) -> int:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import CLOCK, TOKENS, Columns, Extent, called_ns, columns, output, rate
-from pytest_agentbench.quantiles import percentile
+from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, output, rate
+from pytest_agentbench.quantiles import percentile, series
 from pytest_agentbench.records import LLMCall
 
 COLUMNS = ("mean", "p50", "p90", "p99")
@@ -22,7 +22,7 @@ DIFFERS = (
 
 
 def mlperf(calls: Iterable[LLMCall]) -> Figures:
-    values, extent = Columns(), Extent()
+    values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
         events, start = output(call), called_ns(call)

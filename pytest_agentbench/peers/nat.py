@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import Columns, Extent, called_ns, columns, mean, rate
+from pytest_agentbench.peers.common import Extent, called_ns, columns, mean, rate
+from pytest_agentbench.quantiles import series
 from pytest_agentbench.records import LLMCall
 
 COLUMNS = ("mean", "median", "P90", "P95", "P99", "min", "max")
@@ -22,7 +23,7 @@ DIFFERS = (
 
 
 def nat(calls: Iterable[LLMCall]) -> Figures:
-    values, extent = Columns(), Extent()
+    values, extent = series(), Extent()
     tokens = 0
     duration = 0
     for call in calls:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import CLOCK, NO_CHOICES, Columns, Extent, called_ns, goes_for_good, mean, rate
-from pytest_agentbench.quantiles import percentile
+from pytest_agentbench.peers.common import CLOCK, NO_CHOICES, Extent, called_ns, goes_for_good, mean, rate
+from pytest_agentbench.quantiles import percentile, series
 from pytest_agentbench.records import LLMCall
 
 DIFFERS = (
@@ -22,7 +22,7 @@ DIFFERS = (
 
 
 def vllm_bench(calls: Iterable[LLMCall]) -> Figures:
-    values, extent = Columns(), Extent()
+    values, extent = series(), Extent()
     good = failed = prompt = generated = 0
     for call in calls:
         extent.add(called_ns(call), call.ended_ns)

@@ -111,17 +111,15 @@ def failed_lines(performance: Json) -> list[str]:
 def steady_text(performance: Json) -> str:
     """Rates of the time in which the concurrency asked for was there."""
     steady = performance["steady"]
-    parts = []
-    for name in ("rollouts", "calls"):
-        window = steady[name]
-        if window is None:
-            parts.append(f"never 90 % of {steady['asked']} {name} in flight")
-        else:
-            rates = f"{number(window['output_tokens_per_s'])} output tok/s, {number(window['rollouts_per_hour'], 0)} rollouts/h"
-            parts.append(
-                f"{rates} in the {window['seconds']:.1f} s ({percent(window['share'])}) with 90 % of {steady['asked']} {name} in flight"
-            )
-    return "; ".join(parts)
+    return "; ".join(_window_text(steady[name], f"90 % of {steady['asked']} {name} in flight") for name in ("rollouts", "calls"))
+
+
+def _window_text(window: Json | None, what: str) -> str:
+    if window is None:
+        return f"never {what}"
+    rollouts = f", {number(window['rollouts_per_hour'], 0)} rollouts/h" if "rollouts_per_hour" in window else ""
+    rates = f"{number(window['output_tokens_per_s'])} output tok/s{rollouts}"
+    return f"{rates} in the {window['seconds']:.1f} s ({percent(window['share'])}) with {what}"
 
 
 def goodput_text(goodput: Json) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.reports.markdown import table, write
 from pytest_agentbench.reports.wording import (
@@ -19,7 +20,7 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
-from pytest_agentbench.run import Performance, SuiteTally, build_suite
+from pytest_agentbench.run import SuiteTally, build_suite
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 
 
@@ -129,6 +130,7 @@ def run_with(*rollouts: Rollout) -> Json:
         "backend": {"name": "embedded", "served_model": "m", "note": "a baseline", "failure": ""},
         "plan": {"rollouts": 3, "finished": 2, "not_run": 1},
         "suites": {"shop": build_suite(suite, "default", tally, {"tsq": 0.5})},
+        "stopwatch": performance.stopwatch({}),
         "performance": performance.summary(),
         "limits": [],
     }
