@@ -164,7 +164,7 @@ class Performance:
             return None
         return {
             "seconds": seconds,
-            "share": seconds / span_s,
+            "share": seconds / span_s if span_s else None,
             "output_tokens_per_s": self.token_times.within(steady) / seconds,
             **({} if ended is None else {"rollouts_per_hour": ended * 3600 / seconds}),
         }

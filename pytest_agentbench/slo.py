@@ -31,9 +31,9 @@ def parse(text: str) -> tuple[str, float]:
     """(objective, milliseconds) of `ttft=500ms` or `e2e=30s`; raises ValueError that says what would work."""
     name, _, value = (part.strip() for part in text.partition("="))
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", value)
-    if name not in OBJECTIVES and name:
+    if name and name not in OBJECTIVES:
         raise ValueError(unknown_name("objective", name, OBJECTIVES))
-    if not found or not float(found[1]):
+    if not name or not found or not float(found[1]):
         raise ValueError("should be NAME=TIME, for example ttft=500ms or e2e=30s")
     return name, float(found[1]) * {"ms": 1, "s": 1000}[found[2]]
 

@@ -54,7 +54,7 @@ def aiperf(calls: Iterable[LLMCall]) -> Figures:
     if failed:
         for name in (TTFT, LATENCY):
             adjusted = [*values[name], *[math.inf] * failed]
-            rows[f"adj_ {name}"] = [None, None, None, *columns(adjusted, ("p99", "p90", "p50"))]
+            rows[f"adj_ {name}"] = [None, None, None, *columns(adjusted, ("p99", "p90", "p50")), None]
     rows |= {
         "Output Token Throughput (tokens/sec)": [rate(tokens, extent.ns)],
         "Request Throughput (requests/sec)": [rate(good, extent.ns)],
