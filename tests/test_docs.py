@@ -440,7 +440,7 @@ def eventful_run(project: Project) -> None:
         ]
     )
     project.suite(
-        scenarios=5,
+        scenarios=8,
         test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
         agent={"kind": "tool_calling", "max_turns": 2},
         variants={"broken": {"agent": {"kind": "./agent.py:Broken"}}},
@@ -454,7 +454,7 @@ def eventful_run(project: Project) -> None:
     subprocess.run(["git", "init", "--quiet"], cwd=project.root, check=True)
     subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "--message", "Start"], cwd=project.root, check=True)
     changes = ["--agentbench-set", "agent.temperature=0.5", "--agentbench-threshold", "tsq.mean=0.1", "--agentbench-retries", "1"]
-    changes += ["--agentbench-slo", "ttft=500ms", "--agentbench-concurrency", "2"]
+    changes += ["--agentbench-slo", "ttft=500ms", "--agentbench-concurrency", "1"]
     project.run("scenarios/shop", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
 
 

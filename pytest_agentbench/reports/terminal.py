@@ -76,7 +76,9 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
     for score, means in suite["scores"].items():
         terminal.write_line(f"{score:<11} {score_text(means['mean'])}")
         if means["mean"] != means["mean_evaluable"]:
-            terminal.write_line(f"{'':<11} {mean_text(means['mean_evaluable'])} over evaluable rollouts only")
+            evaluable = means["mean_evaluable"]
+            only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
+            terminal.write_line(f"{'':<11} {only}")
     for each in suite["worst"]:
         terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
         terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")
