@@ -133,11 +133,14 @@ def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
 
 
 def test_clean_stamps() -> None:
-    """An output chunk that shares its stamp with a later one is not clean; one that shares it with the stream's end is."""
-    stamps = ((1, "role", False), (2, "content", True), (3, "content", False), (3, "content", True), (4, "content", False))
-    chunks = (*(Chunk(at, kind, own) for at, kind, own in stamps), Chunk(4, "finish", own_stamp=False), Chunk(4, "usage"))
+    """An output chunk that shares its stamp with a later one is not clean; one that shares it with what is no output is."""
+    stamps = (
+        *((1, "role", False), (2, "content", True), (3, "content", False), (3, "content", True)),
+        *((4, "content", False), (4, "other", True), (5, "content", False), (5, "finish", False), (5, "usage", True)),
+    )
+    chunks = tuple(Chunk(at, kind, own) for at, kind, own in stamps)
 
-    assert (3, 4) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks))
+    assert (4, 5) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks))
     assert (0, 0) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks, error_kind="cut"))
 
 
