@@ -29,6 +29,7 @@ from pytest_agentbench.reports.wording import (
     stopwatch_text,
     throughput_text,
     tools_text,
+    verdict_text,
 )
 
 
@@ -51,6 +52,7 @@ def _lines(run: Json) -> Iterator[str]:
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
     yield f"\n{counts}. pytest's exit status: {run['exit_status']}."
+    yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
     yield from _limits(run["limits"])

@@ -87,11 +87,17 @@ def range_text(interval: list[float] | None) -> str:
     return "" if interval is None else f"[{number(interval[0])}, {number(interval[1])}]"
 
 
+def verdict_text(stopwatch: Json) -> str:
+    """The stopwatch's verdict on itself, and what it means for gates."""
+    if stopwatch["verdict"] is None:
+        return "no verdict: no call was measured"
+    return str(stopwatch["verdict"]) + (", timing gates are INCONCLUSIVE" if stopwatch["verdict"] == SATURATED else "")
+
+
 def stopwatch_text(stopwatch: Json) -> str:
     """One line on how far the timings can be trusted, the verdict first."""
     if stopwatch["verdict"] is None:
-        return "no verdict: no call was measured"
-    verdict = stopwatch["verdict"] + (", timing gates are INCONCLUSIVE" if stopwatch["verdict"] == SATURATED else "")
+        return verdict_text(stopwatch)
     facts = [f"{percent(stopwatch['clean_share'])} of the stamps clean"]
     if stopwatch["read_lag_ms"] is not None:
         facts.append(f"read lag p99 {stopwatch['read_lag_ms']:.2f} ms")
@@ -100,7 +106,7 @@ def stopwatch_text(stopwatch: Json) -> str:
     facts += [
         f"{name} at most {percent(stopwatch[f'{name}_cpu'])} of a core" for name in ("tap", "pool") if stopwatch[f"{name}_cpu"] is not None
     ]
-    return f"{verdict}: {'; '.join(stopwatch['reasons']) or ', '.join(facts)}"
+    return f"{verdict_text(stopwatch)}: {'; '.join(stopwatch['reasons']) or ', '.join(facts)}"
 
 
 def failed_lines(performance: Json) -> list[str]:

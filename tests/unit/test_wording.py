@@ -281,6 +281,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     assert {
         "Backend **embedded**, model `m`, 8 rollouts in flight asked for.",
         "Planned 3 rollouts, 2 finished, 1 not run. pytest's exit status: 0.",
+        "Timings: **no verdict: no call was measured**.",
         "- command: `pytest -q`",
         "- Python 3.11, x, 2 CPUs, git None",
         "- packages: pytest 9",
