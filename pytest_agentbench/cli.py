@@ -1,4 +1,4 @@
-"""`agentbench ...`: sets up a project and fetches data. Benchmarks themselves are run with pytest."""
+"""`agentbench ...`: sets up a project, fetches data and shows runs. Benchmarks themselves are run with pytest."""
 
 from __future__ import annotations
 
@@ -58,6 +58,14 @@ def parser() -> argparse.ArgumentParser:
     subset.add_argument("--limit", type=int, default=3, metavar="N", help="how many (default: 3)")
     subset.add_argument("--seed", type=int, help="a random sample instead of the first ones")
     subset.set_defaults(run=run_subset)
+
+    show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
+    show.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")
+    show.add_argument(
+        "--as", dest="tool", metavar="TOOL", help="the tool's table by its definitions: aiperf guidellm mlperf nat vllm-bench"
+    )
+    show.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    show.set_defaults(run=run_show)
     return top
 
 
@@ -106,6 +114,37 @@ def run_subset(options: argparse.Namespace) -> None:
 
     written = subset(options.input, options.output, options.limit, options.seed)
     print(f"wrote {written} scenarios to {options.output}")
+
+
+class Plain:
+    """Standard output as a terminal without colours."""
+
+    def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
+        print(f" {title} ".center(80, sep))
+
+    def write_line(self, line: str, **_markup: bool) -> None:
+        print(line)
+
+
+def run_show(options: argparse.Namespace) -> None:
+    """The section that the session printed, or another tool's table."""
+    from pytest_agentbench.journal import read_journal
+    from pytest_agentbench.peers import load_peer
+    from pytest_agentbench.reports.peers import lines
+    from pytest_agentbench.reports.terminal import write_section
+    from pytest_agentbench.run import find_run, read_run
+
+    directory = find_run(options.name, options.reports)
+    if options.tool is None:
+        run = read_run(directory)
+        if "stopwatch" not in run:
+            raise ConfigError(f"{directory} is of an older version, which did not judge its stopwatch; --as reads its raw records")
+        write_section(Plain(), run, directory, str(directory))
+        return
+    peer = load_peer(options.tool)
+    rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")
+    for line in lines(peer(call for rollout in rollouts for call in rollout.calls)):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.journal import read_journal
+from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.run import MEASURED, SCHEMA, Limit, Performance, SuiteTally, build_suite, environment
+from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, environment
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def conclude(controller: Controller) -> Json:
     """run.json of a session that is over, without its exit status."""
     ledger, services, settings = controller.ledger, controller.services, controller.settings
     assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
-    tallies, performance = read(controller.directory, controller.found)
+    performance = Performance(controller.concurrency, settings.slo)
+    tallies = read(controller.directory, controller.found, performance)
     suites: Json = {}
     limits: list[Limit] = []
     for found, variant, group in groups(controller.found):
@@ -53,6 +55,7 @@ def conclude(controller: Controller) -> Json:
         },
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,
+        "stopwatch": performance.stopwatch(services.cpu.samples),
         "performance": performance.summary(),
         "processes": services.costs,
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
@@ -60,16 +63,15 @@ def conclude(controller: Controller) -> Json:
     }
 
 
-def read(directory: Path, found: Sequence[Found]) -> tuple[dict[str, SuiteTally], Performance]:
+def read(directory: Path, found: Sequence[Found], performance: Performance) -> dict[str, SuiteTally]:
     """One pass over the journal, one rollout in memory at a time; a tally for each suite under each variant."""
     main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
     tallies = {group: SuiteTally() for group in main_scores}
-    performance = Performance()
     for rollout in read_journal(directory):
         if rollout.kind == "scenario":
             tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)
-    return tallies, performance
+    return tallies
 
 
 def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:

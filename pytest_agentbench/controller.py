@@ -234,7 +234,7 @@ class Controller:
         if self.run is not None and self.directory is not None:
             from pytest_agentbench.reports.terminal import write_section
 
-            write_section(terminalreporter, self.run, self.directory, self._shown(self.directory))
+            write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
 
 
 def refuse_distant(workers: Sequence[str]) -> None:

@@ -1,28 +1,17 @@
 """Serving metrics, derived from the raw stamps of a record. Pure functions; durations are nanoseconds, rates are per second or hour.
 
 The start of a call is `sent_ns`, when its last request byte was written: the time before that is the client queue and stands
-on its own. An output chunk carries content, reasoning or a tool call; chunks with only a role or usage never count.
+on its own. An output chunk carries content, reasoning or a tool call; chunks with only a role, a finish reason or usage never count.
 A failed call (`error_kind`) and one that was never sent have no latencies: None, or no gaps.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
 
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, LLMCall, Rollout
-
-T = TypeVar("T")
-Span = tuple[int, int]  # start and end, monotonic nanoseconds
-
-
-class InFlight(NamedTuple):
-    """How many of something were under way at a time."""
-
-    peak: int
-    mean: float  # over the time from the first start to the last end
+from pytest_agentbench.windows import Span, duration_ns
 
 
 def ttft_ns(call: LLMCall) -> int | None:
@@ -31,7 +20,7 @@ def ttft_ns(call: LLMCall) -> int | None:
 
 
 def first_event_ns(call: LLMCall) -> int | None:
-    """From the send to the first chunk of any kind, a bare role included; what `vllm bench serve` calls TTFT."""
+    """From the send to the first chunk of any kind, a bare role included."""
     return _since_sent(call, call.chunks)
 
 
@@ -44,25 +33,33 @@ def itl_ns(call: LLMCall) -> list[int]:
     """Inter-token latencies: the gaps between consecutive output chunks, one fewer than chunks.
 
     A server that packs n tokens into a chunk shows one gap for them; `tpot_ns` is the mean per token. Chunks that were read
-    together have a gap of 0: `own_stamp_share` says how many.
+    together have a gap of 0: `clean_stamps` says how many.
     """
     return [later.at_ns - earlier.at_ns for earlier, later in pairwise(_output(call))] if _measured(call) else []
 
 
 def tpot_ns(call: LLMCall) -> float | None:
-    """Time per output token after the first: (last - first output chunk) / (tokens - 1), the first chunk being taken as one token.
+    """Time per output token after the first event: (last - first output chunk) / (tokens - tokens of the first chunk).
 
-    None for fewer than two tokens or two chunks.
+    A server that counts tokens in every event says how many the first one held; of others it is taken as one. None where no token
+    came after the first chunk, or none is known to.
     """
-    output, tokens = _output(call), output_tokens(call)
-    if not _measured(call) or tokens < 2 or len(output) < 2:
+    output = _output(call)
+    if not _measured(call) or len(output) < 2:
         return None
-    return (output[-1].at_ns - output[0].at_ns) / (tokens - 1)
+    later = output_tokens(call) - max(1, output[0].tokens or 1)
+    return (output[-1].at_ns - output[0].at_ns) / later if later > 0 else None
 
 
 def e2e_ns(call: LLMCall) -> int | None:
     """From the send to the end of the answer."""
     return call.ended_ns - call.sent_ns if _measured(call) and call.sent_ns is not None else None
+
+
+def tokens_per_s(call: LLMCall) -> float | None:
+    """Output tokens of a call per second of its E2E, so the wait for the first one is in it."""
+    duration = e2e_ns(call)
+    return output_tokens(call) * 1e9 / duration if duration else None
 
 
 def client_queue_ns(call: LLMCall) -> int | None:
@@ -73,23 +70,6 @@ def client_queue_ns(call: LLMCall) -> int | None:
 def output_tokens(call: LLMCall) -> int:
     """The server's count of completion tokens; without one, the number of output chunks (`token_source` says which)."""
     return len(_output(call)) if call.completion_tokens is None else call.completion_tokens
-
-
-def known(values: Iterable[T | None]) -> list[T]:
-    """The values that were measured: `percentile(known(map(ttft_ns, calls)), 90)`."""
-    return [value for value in values if value is not None]
-
-
-def percentile(values: Iterable[float], q: float) -> float | None:
-    """The q-th percentile (0 to 100) by linear interpolation, as numpy's default; None of nothing. Infinite values are allowed."""
-    if not 0 <= q <= 100:
-        raise ValueError(f"a percentile is between 0 and 100, not {q}")
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    position = (len(ordered) - 1) * q / 100
-    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
-    return below if below == above else below + (above - below) * (position - math.floor(position))
 
 
 def output_throughput(calls: Sequence[LLMCall]) -> float | None:
@@ -113,27 +93,21 @@ def rollout_spans(rollouts: Iterable[Rollout]) -> list[Span]:
     return [(rollout.started_ns, rollout.ended_ns) for rollout in rollouts]
 
 
-def in_flight(spans: Sequence[Span]) -> InFlight:
-    """Peak and time-weighted mean of how many spans overlap; one that ends when another starts does not overlap it."""
-    steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    peak = count = 0
-    for _, step in steps:
-        count += step
-        peak = max(peak, count)
-    busy = sum(end - start for start, end in spans)
-    return InFlight(peak, busy / duration if (duration := _duration(spans)) else 0.0)
-
-
 def prefix_cache_hit_ratio(calls: Iterable[LLMCall]) -> float | None:
     """Cached prompt tokens / prompt tokens, over the calls whose usage names both; None when none does."""
     counts = [(call.cached_tokens, call.prompt_tokens) for call in calls if call.cached_tokens is not None and call.prompt_tokens]
     return sum(cached for cached, _ in counts) / sum(prompt for _, prompt in counts) if counts else None
 
 
-def own_stamp_share(calls: Iterable[LLMCall]) -> float | None:
-    """The share of output chunks of successful calls whose arrival was stamped on its own; how far to trust ITL."""
-    own = [chunk.own_stamp for call in calls if _measured(call) for chunk in _output(call)]
-    return sum(own) / len(own) if own else None
+def clean_stamps(call: LLMCall) -> tuple[int, int]:
+    """(how many output chunks of a successful call have a stamp of their own, how many there are).
+
+    Chunks of one read share its stamp. A chunk that shares it only with what follows the output (the finish reason, usage, [DONE])
+    counts as clean: servers write these together.
+    """
+    output = _output(call) if _measured(call) else []
+    merged = sum(not chunk.own_stamp and chunk.at_ns == later.at_ns for chunk, later in pairwise(output))
+    return len(output) - merged, len(output)
 
 
 def _measured(call: LLMCall) -> bool:
@@ -148,10 +122,6 @@ def _since_sent(call: LLMCall, chunks: Sequence[Chunk]) -> int | None:
     return chunks[0].at_ns - call.sent_ns if chunks and _measured(call) and call.sent_ns is not None else None
 
 
-def _duration(spans: Sequence[Span]) -> int:
-    return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0
-
-
 def _rate(amount: float, spans: Sequence[Span], unit_ns: float) -> float | None:
-    duration = _duration(spans)
+    duration = duration_ns(spans)
     return amount * unit_ns / duration if duration else None

@@ -126,6 +126,8 @@ class ToolCall:
     problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments | None
     detail: str = ""  # the message the model was given about the problem
     raw: str | None = None  # the argument text, kept only when it could not be parsed
+    started_ns: int | None = None  # monotonic nanoseconds; None when nobody took the time
+    ended_ns: int | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:

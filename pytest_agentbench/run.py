@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,15 +14,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench import metrics
+from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.gate.statistics import mean_interval, scenario_means
-from pytest_agentbench.records import STATUSES, Json, LLMCall, Rollout
+from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scenarios import Suite
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
 FILE = "run.json"
-QUANTILES = (50, 90, 95, 99)
 WORST = 5  # scenarios that reports show
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
 
@@ -40,6 +38,7 @@ class SuiteTally:
     agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts that count as the worst value
     score_errors: Counter[str] = field(default_factory=Counter)
     worst: list[tuple[float, int, Json]] = field(default_factory=list)  # a heap of the lowest first scores, negated
+    best: float = 1.0  # first score: what there is to reach, as far as is known
     errors: list[Json] = field(default_factory=list)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
@@ -53,11 +52,13 @@ class SuiteTally:
         if not rollout.evaluable and len(self.errors) < 2 * WORST:
             self.errors.append({"id": rollout.key.id, "status": rollout.status, "reason": rollout.reason})
         if main_score in rollout.scores:
+            self.best = max(self.best, float(rollout.scores[main_score]))
             entry = (-float(rollout.scores[main_score]), -sum(self.statuses.values()), _shown(rollout, main_score))
             (heapq.heappush if len(self.worst) < WORST else heapq.heappushpop)(self.worst, entry)
 
     def worst_first(self) -> list[Json]:
-        return [shown for _, _, shown in sorted(self.worst, reverse=True)]
+        """The lowest scores, without those that could not be better."""
+        return [shown for _, _, shown in sorted(self.worst, reverse=True) if shown["score"] < self.best]
 
 
 def _shown(rollout: Rollout, score: str) -> Json:
@@ -68,102 +69,6 @@ def _shown(rollout: Rollout, score: str) -> Json:
         "expected_tools": rollout.expected_tools,
         "actual_tools": rollout.tools,
     }
-
-
-@dataclass
-class Performance:
-    """Timings of all calls of a run; milliseconds in, percentiles out. What failed counts in no rate."""
-
-    ttft: array[float] = field(default_factory=lambda: array("d"))
-    itl: array[float] = field(default_factory=lambda: array("d"))
-    tpot: array[float] = field(default_factory=lambda: array("d"))
-    e2e: array[float] = field(default_factory=lambda: array("d"))
-    queue: array[float] = field(default_factory=lambda: array("d"))
-    rollouts: array[float] = field(default_factory=lambda: array("d"))
-    spans: list[tuple[int, int]] = field(default_factory=list)  # of rollouts
-    call_spans: list[tuple[int, int]] = field(default_factory=list)
-    evaluable: int = 0  # rollouts
-    calls: int = 0
-    failed: Counter[str] = field(default_factory=Counter)  # error kind -> calls
-    output_tokens: int = 0
-    prompt_tokens: int = 0
-    cached: int | None = None
-    cached_of: int = 0
-    token_sources: Counter[str] = field(default_factory=Counter)
-    stamps: Counter[str] = field(default_factory=Counter)
-
-    def add(self, rollout: Rollout) -> None:
-        self.rollouts.append(rollout.duration_s * 1e3)
-        self.spans.append((rollout.started_ns, rollout.ended_ns))
-        self.evaluable += rollout.evaluable
-        for call in rollout.calls:
-            self.calls += 1
-            if call.sent_ns is not None:
-                self.call_spans.append((call.sent_ns, call.ended_ns))
-            self.prompt_tokens += call.prompt_tokens or 0
-            self.stamps[call.stamp] += 1
-            if call.error_kind:
-                self.failed[call.error_kind] += 1
-            else:
-                self._add_timings(call)
-
-    def _add_timings(self, call: LLMCall) -> None:
-        self.token_sources[call.token_source] += 1
-        self.output_tokens += metrics.output_tokens(call)
-        for series, value in (
-            (self.ttft, metrics.ttft_ns(call)),
-            (self.tpot, metrics.tpot_ns(call)),
-            (self.e2e, metrics.e2e_ns(call)),
-            (self.queue, metrics.client_queue_ns(call)),
-        ):
-            if value is not None:
-                series.append(value / 1e6)
-        self.itl.extend(gap / 1e6 for gap in metrics.itl_ns(call))
-        if call.cached_tokens is not None and call.prompt_tokens:
-            self.cached = (self.cached or 0) + call.cached_tokens
-            self.cached_of += call.prompt_tokens
-
-    def summary(self) -> Json:
-        span = (max(end for _, end in self.spans) - min(start for start, _ in self.spans)) / 1e9 if self.spans else 0.0
-        return {
-            "calls": self.calls,
-            "failed_calls": dict(self.failed),
-            "span_s": span,
-            "ttft_ms": spread(self.ttft),
-            "itl_ms": spread(self.itl),
-            "tpot_ms": spread(self.tpot),
-            "e2e_ms": spread(self.e2e),
-            "client_queue_ms": spread(self.queue),
-            "rollout_ms": spread(self.rollouts),
-            "output_tokens": self.output_tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens_per_s": self.output_tokens / span if span else None,
-            "rollouts_per_hour": self.evaluable * 3600 / span if span else None,
-            "prefix_cache_hit_ratio": None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
-            "token_sources": dict(self.token_sources),
-            "stamps": dict(self.stamps),
-            "rollouts_in_flight": in_flight(self.spans),
-            "calls_in_flight": in_flight(self.call_spans),
-        }
-
-
-def spread(values: Sequence[float]) -> Json | None:
-    """Mean and percentiles of milliseconds, or None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return {
-        "n": len(ordered),
-        "mean": sum(ordered) / len(ordered),
-        **{f"p{q}": metrics.percentile(ordered, q) for q in QUANTILES},
-        "max": ordered[-1],
-    }
-
-
-def in_flight(spans: Sequence[tuple[int, int]]) -> Json | None:
-    """Peak and time-weighted mean of how many of the given spans overlap."""
-    found = metrics.in_flight(spans)
-    return {"peak": found.peak, "mean": found.mean} if spans else None
 
 
 @dataclass(frozen=True)
@@ -264,6 +169,24 @@ def write_run(run: Mapping[str, Any], directory: Path) -> Path:
 
 
 def read_run(directory: Path) -> Json:
-    """The run.json of a run directory."""
-    run: Json = json.loads((directory / FILE).read_text(encoding="utf-8"))
+    """The run.json of a run directory; raises ConfigError when it cannot be read."""
+    path = directory / FILE
+    try:
+        run: Json = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(run, dict) or run.get("schema") != SCHEMA:
+        raise ConfigError(f"{path} is no run of schema {SCHEMA}")
     return run
+
+
+def find_run(name: str, reports: Path) -> Path:
+    """The directory of a finished run: its path, that of its run.json, or its name under the reports; raises ConfigError."""
+    given = Path(name)
+    for directory in (given, reports / name, *([given.parent] if given.name == FILE else [])):
+        if (directory / FILE).is_file():
+            return directory
+    if given.is_dir():
+        raise ConfigError(f"{name} has no {FILE}: it is no run directory, or its session did not end")
+    known = [path.parent.name for path in reports.glob(f"*/{FILE}")]
+    raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")

@@ -17,6 +17,7 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
+from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
@@ -45,6 +46,7 @@ class Services:
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
+        self.cpu = CpuWatch()  # of tap and pool, second by second
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self._taps: list[Child] = []
         self._pool: Child | None = None
@@ -73,6 +75,7 @@ class Services:
         if self._send({"op": "finish"}):
             self._drained.wait(DRAIN)
         self._finishing = True
+        self.cpu.stop()
         self.costs = self._costs()
         if self._line is not None:
             self._line.close()
@@ -114,6 +117,7 @@ class Services:
                 config = {**self.pool_config, "token": self.token, "listener": self.listener.fileno()}
                 self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
                 self._line = wire.connect(self.port, self.token, "controller")
+            self.cpu.start({**dict(zip(_tap_names(), self._taps, strict=False)), "pool": self._pool})
             self._connected.set()
             _thread(self._listen, "agentbench-pool")
             ports = [tap.ready() for tap in self._taps]

@@ -40,6 +40,7 @@ OPTIONS = (
     Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
     Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
     Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
+    Option("slo", "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=True),
     Option("time-limit", "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME"),
     Option("budget-rollout", "a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME"),
     Option("budget-connect", "the backend has to take a connection within this time; `off` for no limit", "TIME", "10s"),
@@ -64,6 +65,7 @@ class Settings:
     variants: tuple[str, ...]
     changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
     thresholds: Mapping[str, float]  # of --agentbench-threshold
+    slo: Mapping[str, float]  # of --agentbench-slo: objective -> milliseconds
     time_limit: float | None  # seconds
     budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
     taps: int
@@ -118,6 +120,7 @@ def read_settings(config: pytest.Config) -> Settings:
         variants=_names(values["variants"]) or ("default",),
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
         thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
+        slo=dict(_objective(text) for text in values["slo"]),
         time_limit=_checked("time-limit", values, _seconds),
         budgets={
             "rollout": _checked("budget-rollout", values, _seconds),
@@ -191,6 +194,15 @@ def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[st
     except ValueError:
         numbers = "NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"
         _usage(name, text, numbers if name == "threshold" else "PATH=VALUE, for example agent.temperature=0.6")
+
+
+def _objective(text: str) -> tuple[str, float]:
+    from pytest_agentbench.slo import parse
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"--{PREFIX}-slo {text}: {error}") from error
 
 
 def _finite(text: str) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 
-from pytest_agentbench import metrics
+from pytest_agentbench import metrics, windows
+from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import Json, Rollout
 
 TAIL = 8  # messages of the transcript that a failure shows
@@ -23,7 +24,7 @@ def properties(rollout: Rollout) -> list[tuple[str, object]]:
     good = [call for call in rollout.calls if not call.error_kind]
     ttft = [value / 1e6 for call in good if (value := metrics.ttft_ns(call)) is not None]
     itl = [gap / 1e6 for call in good for gap in metrics.itl_ns(call)]
-    medians = (("ttft_ms_p50", metrics.percentile(ttft, 50)), ("itl_ms_p50", metrics.percentile(itl, 50)))
+    medians = (("ttft_ms_p50", percentile(ttft, 50)), ("itl_ms_p50", percentile(itl, 50)))
     found += [(name, round(median, 3)) for name, median in medians if median is not None]
     found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.calls)), ("attempt", rollout.attempt)]
     return [_shared(*each) for each in found]
@@ -40,12 +41,19 @@ def rollout_section(rollout: Rollout) -> str:
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
     lines = [f"status    {status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s"]
     lines += [f"{name:<9} {score!r}  {score.explanation}" for name, score in rollout.scores.items()]
+    lines.append(f"time      {split_text(rollout)}")
     lines += [f"attempt {each['attempt']} was {each['status']}: {each['reason']}" for each in rollout.earlier_attempts]
     lines += ["", *tool_table(rollout), "", f"the end of the transcript ({len(rollout.messages)} messages):"]
     lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:
         lines += ["", "what the rollout logged and printed:", rollout.log.rstrip()]
     return "\n".join(lines)
+
+
+def split_text(rollout: Rollout) -> str:
+    """Who had the rollout's time: `decoding 0.40 s, first token 0.10 s`."""
+    parts = windows.split(rollout).items()
+    return ", ".join(f"{part.replace('_', ' ')} {duration / 1e9:.2f} s" for part, duration in parts if duration) or "none"
 
 
 def tool_table(rollout: Rollout) -> list[str]:

@@ -154,6 +154,7 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
         ((), ["init", "download", "subset", "pytest scenarios/banking"]),
         (("init",), ["suite"]),
         (("download",), ["--domains", "--revision", "--output", "agent-leaderboard"]),
+        (("show",), ["RUN", "--as", "aiperf", "guidellm", "mlperf", "nat", "vllm-bench", "--reports"]),
         (("subset",), ["--limit", "--seed", "input", "output"]),
     ],
 )

@@ -37,12 +37,14 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
 from pytest_agentbench.engine.script import Match, Rule, load_rules
 from pytest_agentbench.llm import SAMPLING
-from pytest_agentbench.records import STATUSES, Json
+from pytest_agentbench.peers import PEERS
+from pytest_agentbench.records import ERROR_KINDS, STATUSES, Json
 from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.scorers import SCORERS
 from pytest_agentbench.serving.process import Child, child_environment
 from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
 from pytest_agentbench.settings import OPTIONS
+from pytest_agentbench.slo import OBJECTIVES
 from pytest_agentbench.suitespec import DatasetSpec, SuiteSpec
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -349,7 +351,7 @@ WORDS: Mapping[str, list[str]] = {
         *["title", "description", "properties", "required", "type", "response_schema"],
     ],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
-    "metrics.md": [*SCORERS, *STATUSES],
+    "metrics.md": [*SCORERS, *STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 
@@ -438,7 +440,7 @@ def eventful_run(project: Project) -> None:
         ]
     )
     project.suite(
-        scenarios=5,
+        scenarios=8,
         test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
         agent={"kind": "tool_calling", "max_turns": 2},
         variants={"broken": {"agent": {"kind": "./agent.py:Broken"}}},
@@ -452,6 +454,7 @@ def eventful_run(project: Project) -> None:
     subprocess.run(["git", "init", "--quiet"], cwd=project.root, check=True)
     subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "--message", "Start"], cwd=project.root, check=True)
     changes = ["--agentbench-set", "agent.temperature=0.5", "--agentbench-threshold", "tsq.mean=0.1", "--agentbench-retries", "1"]
+    changes += ["--agentbench-slo", "ttft=500ms", "--agentbench-concurrency", "1"]
     project.run("scenarios/shop", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
 
 

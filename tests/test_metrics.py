@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from typing import Any
@@ -26,7 +25,9 @@ def _call(*chunks: tuple[int, str], sent: int | None = 0, ended: int = 500, **fi
     )
 
 
-THINKING = _call((10, "role"), (200, "reasoning"), (250, "reasoning"), (350, "content"), (400, "tool_call"), (450, "usage"), sent=5)
+THINKING = _call(
+    (10, "role"), (200, "reasoning"), (250, "reasoning"), (350, "content"), (400, "tool_call"), (440, "finish"), (450, "usage"), sent=5
+)
 
 
 def test_latencies_start_at_the_send() -> None:
@@ -53,6 +54,14 @@ def test_time_per_output_token_uses_tokens_not_chunks() -> None:
     assert metrics.tpot_ns(_call((100, "content"), completion_tokens=7)) is None
 
 
+def test_tokens_of_the_first_event() -> None:
+    """Where the server says that the first event held 4 of 10 tokens, 6 came after it; an event with all of them leaves none."""
+    chunks = (Chunk(50 * MS, "role", tokens=0), Chunk(100 * MS, "content", tokens=4), Chunk(400 * MS, "content", tokens=10))
+
+    assert 50.0 * MS == metrics.tpot_ns(LLMCall(0, 0, 500 * MS, chunks, completion_tokens=10, token_source="continuous"))
+    assert metrics.tpot_ns(LLMCall(0, 0, 500 * MS, chunks, completion_tokens=4)) is None
+
+
 @pytest.mark.parametrize("fields", [{"error_kind": "cut"}, {"sent": None}])
 def test_failed_and_unsent_calls_have_no_latencies(fields: dict[str, Any]) -> None:
     """They are left out of every latency, whatever they received."""
@@ -62,7 +71,6 @@ def test_failed_and_unsent_calls_have_no_latencies(fields: dict[str, Any]) -> No
         latency(call) for latency in (metrics.ttft_ns, metrics.first_event_ns, metrics.first_answer_ns, metrics.e2e_ns, metrics.tpot_ns)
     ]
     assert [] == metrics.itl_ns(call)
-    assert metrics.own_stamp_share([call]) is None
 
 
 def test_an_answer_without_output_has_no_first_token() -> None:
@@ -84,30 +92,6 @@ def test_output_tokens() -> None:
     assert 4 == metrics.output_tokens(THINKING)
     assert 9 == metrics.output_tokens(_call((1, "content"), completion_tokens=9))
     assert 0 == metrics.output_tokens(_call((1, "content"), completion_tokens=0))
-
-
-def test_percentiles_interpolate_linearly() -> None:
-    """The values that numpy gives for TTFTs of 200, 100 and 300 ms."""
-    values = metrics.known([200.0, None, 100.0, 300.0])
-
-    assert [200.0, 280.0, 290.0, 298.0] == [metrics.percentile(values, q) for q in (50, 90, 95, 99)]
-    assert (100.0, 300.0) == (metrics.percentile(values, 0), metrics.percentile(values, 100))
-    assert 7.0 == metrics.percentile([7.0], 99)
-    assert metrics.percentile([], 50) is None
-
-
-def test_percentiles_of_infinite_values() -> None:
-    """Failures may be given as infinite latencies: finite percentiles stay finite, the others are infinite, none is NaN."""
-    values = [1.0, 2.0, 3.0, math.inf, math.inf]
-
-    assert [2.0, 3.0, math.inf, math.inf] == [metrics.percentile(values, q) for q in (25, 50, 60, 100)]
-
-
-@pytest.mark.parametrize("q", [-1, 101, math.nan])
-def test_a_percentile_beyond_100_is_a_mistake(q: float) -> None:
-    """Quantiles given as a percentage, or the other way round, do not pass silently."""
-    with pytest.raises(ValueError, match="between 0 and 100"):
-        metrics.percentile([1.0], q)
 
 
 def test_output_throughput_is_over_the_whole_span() -> None:
@@ -135,14 +119,6 @@ def test_rollouts_per_hour() -> None:
     assert metrics.rollouts_per_hour([]) is None
 
 
-def test_in_flight() -> None:
-    """Peak and mean over the whole span; a call that starts when another ends does not overlap it, and idle time counts."""
-    calls = [_call(sent=0, ended=100), _call(sent=50, ended=100), _call(sent=100, ended=150), _call(sent=None), _call(sent=300, ended=400)]
-
-    assert metrics.InFlight(peak=2, mean=0.75) == metrics.in_flight(metrics.call_spans(calls))
-    assert metrics.InFlight(peak=0, mean=0.0) == metrics.in_flight([])
-
-
 def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
     """Long prompts weigh more; calls whose usage does not say count neither way; nothing known is None, not 0."""
     calls = [
@@ -156,11 +132,22 @@ def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
     assert metrics.prefix_cache_hit_ratio(calls[2:]) is None
 
 
-def test_own_stamp_share() -> None:
-    """Three of four output chunks have a stamp of their own; other chunks do not matter."""
-    chunks = (Chunk(1, "role", False), Chunk(2, "content"), Chunk(3, "content", False), Chunk(3, "content"), Chunk(4, "content"))
+def test_clean_stamps() -> None:
+    """An output chunk that shares its stamp with a later one is not clean; one that shares it with what is no output is."""
+    stamps = (
+        *((1, "role", False), (2, "content", True), (3, "content", False), (3, "content", True)),
+        *((4, "content", False), (4, "other", True), (5, "content", False), (5, "finish", False), (5, "usage", True)),
+    )
+    chunks = tuple(Chunk(at, kind, own) for at, kind, own in stamps)
 
-    assert 0.75 == metrics.own_stamp_share([LLMCall(0, 0, 9, chunks)])
+    assert (4, 5) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks))
+    assert (0, 0) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks, error_kind="cut"))
+
+
+def test_tokens_per_second_of_a_call() -> None:
+    """All its tokens over its whole time, the wait for the first one included."""
+    assert 20.0 == metrics.tokens_per_s(_call((400, "content"), ended=500, completion_tokens=10))
+    assert metrics.tokens_per_s(_call(ended=500, error_kind="cut", completion_tokens=10)) is None
 
 
 def test_the_import_is_light() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,11 +29,11 @@ class Toolbox:
 
     def call(self, name: str, arguments: str, turn: int) -> str:
         """Records a call as what it is, and returns what the model is told: a canned result, or what was wrong."""
+        started = time.monotonic_ns()
         recorded = self._understood(name, arguments, turn)
-        self.calls.append(recorded)
-        if recorded.problem:
-            return f"Error: {recorded.detail}"
-        return canned_response(self.tools[name])
+        result = f"Error: {recorded.detail}" if recorded.problem else canned_response(self.tools[name])
+        self.calls.append(dataclasses.replace(recorded, started_ns=started, ended_ns=time.monotonic_ns()))
+        return result
 
     def _understood(self, name: str, arguments: str, turn: int) -> ToolCall:
         try:

@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytest_agentbench.quantiles import HIGH
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import (
     COLUMNS,
+    MORE_TIMINGS,
+    PARTS,
+    RATE_COLUMNS,
+    RATES,
     TIMINGS,
     calls_text,
     dataset_text,
+    failed_lines,
+    few_text,
+    goodput_text,
     limit_text,
     mean_text,
     number,
+    percent,
+    range_text,
     statuses_text,
+    steady_text,
+    stopwatch_text,
     throughput_text,
     tools_text,
+    verdict_text,
 )
 
 
@@ -39,10 +52,11 @@ def _lines(run: Json) -> Iterator[str]:
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
     yield f"\n{counts}. pytest's exit status: {run['exit_status']}."
+    yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
     yield from _limits(run["limits"])
-    yield from _performance(run["performance"])
+    yield from _performance(run["performance"], run["stopwatch"])
     yield from _setup(run)
 
 
@@ -78,17 +92,62 @@ def _limits(limits: Sequence[Json]) -> Iterator[str]:
         yield from (f"- {limit_text(limit)}" for limit in limits)
 
 
-def _performance(performance: Json) -> Iterator[str]:
+def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:
     yield "\n## Serving performance\n"
+    yield f"Stopwatch: **{stopwatch_text(stopwatch)}**.\n"
+    if stopwatch["notes"]:
+        yield f"Not known: {'; '.join(stopwatch['notes'])}.\n"
     yield f"{calls_text(performance)}.\n"
+    if performance["failed_calls"]:
+        yield from (f"- failed: {line}" for line in failed_lines(performance))
+        yield ""
     yield f"{throughput_text(performance)}.\n"
-    rows = [[title, *(number(performance[name][column]) for column in COLUMNS)] for name, title in TIMINGS if performance[name]]
-    yield from table(["milliseconds", *COLUMNS], rows)
+    yield f"Steady: {steady_text(performance)}.\n"
+    if performance["goodput"]:
+        yield f"Goodput: {goodput_text(performance['goodput'])}.\n"
+    yield from _timings(performance)
+    yield from _split(performance["split"])
+
+
+def _timings(performance: Json) -> Iterator[str]:
+    rows = [[title, *_cells(found, COLUMNS)] for name, title in (*TIMINGS, *MORE_TIMINGS) if (found := performance[name])]
+    if found := performance["ttft_adjusted_ms"]:
+        adjusted = [number(found[f"p{q}"]) for q in HIGH]
+        rows.append(["TTFT, failed calls as infinite", str(found["n"]), "-", *adjusted, "inf"])
+    yield from table(["milliseconds", "n", *COLUMNS], rows)
+    rates = [[title, *_cells(found, RATE_COLUMNS)] for name, title in RATES if (found := performance[name])]
+    if rates:
+        yield ""
+        yield from table(["rates", "n", *RATE_COLUMNS], rates)
     yield (
         "\nTTFT: last request byte sent to first content, reasoning or tool-call text. ITL: gaps between output events, pooled. "
-        "TPOT: (last - first) / (tokens - 1) per call. Client queue: from the agent's call to the send. "
-        "Stamps `user` are taken in the tap's process."
+        "TPOT: (last - first) / (tokens - tokens of the first event) per call. Client queue: from the agent's call to the send. "
+        "Stamps `user` are taken in the tap's process, `kernel` at the receipt of the packet."
     )
+    yield (
+        "\nIn brackets: 95 % intervals from order statistics, as if the values were independent. "
+        "Calls of one scenario and gaps of one stream are not, so the intervals are too narrow."
+    )
+    if why := few_text(performance):
+        yield f"\n{why}."
+
+
+def _cells(found: Json, columns: Sequence[str]) -> Iterator[str]:
+    """A row of a table of numbers, each with its interval where it has one."""
+    yield str(found["n"])
+    for column in columns:
+        interval = range_text(found["intervals"].get(column)) if found[column] is not None else ""
+        yield f"{number(found[column])} {interval}".rstrip()
+
+
+def _split(split: Json | None) -> Iterator[str]:
+    if split:
+        yield "\n### Who had the time of the rollouts\n"
+        rows = [
+            [title, percent(split[part]["share"]), number(split[part]["mean_ms"]), number(split[part]["p50_ms"])]
+            for part, title in PARTS.items()
+        ]
+        yield from table(["part", "share", "mean ms", "median ms"], rows)
 
 
 def _setup(run: Json) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
@@ -12,18 +12,34 @@ from pytest_agentbench.reports.wording import (
     TIMINGS,
     calls_text,
     dataset_text,
+    failed_lines,
+    few_text,
+    goodput_text,
     limit_text,
     mean_text,
     number,
+    range_text,
+    score_text,
+    split_text,
     statuses_text,
+    steady_text,
+    stopwatch_text,
     throughput_text,
     tools_text,
 )
+from pytest_agentbench.stopwatch import OK, SATURATED
 
 
-def write_section(terminal: Any, run: Json, directory: Path, shown: str) -> None:
+class Terminal(Protocol):
+    """What is written to: pytest's terminal reporter, or one like it."""
+
+    def write_sep(self, sep: str, title: str, **markup: bool) -> None: ...
+
+    def write_line(self, line: str, **markup: bool) -> None: ...
+
+
+def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, verbosity: int = 0) -> None:
     """One line under -q, the summary otherwise, every scenario with -v, every rollout's tools with -vv."""
-    verbosity = terminal.config.get_verbosity()
     if verbosity < 0:
         terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
         return
@@ -32,7 +48,7 @@ def write_section(terminal: Any, run: Json, directory: Path, shown: str) -> None
         _write_suite(terminal, name, suite)
     if verbosity > 0:
         _write_rollouts(terminal, directory, with_tools=verbosity > 1)
-    _write_performance(terminal, run["performance"])
+    _write_performance(terminal, run["performance"], run["stopwatch"])
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if run["plan"]["not_run"]:
@@ -52,33 +68,51 @@ def _in_one_line(run: Json) -> str:
     return "; ".join([*suites, *failed]) or "nothing measured"
 
 
-def _write_suite(terminal: Any, name: str, suite: Json) -> None:
+def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
     terminal.write_line(f"{name}", bold=True)
     terminal.write_line(f"data set    {dataset_text(suite)}")
     retried = f", {suite['retried']} retried" if suite["retried"] else ""
     terminal.write_line(f"rollouts    {statuses_text(suite['rollouts'])}{retried}")
     for score, means in suite["scores"].items():
-        terminal.write_line(
-            f"{score:<11} {mean_text(means['mean'])} mean, 95 % interval over {(means['mean'] or {'scenarios': 0})['scenarios']} scenarios"
-        )
+        terminal.write_line(f"{score:<11} {score_text(means['mean'])}")
         if means["mean"] != means["mean_evaluable"]:
-            terminal.write_line(f"{'':<11} {mean_text(means['mean_evaluable'])} over evaluable rollouts only")
+            evaluable = means["mean_evaluable"]
+            only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
+            terminal.write_line(f"{'':<11} {only}")
     for each in suite["worst"]:
         terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
         terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")
 
 
-def _write_performance(terminal: Any, performance: Json) -> None:
+def _write_performance(terminal: Terminal, performance: Json, stopwatch: Json) -> None:
     terminal.write_line("serving", bold=True)
+    verdict = stopwatch["verdict"]
+    terminal.write_line(f"stopwatch   {stopwatch_text(stopwatch)}", red=verdict == SATURATED, yellow=verdict not in (OK, SATURATED))
+    for note in stopwatch["notes"]:
+        terminal.write_line(f"{'':<11} {note}")
     terminal.write_line(f"calls       {calls_text(performance)}")
+    for line in failed_lines(performance):
+        terminal.write_line(f"failed      {line}", yellow=True)
     terminal.write_line(f"throughput  {throughput_text(performance)}")
-    terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS))
+    terminal.write_line(f"steady      {steady_text(performance)}")
+    if performance["goodput"]:
+        terminal.write_line(f"goodput     {goodput_text(performance['goodput'])}")
+    if performance["split"]:
+        terminal.write_line(f"time        {split_text(performance['split'])}")
+    _write_timings(terminal, performance)
+
+
+def _write_timings(terminal: Terminal, performance: Json) -> None:
+    terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS) + "   median, 95 %")
     for name, title in TIMINGS:
-        if performance[name]:
-            terminal.write_line(f"{title:<16}" + "".join(f"{number(performance[name][column]):>10}" for column in COLUMNS))
+        if found := performance[name]:
+            cells = "".join(f"{number(found[column]):>10}" for column in COLUMNS)
+            terminal.write_line(f"{title:<16}{cells}   {range_text(found['intervals']['p50'])}".rstrip())
+    if why := few_text(performance):
+        terminal.write_line(why)
 
 
-def _write_rollouts(terminal: Any, directory: Path, with_tools: bool) -> None:
+def _write_rollouts(terminal: Terminal, directory: Path, with_tools: bool) -> None:
     for rollout in read_journal(directory):
         if rollout.kind == "scenario":
             scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_agentbench.records import Json
+from pytest_agentbench.quantiles import HIGH, needed
+from pytest_agentbench.records import ERROR_KINDS, Json
+from pytest_agentbench.stopwatch import SATURATED
 
 TIMINGS = (
     ("ttft_ms", "TTFT"),
@@ -15,7 +17,23 @@ TIMINGS = (
     ("client_queue_ms", "client queue"),
     ("rollout_ms", "rollout"),
 )
+MORE_TIMINGS = (
+    ("first_event_ms", "first event of any kind"),
+    ("first_answer_ms", "first answer token"),
+)
+RATES = (
+    ("call_output_tokens_per_s", "output tok/s of a call"),
+    ("rollout_steps_per_minute", "LLM calls/min of a rollout"),
+)
 COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
+RATE_COLUMNS = ("mean", "p50", "p10", "p5", "p1", "min")
+PARTS = {
+    "decoding": "decoding",
+    "first_token": "waiting for the first token",
+    "tools": "tools",
+    "client_queue": "client queue",
+    "agent": "agent",
+}
 
 
 def mean_text(mean: Json | None) -> str:
@@ -24,6 +42,16 @@ def mean_text(mean: Json | None) -> str:
         return "not measured"
     interval = "(no interval)" if mean["low"] is None else f"[{mean['low']:.3f}, {mean['high']:.3f}]"
     return f"{mean['value']:.3f} {interval}"
+
+
+def score_text(mean: Json | None) -> str:
+    """A mean in words: `0.612 [0.571, 0.653] mean, 95 % interval over 100 scenarios`."""
+    if mean is None:
+        return "not measured"
+    scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}"
+    if mean["low"] is None:
+        return f"{mean['value']:.3f} mean over {scenarios}, no interval"
+    return f"{mean_text(mean)} mean, 95 % interval over {scenarios}"
 
 
 def statuses_text(rollouts: Mapping[str, int]) -> str:
@@ -41,8 +69,89 @@ def limit_text(limit: Json) -> str:
 
 
 def number(value: Any, digits: int = 1) -> str:
-    """A number for a table, `-` for nothing."""
-    return "-" if value is None else f"{value:,.{digits}f}"
+    """A number for a table, `-` for nothing; a word stays one."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """`99.9 %`, `-` for nothing. What is not all of it never says 100 %."""
+    if share is None:
+        return "-"
+    return f"{min(share * 100, 99.9) if share < 1 else share * 100:.1f} %"
+
+
+def range_text(interval: list[float] | None) -> str:
+    """`[11.0, 13.5]`, or nothing where there is no interval."""
+    return "" if interval is None else f"[{number(interval[0])}, {number(interval[1])}]"
+
+
+def verdict_text(stopwatch: Json) -> str:
+    """The stopwatch's verdict on itself, and what it means for gates."""
+    if stopwatch["verdict"] is None:
+        return "no verdict: no call was measured"
+    return str(stopwatch["verdict"]) + (", timing gates are INCONCLUSIVE" if stopwatch["verdict"] == SATURATED else "")
+
+
+def stopwatch_text(stopwatch: Json) -> str:
+    """One line on how far the timings can be trusted, the verdict first."""
+    if stopwatch["verdict"] is None:
+        return verdict_text(stopwatch)
+    facts = [f"{percent(stopwatch['clean_share'])} of the stamps clean"]
+    if stopwatch["read_lag_ms"] is not None:
+        facts.append(f"read lag p99 {stopwatch['read_lag_ms']:.2f} ms")
+    if stopwatch["client_queue_ms"] is not None:
+        facts.append(f"client queue p99 {stopwatch['client_queue_ms']:.1f} ms")
+    facts += [
+        f"{name} at most {percent(stopwatch[f'{name}_cpu'])} of a core" for name in ("tap", "pool") if stopwatch[f"{name}_cpu"] is not None
+    ]
+    return f"{verdict_text(stopwatch)}: {'; '.join(stopwatch['reasons']) or ', '.join(facts)}"
+
+
+def failed_lines(performance: Json) -> list[str]:
+    """Failed calls by kind, each with what the kind means."""
+    return [f"{count} {kind}: {ERROR_KINDS.get(kind, 'unknown')}" for kind, count in performance["failed_calls"].items()]
+
+
+def steady_text(performance: Json) -> str:
+    """Rates of the time in which the concurrency asked for was there."""
+    steady = performance["steady"]
+    return "; ".join(_window_text(steady[name], f"90 % of {steady['asked']} {name} in flight") for name in ("rollouts", "calls"))
+
+
+def _window_text(window: Json | None, what: str) -> str:
+    if window is None:
+        return f"never {what}"
+    rollouts = f", {number(window['rollouts_per_hour'], 0)} rollouts/h" if "rollouts_per_hour" in window else ""
+    rates = f"{number(window['output_tokens_per_s'])} output tok/s{rollouts}"
+    return f"{rates} in the {window['seconds']:.1f} s ({percent(window['share'])}) with {what}"
+
+
+def goodput_text(goodput: Json) -> str:
+    """How many calls met all objectives."""
+    objectives = ", ".join(f"{name} <= {limit:g} ms" for name, limit in goodput["slo_ms"].items())
+    judged = goodput["good_calls"] + goodput["bad_calls"]
+    missed = ", ".join(f"{count} {name}" for name, count in goodput["missed"].items() if count)
+    return (
+        f"{goodput['good_calls']} of {judged} calls good ({percent(goodput['attainment'])}), "
+        f"{number(goodput['goodput_per_s'], 2)} good calls/s under {objectives}"
+        f"{f'; missed: {missed}' if missed else ''}"
+        f"{f'; {count} could not be judged' if (count := goodput['unknown_calls']) else ''}"
+    )
+
+
+def split_text(split: Json) -> str:
+    """Who had the time of the rollouts."""
+    return ", ".join(f"{title} {percent(split[part]['share'])}" for part, title in PARTS.items())
+
+
+def few_text(performance: Json) -> str:
+    """Why a table has dashes; empty where it has none."""
+    tables = [performance[name] for name, _ in (*TIMINGS, *MORE_TIMINGS) if performance[name]]
+    if all(table[f"p{q}"] is not None for table in tables for q in HIGH):
+        return ""
+    return f"- is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}"
 
 
 def throughput_text(performance: Json) -> str:

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score, ToolCall
-from pytest_agentbench.run import Limit, Performance, SuiteTally, build_suite, environment, in_flight, read_run, spread, write_run
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Json, Rollout, Score, ToolCall
+from pytest_agentbench.run import Limit, SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
-
-MS = 1_000_000  # nanoseconds
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
@@ -131,6 +130,14 @@ def test_the_worst_come_first() -> None:
     assert [("f", 0.0), ("b", 0.3), ("d", 0.3), ("c", 0.5), ("g", 0.5)] == [(each["id"], each["score"]) for each in part["worst"]]
 
 
+def test_what_could_not_be_better_is_not_among_the_worst() -> None:
+    """Perfect scores are not shown as low ones; where a scorer goes beyond 1, its best is the greatest there is."""
+    assert [] == summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 1.0}))["worst"]
+    points = summary(*(rollout(name, scores={"tsq": value}) for name, value in (("a", 10.0), ("b", 1.0), ("c", 10.0))))
+
+    assert ["b"] == [each["id"] for each in points["worst"]]
+
+
 def test_the_worst_show_their_tools() -> None:
     """A low score is shown with what was expected, what was called, and the scorer's words."""
     calls = (ToolCall("order", {}, 1), ToolCall("order", {}, 2))
@@ -153,97 +160,6 @@ def test_retries_are_counted() -> None:
     attempts: Any = ({"attempt": 1}, {"attempt": 2})
 
     assert 1 == summary(rollout("a", attempt=3, earlier_attempts=attempts), rollout("b"))["retried"]
-
-
-# ---------------------------------------------------------------------------------------------------------- performance
-
-
-def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
-    """A call that was sent at a time in ms, with content at others."""
-    stamps = tuple(Chunk(at * MS, "content") for at in chunks)
-    return LLMCall(received_ns=0, sent_ns=None if sent is None else sent * MS, ended_ns=end * MS, chunks=stamps, **keys)
-
-
-def measured(*rollouts: Rollout) -> Json:
-    performance = Performance()
-    for each in rollouts:
-        performance.add(each)
-    return performance.summary()
-
-
-def test_timings() -> None:
-    """Latencies come from the stamps of calls; rates are over the time from the first start to the last end."""
-    usage: Json = {"prompt_tokens": 100, "cached_tokens": 75, "token_source": "usage"}
-    one = call(10, 30, 40, 60, end=70, called_ns=5 * MS, completion_tokens=4, **usage)
-    two = call(100, 140, end=150, completion_tokens=2, **usage)
-    found = measured(rollout("a", calls=(one, two), started_ns=0, ended_ns=500 * MS), rollout("b", started_ns=500 * MS, ended_ns=2000 * MS))
-
-    assert (2, 2.0, 6, 200, 0.75) == tuple(
-        found[name] for name in ("calls", "span_s", "output_tokens", "prompt_tokens", "prefix_cache_hit_ratio")
-    )
-    assert (3.0, 3600.0) == (found["output_tokens_per_s"], found["rollouts_per_hour"])
-    means = {
-        name: found[name] and found[name]["mean"] for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "client_queue_ms", "rollout_ms")
-    }
-    assert {"ttft_ms": 30.0, "itl_ms": 15.0, "tpot_ms": 10.0, "e2e_ms": 55.0, "client_queue_ms": 5.0, "rollout_ms": 1000.0} == means
-    assert ({"usage": 2}, {"user": 2}) == (found["token_sources"], found["stamps"])
-
-
-def test_what_failed_counts_in_no_rate() -> None:
-    """A failed call has no latency and no tokens, and a rollout without a measurement is no throughput; both are counted."""
-    good = call(10, 20, end=30, completion_tokens=5)
-    cut = call(40, 50, end=60, completion_tokens=7, error_kind="cut")
-    never = call(None, end=70, error_kind="connect")
-    found = measured(
-        rollout("a", calls=(good, cut, never), started_ns=0, ended_ns=1000 * MS),
-        rollout("b", "infra_error", started_ns=0, ended_ns=500 * MS),
-    )
-
-    assert (3, {"cut": 1, "connect": 1}, 5, 5.0, 3600.0) == tuple(
-        found[name] for name in ("calls", "failed_calls", "output_tokens", "output_tokens_per_s", "rollouts_per_hour")
-    )
-    assert (1, 10.0) == (found["ttft_ms"]["n"], found["ttft_ms"]["max"])
-    assert {"peak": 1, "mean": 0.8} == found["calls_in_flight"]
-
-
-def test_tokens_without_usage() -> None:
-    """Where the server counts nothing, output chunks are counted."""
-    found = measured(rollout("a", calls=(call(0, 1, 2, 3, end=4, token_source="chunks"),), ended_ns=1000 * MS))
-
-    assert (3, None, {"chunks": 1}) == (found["output_tokens"], found["prefix_cache_hit_ratio"], found["token_sources"])
-
-
-def test_a_cache_ratio_needs_both_numbers() -> None:
-    """Calls whose usage names prompt and cached tokens make the ratio; the others do not thin it."""
-    both, one = call(0, end=1, prompt_tokens=100, cached_tokens=50), call(0, end=1, prompt_tokens=100)
-
-    assert 0.5 == measured(rollout("a", calls=(both, one)))["prefix_cache_hit_ratio"]
-    assert measured(rollout("a", calls=(one,)))["prefix_cache_hit_ratio"] is None
-
-
-def test_a_run_without_rollouts() -> None:
-    """Nothing measured is None everywhere, and no division by zero."""
-    found = measured()
-
-    assert (0, 0.0, None, None, None, None, None) == tuple(
-        found[name]
-        for name in ("calls", "span_s", "ttft_ms", "output_tokens_per_s", "rollouts_per_hour", "rollouts_in_flight", "calls_in_flight")
-    )
-
-
-def test_spread() -> None:
-    """Percentiles are interpolated; the number of values is beside them."""
-    found = spread([4.0, 1.0, 3.0, 2.0, 5.0])
-
-    assert {"n": 5, "mean": 3.0, "p50": 3.0, "p90": 4.6, "p95": 4.8, "p99": 4.96, "max": 5.0} == found
-    assert spread([]) is None
-
-
-def test_in_flight() -> None:
-    """Spans that touch do not overlap; the mean is weighted by time."""
-    assert {"peak": 2, "mean": 1.5} == in_flight([(0, 10), (5, 10), (10, 20), (15, 20)])
-    assert {"peak": 1, "mean": 1.0} == in_flight([(0, 10), (10, 20)])
-    assert in_flight([]) is None
 
 
 # ------------------------------------------------------------------------------------------------- limits, files, facts
@@ -298,3 +214,28 @@ def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert os.cpu_count() == clean["cpus"]
     assert {"pytest", "pytest-agentbench"} <= clean["packages"].keys()
     assert clean == json.loads(json.dumps(clean))
+
+
+def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is found by its path, by its run.json and by its name; another word says which runs there are."""
+    monkeypatch.chdir(tmp_path)
+    directory = Path("reports/20260304-050607")
+    directory.mkdir(parents=True)
+    write_run({"schema": "agentbench-run/1"}, directory)
+    Path("empty").mkdir()
+    reports = Path("reports")
+
+    assert [directory] * 3 == [find_run(name, reports) for name in (str(directory), f"{directory}/run.json", directory.name)]
+    with pytest.raises(ConfigError, match=r"^no run 'latest'; known: 20260304-050607 \(in reports\)$"):
+        find_run("latest", reports)
+    with pytest.raises(ConfigError, match=r"^empty has no run\.json: it is no run directory, or its session did not end$"):
+        find_run("empty", reports)
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": "agentbench-run/2"}', "[]"])
+def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
+    """A file that is no run.json is named."""
+    (tmp_path / "run.json").write_text(text)
+
+    with pytest.raises(ConfigError, match=str(tmp_path / "run.json")):
+        read_run(tmp_path)

@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "variants": ("hot, cold,hot", "all", ("hot", "cold"), ("all",)),
     "set": ("agent.t=0.6", "model=big", (("agent.t", 0.6),), (("model", "big"),)),
     "threshold": ("tsq=0.8", "tsq.mean=0.7", {"tsq": 0.8}, {"tsq.mean": 0.7}),
+    "slo": ("ttft=500ms", "e2e=30s", {"ttft": 500.0}, {"e2e": 30_000.0}),
     "time-limit": ("90s", "2h", 90.0, 7200.0),
     "budget-rollout": ("15m", "2h", 900.0, 7200.0),
     "budget-connect": ("off", "2", None, 2.0),
@@ -67,6 +68,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         variants=("default",),
         changes=(),
         thresholds={},
+        slo={},
         time_limit=None,
         budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
         taps=1,
@@ -89,7 +91,7 @@ def test_every_option_has_an_ini_twin(pytester: pytest.Pytester, option: Option)
     assert from_command_line == value_of(read(pytester, flag(option.name, given), **{key: in_ini}), option.name, pytester.path)
 
 
-@pytest.mark.parametrize("name", ["concurrency", "limit", "trials", "variants", "set", "threshold", "time-limit"])
+@pytest.mark.parametrize("name", ["concurrency", "limit", "trials", "variants", "set", "threshold", "slo", "time-limit"])
 def test_an_empty_ini_value_is_none(pytester: pytest.Pytester, name: str) -> None:
     """An ini key without a value is as if it were not there."""
     key = name.replace("-", "_")
@@ -146,6 +148,9 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
         ),
         ("concurrency=1.5", "concurrency 1.5: should be a whole number from 1 up"),
         ("concurrency=²", "concurrency ²: should be a whole number from 1 up"),
+        ("slo=ttft=500", "slo ttft=500: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
+        ("slo=ttft=5m", "slo ttft=5m: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
+        ("slo=ttfb=5ms", "slo ttfb=5ms: no objective 'ttfb'; known: e2e, itl, tpot, ttft"),
         ("retries=-1", "retries -1: should be 0 or more"),
         ("retries=²", "retries ²: should be 0 or more"),
         ("retries=", "retries : should be 0 or more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,10 @@ def test_a_good_call() -> None:
     tools = Toolbox([tool()])
 
     assert "transfer is done." == tools.call("transfer", '{"amount": 5}', 2)
-    assert [ToolCall("transfer", {"amount": 5}, 2)] == tools.calls
+    (call,) = tools.calls
+    assert ToolCall("transfer", {"amount": 5}, 2) == replace(call, started_ns=None, ended_ns=None)
+    assert call.started_ns is not None and call.ended_ns is not None
+    assert 0 <= call.ended_ns - call.started_ns
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,29 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.performance import Performance
+from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.markdown import table, write
 from pytest_agentbench.reports.wording import (
     calls_text,
     dataset_text,
+    failed_lines,
+    few_text,
+    goodput_text,
     limit_text,
     mean_text,
     number,
+    percent,
+    range_text,
+    score_text,
+    split_text,
     statuses_text,
+    steady_text,
+    stopwatch_text,
     throughput_text,
     tools_text,
 )
-from pytest_agentbench.run import Performance, SuiteTally, build_suite
+from pytest_agentbench.run import SuiteTally, build_suite
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 
 
@@ -29,6 +39,95 @@ def test_means() -> None:
     assert "0.500 (no interval)" == mean_text({"value": 0.5, "low": None, "high": None})
     assert "0.000 [0.000, 0.000]" == mean_text({"value": 0.0, "low": 0.0, "high": 0.0})
     assert "not measured" == mean_text(None)
+
+
+def test_scores() -> None:
+    """A score is said with what it is over; without an interval, or a value, nothing is said of one."""
+    known = {"value": 0.5, "low": 0.25, "high": 0.75, "scenarios": 100}
+
+    assert "0.500 [0.250, 0.750] mean, 95 % interval over 100 scenarios" == score_text(known)
+    assert "0.500 mean over 1 scenario, no interval" == score_text({**known, "low": None, "high": None, "scenarios": 1})
+    assert "not measured" == score_text(None)
+
+
+def test_shares() -> None:
+    """Less than all never says 100 %."""
+    assert ("100.0 %", "99.9 %", "12.3 %", "0.0 %", "-") == (percent(1.0), percent(0.99999), percent(0.1234), percent(0.0), percent(None))
+    assert ("[1.0, 2.5]", "") == (range_text([1.0, 2.5]), range_text(None))
+
+
+READING: Json = {
+    "verdict": "ok",
+    "reasons": [],
+    "clean_share": 1.0,
+    "read_lag_ms": 0.02,
+    "client_queue_ms": 1.25,
+    "tap_cpu": 0.2,
+    "pool_cpu": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({}, "ok: 100.0 % of the stamps clean, read lag p99 0.02 ms, client queue p99 1.2 ms, tap at most 20.0 % of a core"),
+        ({"read_lag_ms": None, "client_queue_ms": None, "tap_cpu": None}, "ok: 100.0 % of the stamps clean"),
+        ({"verdict": "warn", "reasons": ["a queue"]}, "warn: a queue"),
+        ({"verdict": "client-saturated", "reasons": ["a", "b"]}, "client-saturated, timing gates are INCONCLUSIVE: a; b"),
+        ({"verdict": None}, "no verdict: no call was measured"),
+    ],
+)
+def test_stopwatch(keys: Json, text: str) -> None:
+    """The verdict comes first, then what it stands on, or why it is not better."""
+    assert text == stopwatch_text({**READING, **keys})
+
+
+def test_failed_calls() -> None:
+    """Failed calls by kind, with what the kind means; one of a newer version is unknown."""
+    assert ["2 rate_limited: HTTP 429", "1 odd: unknown"] == failed_lines({"failed_calls": {"rate_limited": 2, "odd": 1}})
+
+
+def test_steady() -> None:
+    """Rates with how long they held, or that it never was so."""
+    window: Json = {"seconds": 3.56, "share": 0.684, "output_tokens_per_s": 1074.5}
+    steady: Json = {"asked": 8, "rollouts": {**window, "rollouts_per_hour": 2100.0}, "calls": None}
+
+    assert (
+        "1,074.5 output tok/s, 2,100 rollouts/h in the 3.6 s (68.4 %) with 90 % of 8 rollouts in flight; never 90 % of 8 calls in flight"
+        == steady_text({"steady": steady})
+    )
+    assert "1,074.5 output tok/s in the 3.6 s (68.4 %) with 90 % of 8 calls in flight" in steady_text(
+        {"steady": {**steady, "calls": window}}
+    )
+
+
+def test_goodput() -> None:
+    """Good calls of those that could be judged, what was missed, and what could not be judged."""
+    counts: Json = {"good_calls": 9, "bad_calls": 1, "unknown_calls": 0, "missed": {"ttft": 0}, "attainment": 0.9, "goodput_per_s": 1.5}
+    found: Json = {"slo_ms": {"ttft": 500.0, "e2e": 30_000.0}, **counts}
+
+    assert "9 of 10 calls good (90.0 %), 1.50 good calls/s under ttft <= 500 ms, e2e <= 30000 ms" == goodput_text(found)
+    assert goodput_text({**found, "missed": {"ttft": 1}, "unknown_calls": 2}).endswith("; missed: 1 ttft; 2 could not be judged")
+
+
+def test_split() -> None:
+    """Every part has its share."""
+    split = {
+        name: {"share": share} for name, share in zip(("decoding", "first_token", "tools", "client_queue", "agent"), range(5), strict=True)
+    }
+
+    assert "decoding 0.0 %, waiting for the first token 100.0 %, tools 200.0 %, client queue 300.0 %, agent 400.0 %" == split_text(split)
+
+
+def test_dashes_are_explained() -> None:
+    """A percentile that is missing has a reason; where none is, there is nothing to explain."""
+    full = {f"p{q}": 1.0 for q in (50, 90, 95, 99)}
+    names = ("itl_ms", "tpot_ms", "e2e_ms", "client_queue_ms", "rollout_ms", "first_event_ms", "first_answer_ms")
+
+    assert "" == few_text({"ttft_ms": full, **dict.fromkeys(names)})
+    assert "- is too few values: p90 needs 10, p95 needs 20, p99 needs 100" == few_text(
+        {"ttft_ms": {**full, "p99": None}, **dict.fromkeys(names)}
+    )
 
 
 def test_statuses() -> None:
@@ -129,6 +228,7 @@ def run_with(*rollouts: Rollout) -> Json:
         "backend": {"name": "embedded", "served_model": "m", "note": "a baseline", "failure": ""},
         "plan": {"rollouts": 3, "finished": 2, "not_run": 1},
         "suites": {"shop": build_suite(suite, "default", tally, {"tsq": 0.5})},
+        "stopwatch": performance.stopwatch({}),
         "performance": performance.summary(),
         "limits": [],
     }
@@ -151,6 +251,22 @@ def test_a_report(tmp_path: Path) -> None:
     } <= set(lines)
 
 
+def test_a_report_of_timings(tmp_path: Path) -> None:
+    """Intervals stand beside percentiles, dashes where values are too few; failed calls are infinite in a row of their own."""
+    chunks = (Chunk(10_000_000, "content"), Chunk(30_000_000, "content"))
+    good = LLMCall(0, 0, 40_000_000, chunks, called_ns=0, completion_tokens=2)
+    cut = LLMCall(0, 0, 40_000_000, error_kind="cut")
+    lines = write(run_with(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(*[good] * 9, cut))), tmp_path).read_text()
+
+    assert {
+        "| TTFT | 9 | 10.0 | 10.0 [10.0, 10.0] | - | - | - | 10.0 |",
+        "| TTFT, failed calls as infinite | 10 | - | 10.0 | inf | - | - | inf |",
+        "| output tok/s of a call | 9 | 50.0 | 50.0 [50.0, 50.0] | - | - | - | 50.0 |",
+        "| decoding | 60.0 % | 30.0 | 30.0 |",
+        "- failed: 1 cut: the connection closed in the middle of the answer, or before it",
+    } <= set(lines.splitlines())
+
+
 def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     """What was planned, asked for, changed and judged is in the report, and what failed; what did not happen is not."""
     quiet = write(run_with(), tmp_path).read_text()
@@ -165,6 +281,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     assert {
         "Backend **embedded**, model `m`, 8 rollouts in flight asked for.",
         "Planned 3 rollouts, 2 finished, 1 not run. pytest's exit status: 0.",
+        "Timings: **no verdict: no call was measured**.",
         "- command: `pytest -q`",
         "- Python 3.11, x, 2 CPUs, git None",
         "- packages: pytest 9",

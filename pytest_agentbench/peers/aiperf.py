@@ -1,0 +1,84 @@
+"""NVIDIA AIPerf."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+
+from pytest_agentbench.metrics import output_tokens
+from pytest_agentbench.peers import Figures
+from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, output, rate
+from pytest_agentbench.quantiles import series
+from pytest_agentbench.records import LLMCall
+
+COLUMNS = ("avg", "min", "max", "p99", "p90", "p50", "std")
+TTFT, LATENCY = "Time to First Token (ms)", "Request Latency (ms)"
+ROWS = (
+    TTFT,
+    "Time to Second Token (ms)",
+    "Time to First Output Token (ms)",
+    LATENCY,
+    "Inter Token Latency (ms)",
+    "Inter Chunk Latency (ms)",
+    "Output Token Throughput Per User (tokens/sec/user)",
+    "Output Sequence Length (tokens)",
+    "Input Sequence Length (tokens)",
+)
+DIFFERS = (
+    "Inter Token Latency is one number a call, (latency - TTFT) / (tokens - 1), our TPOT.",
+    "Inter Chunk Latency is our ITL; only there does a stall show as one.",
+    "Request Latency ends at the last event with text, not at the end of the stream.",
+    "adj_ rows count every failed call as infinite; the other rows leave failed calls out.",
+    "An error event within a stream goes for a success.",
+    "Throughput is over the time from the first request to the last response, ramp and drain included.",
+    TOKENS,
+    CLOCK,
+)
+
+
+def aiperf(calls: Iterable[LLMCall]) -> Figures:
+    values, extent = series(), Extent()
+    good = failed = tokens = 0
+    for call in calls:
+        if not goes_for_good(call) or not output(call):
+            failed += 1
+            continue
+        good += 1
+        tokens += output_tokens(call)
+        extent.add(called_ns(call), output(call)[-1].at_ns)
+        _add(values, call)
+    rows: dict[str, list[float | None]] = {name: columns(values[name], COLUMNS) for name in ROWS if values[name]}
+    if failed:
+        for name in (TTFT, LATENCY):
+            adjusted = [*values[name], *[math.inf] * failed]
+            rows[f"adj_ {name}"] = [None, None, None, *columns(adjusted, ("p99", "p90", "p50")), None]
+    rows |= {
+        "Output Token Throughput (tokens/sec)": [rate(tokens, extent.ns)],
+        "Request Throughput (requests/sec)": [rate(good, extent.ns)],
+        "Request Count (requests)": [good],
+        "Error Request Count (requests)": [failed],
+    }
+    return Figures("AIPerf", COLUMNS, rows, DIFFERS)
+
+
+def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
+    """The metrics of one call."""
+    events, start, tokens = output(call), called_ns(call), output_tokens(call)
+    first, last = events[0].at_ns, events[-1].at_ns
+    values[TTFT].append((first - start) / 1e6)
+    values[LATENCY].append((last - start) / 1e6)
+    values["Inter Chunk Latency (ms)"].extend((later.at_ns - earlier.at_ns) / 1e6 for earlier, later in pairwise(events))
+    values["Output Sequence Length (tokens)"].append(tokens)
+    if len(events) > 1:
+        values["Time to Second Token (ms)"].append((events[1].at_ns - first) / 1e6)
+    if answer := [chunk.at_ns for chunk in events if chunk.kind != "reasoning"]:
+        values["Time to First Output Token (ms)"].append((answer[0] - start) / 1e6)
+    if call.prompt_tokens is not None:
+        values["Input Sequence Length (tokens)"].append(call.prompt_tokens)
+    if tokens > 1:
+        values["Inter Token Latency (ms)"].append((last - first) / 1e6 / (tokens - 1))
+        if last > first:
+            values["Output Token Throughput Per User (tokens/sec/user)"].append((tokens - 1) * 1e9 / (last - first))

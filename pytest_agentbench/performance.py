@@ -1,0 +1,190 @@
+"""The serving side of a run: timings of all calls, collected rollout by rollout, as run.json stores them."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_agentbench import metrics, windows
+from pytest_agentbench.quantiles import LOW, Pool, adjusted, numbers, percentile, series, spread, tail
+from pytest_agentbench.records import OUTPUT_KINDS, Json, LLMCall, Rollout
+from pytest_agentbench.slo import Goodput
+from pytest_agentbench.stopwatch import Reading, busiest, judge
+from pytest_agentbench.windows import Span, TokenTimes
+
+#: Latencies of which a call has one, in the order of reports.
+LATENCIES: Mapping[str, Callable[[LLMCall], float | None]] = {
+    "ttft": metrics.ttft_ns,
+    "first_event": metrics.first_event_ns,
+    "first_answer": metrics.first_answer_ns,
+    "tpot": metrics.tpot_ns,
+    "e2e": metrics.e2e_ns,
+    "client_queue": metrics.client_queue_ns,
+}
+
+
+@dataclass
+class Performance:
+    """Timings of all calls of a run; what failed counts in no rate and no latency.
+
+    It keeps some numbers a call and none an event: gaps are pooled to the microsecond, tokens by stretches of 50 ms.
+    """
+
+    asked: int = 1  # rollouts in flight
+    slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
+    latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
+    itl: Pool = field(default_factory=Pool)
+    lag: Pool = field(default_factory=Pool)
+    call_rates: array[float] = field(default_factory=numbers)  # output tokens per second
+    rollouts: array[float] = field(default_factory=numbers)  # milliseconds
+    step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
+    parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
+    spans: list[Span] = field(default_factory=list)  # of rollouts
+    call_spans: list[Span] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)  # of evaluable rollouts
+    token_times: TokenTimes = field(default_factory=TokenTimes)
+    without_chunks: int = 0  # successful calls with tokens of which nobody knows when they came
+    calls: int = 0
+    failed: Counter[str] = field(default_factory=Counter)  # error kind -> calls
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    cached: int | None = None
+    cached_of: int = 0
+    clean: int = 0  # output events with a stamp of their own
+    events: int = 0  # output events
+    token_sources: Counter[str] = field(default_factory=Counter)
+    stamps: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.goodput = Goodput(self.slo)
+
+    def add(self, rollout: Rollout) -> None:
+        self.rollouts.append(rollout.duration_s * 1e3)
+        self.spans.append((rollout.started_ns, rollout.ended_ns))
+        if rollout.evaluable:
+            self.ends.append(rollout.ended_ns)
+            if rollout.duration_s > 0:
+                self.step_rates.append(len(rollout.calls) * 60 / rollout.duration_s)
+        for part, duration in windows.split(rollout).items():
+            self.parts[part].append(duration / 1e6)
+        for call in rollout.calls:
+            self._add_call(call)
+
+    def _add_call(self, call: LLMCall) -> None:
+        self.calls += 1
+        if call.sent_ns is not None:
+            self.call_spans.append((call.sent_ns, call.ended_ns))
+        self.prompt_tokens += call.prompt_tokens or 0
+        self.stamps[call.stamp] += 1
+        self.goodput.add(call)
+        if call.error_kind:
+            self.failed[call.error_kind] += 1
+        else:
+            self._add_timings(call)
+            self._add_tokens(call)
+
+    def _add_timings(self, call: LLMCall) -> None:
+        for name, latency in LATENCIES.items():
+            if (value := latency(call)) is not None:
+                self.latencies[name].append(value / 1e6)
+        self.itl.add(metrics.itl_ns(call))
+        self.lag.add(chunk.lag_ns for chunk in call.chunks if chunk.lag_ns is not None and chunk.kind in OUTPUT_KINDS)
+        clean, events = metrics.clean_stamps(call)
+        self.clean += clean
+        self.events += events
+
+    def _add_tokens(self, call: LLMCall) -> None:
+        tokens = metrics.output_tokens(call)
+        self.token_sources[call.token_source] += 1
+        self.output_tokens += tokens
+        self.without_chunks += not self.token_times.add(call, tokens) and tokens > 0
+        if (rate := metrics.tokens_per_s(call)) is not None:
+            self.call_rates.append(rate)
+        if call.cached_tokens is not None and call.prompt_tokens:
+            self.cached = (self.cached or 0) + call.cached_tokens
+            self.cached_of += call.prompt_tokens
+
+    def summary(self) -> Json:
+        span = windows.duration_ns(self.spans) / 1e9
+        return {
+            "calls": self.calls,
+            "failed_calls": dict(self.failed),
+            "span_s": span,
+            **{f"{name}_ms": spread(self.latencies[name]) for name in LATENCIES},
+            "itl_ms": spread(self.itl),
+            "rollout_ms": spread(self.rollouts),
+            "ttft_adjusted_ms": adjusted(self.latencies["ttft"], self.failed.total()),
+            "output_tokens": self.output_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens_per_s": self.output_tokens / span if span else None,
+            "call_output_tokens_per_s": spread(self.call_rates, LOW),
+            "rollouts_per_hour": len(self.ends) * 3600 / span if span else None,
+            "steps_per_minute": (self.calls - self.failed.total()) * 60 / span if span else None,
+            "rollout_steps_per_minute": spread(self.step_rates, LOW),
+            "steady": self._steady(span),
+            "goodput": self.goodput.summary(span),
+            "split": self._split(),
+            "prefix_cache_hit_ratio": None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
+            "token_sources": dict(self.token_sources),
+            "stamps": dict(self.stamps),
+            "rollouts_in_flight": in_flight(self.spans),
+            "calls_in_flight": in_flight(self.call_spans),
+        }
+
+    def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]]) -> Json:
+        """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of tap and pool."""
+        busy = windows.at_least(self.call_spans, 1)
+        reading = Reading(
+            clean_share=self.clean / self.events if self.events else None,
+            read_lag_ms=tail(self.lag),
+            itl_ms=percentile(self.itl, 50),
+            client_queue_ms=tail(sorted(self.latencies["client_queue"])),
+            tap_cpu=max((share for name in cpu if name.startswith("tap") if (share := busiest(cpu[name], busy)) is not None), default=None),
+            pool_cpu=busiest(cpu.get("pool", ()), busy),
+            stamps=tuple(self.stamps),
+        )
+        return judge(reading)
+
+    def _steady(self, span_s: float) -> Json:
+        """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
+        rollouts, calls = (windows.steady(spans, self.asked) for spans in (self.spans, self.call_spans))
+        ended = sum(windows.overlap_ns((end - 1, end), rollouts) for end in self.ends)
+        return {
+            "asked": self.asked,
+            "calls_without_chunks": self.without_chunks,
+            "rollouts": self._within(rollouts, span_s, ended),
+            "calls": self._within(calls, span_s),
+        }
+
+    def _within(self, steady: Sequence[Span], span_s: float, ended: int | None = None) -> Json | None:
+        seconds = windows.total_ns(steady) / 1e9
+        if not seconds:
+            return None
+        return {
+            "seconds": seconds,
+            "share": seconds / span_s if span_s else None,
+            "output_tokens_per_s": self.token_times.within(steady) / seconds,
+            **({} if ended is None else {"rollouts_per_hour": ended * 3600 / seconds}),
+        }
+
+    def _split(self) -> Json | None:
+        """Who had the time of the rollouts; None without any."""
+        total = sum(map(sum, self.parts.values()))
+        if not total:
+            return None
+        return {
+            part: {
+                "share": sum(values) / total,
+                "mean_ms": sum(values) / len(values),
+                "p50_ms": percentile(values, 50),
+            }
+            for part, values in ((part, self.parts[part]) for part in windows.PARTS)
+        }
+
+
+def in_flight(spans: Sequence[Span]) -> Json | None:
+    """Peak and time-weighted mean of how many of the given spans overlap; None without any."""
+    found = windows.in_flight(spans)
+    return {"peak": found.peak, "mean": found.mean} if spans else None

@@ -1,0 +1,138 @@
+"""Time as spans: how many overlap, when enough do, and who had each instant of a rollout. Pure functions; nanoseconds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from pytest_agentbench.records import OUTPUT_KINDS, LLMCall, Rollout
+
+Span = tuple[int, int]  # start and end, monotonic nanoseconds
+
+BIN_NS = 50_000_000  # of TokenTimes
+
+#: Who may have an instant of a rollout. Where calls overlap each other or a tool, the first of these has it.
+PARTS = ("decoding", "first_token", "tools", "client_queue", "agent")
+
+
+class InFlight(NamedTuple):
+    """How many of something were under way at a time."""
+
+    peak: int
+    mean: float  # over the time from the first start to the last end
+
+
+def in_flight(spans: Sequence[Span]) -> InFlight:
+    """Peak and time-weighted mean of how many spans overlap; one that ends when another starts does not overlap it."""
+    peak = max((count for _, count in _counts(spans)), default=0)
+    busy = sum(end - start for start, end in spans)
+    return InFlight(peak, busy / duration if (duration := duration_ns(spans)) else 0.0)
+
+
+def at_least(spans: Iterable[Span], count: int) -> list[Span]:
+    """The intervals in which at least so many (more than 0) of the spans overlap, in order and apart from each other."""
+    found: list[Span] = []
+    opened: int | None = None
+    for at, under_way in _counts(spans):
+        if under_way >= count and opened is None:
+            opened = at
+        elif under_way < count and opened is not None:
+            found.append((opened, at))
+            opened = None
+    return found
+
+
+def steady(spans: Iterable[Span], asked: int) -> list[Span]:
+    """The time in which at least 90 % of the concurrency asked for was in flight."""
+    return at_least(spans, -(-9 * asked // 10))
+
+
+def total_ns(spans: Iterable[Span]) -> int:
+    """The length of spans that do not overlap."""
+    return sum(end - start for start, end in spans)
+
+
+def duration_ns(spans: Sequence[Span]) -> int:
+    """From the first start to the last end, ramp, drain and pauses included."""
+    return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0
+
+
+def overlap_ns(span: Span, others: Sequence[Span]) -> int:
+    """How much of a span lies in others, which are in order and apart from each other."""
+    start, end = span
+    found = 0
+    for place in range(bisect_right(others, start, key=itemgetter(1)), len(others)):
+        if others[place][0] >= end:
+            break
+        found += min(end, others[place][1]) - max(start, others[place][0])
+    return found
+
+
+def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
+    """(time, how many are under way from then on), once for each time at which that may change."""
+    steps = sorted(step for start, end in spans if start < end for step in ((start, 1), (end, -1)))
+    count = 0
+    for at, group in groupby(steps, key=itemgetter(0)):
+        count += sum(step for _, step in group)
+        yield at, count
+
+
+class TokenTimes:
+    """When output tokens came, by stretches of 50 ms: enough for a rate over seconds, and bounded by the run's length."""
+
+    def __init__(self) -> None:
+        self._stretches: defaultdict[int, float] = defaultdict(float)  # number of a stretch -> tokens
+
+    def add(self, call: LLMCall, tokens: int) -> bool:
+        """Spreads a call's tokens over its output events: as the server counted them, else evenly. False when it has no such events."""
+        output = [chunk for chunk in call.chunks if chunk.kind in OUTPUT_KINDS]
+        before = 0.0
+        for number, chunk in enumerate(output, 1):
+            counted = number < len(output) and chunk.tokens is not None
+            so_far = max(before, chunk.tokens or 0) if counted else tokens * number / len(output)
+            self._stretches[chunk.at_ns // BIN_NS] += so_far - before
+            before = so_far
+        return bool(output)
+
+    def within(self, spans: Sequence[Span]) -> float:
+        """Tokens within spans that are in order and apart; a stretch that lies in them in part counts in part."""
+        return sum(
+            tokens * overlap_ns((number * BIN_NS, (number + 1) * BIN_NS), spans) / BIN_NS for number, tokens in self._stretches.items()
+        )
+
+
+def split(rollout: Rollout) -> dict[str, int]:
+    """Nanoseconds of a rollout that each of PARTS had; they sum to its duration.
+
+    `decoding`: a call had its first token and no end yet. `first_token`: a call was sent and had none. `tools`: a tool ran.
+    `client_queue`: a call was made and not sent. `agent`: none of these. A call without output events waits until its end.
+    """
+    steps: list[tuple[int, str, int]] = [(rollout.started_ns, "agent", 1), (rollout.ended_ns, "agent", -1)]
+    for part, start, end in _parts(rollout):
+        within = max(start, rollout.started_ns), min(end, rollout.ended_ns)
+        if within[0] < within[1]:
+            steps += [(within[0], part, 1), (within[1], part, -1)]
+    found, active = dict.fromkeys(PARTS, 0), dict.fromkeys(PARTS, 0)
+    last = rollout.started_ns
+    for at, part, step in sorted(steps):
+        owner = next((each for each in PARTS if active[each]), "agent")
+        found[owner] += at - last
+        active[part] += step
+        last = at
+    return found
+
+
+def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:
+    for call in rollout.calls:
+        sent = call.ended_ns if call.sent_ns is None else call.sent_ns
+        first = next((chunk.at_ns for chunk in call.chunks if chunk.kind in OUTPUT_KINDS), call.ended_ns)
+        yield "client_queue", call.received_ns if call.called_ns is None else call.called_ns, sent
+        yield "first_token", sent, first
+        yield "decoding", first, call.ended_ns
+    for tool in rollout.tool_calls:
+        if tool.started_ns is not None and tool.ended_ns is not None:
+            yield "tools", tool.started_ns, tool.ended_ns

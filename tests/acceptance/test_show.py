@@ -1,0 +1,84 @@
+"""`agentbench show`: a finished run again, in our words and in those of other tools."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_agentbench.cli import main
+from tests.project import Project
+
+
+@pytest.fixture
+def run(project: Project) -> Project:
+    """A project with a run whose calls take their time, the third scenario's having failed."""
+    project.backend([{"match": {"contains": "shop-2"}, "status": 500}, {"ttft_ms": 30, "text": "Here is what was found for you."}])
+    project.suite(scenarios=3)
+    project.run("scenarios/shop", "--agentbench-slo=ttft=5s", "--agentbench-retries=0", "--agentbench-concurrency=2")
+    return project
+
+
+def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run is shown by its name, its path, and without either the last one; what is shown is what the session printed."""
+    for name in ([], ["latest"], [run.directory.name], [str(run.directory)], [str(run.directory / "run.json")]):
+        assert 0 == main(["show", *name])
+
+        said = capsys.readouterr().out
+        lines = said.splitlines()
+        serving = lines[lines.index("serving") + 1]
+        assert "shop" in lines
+        assert serving.startswith("stopwatch   ")
+        assert (
+            "failed      1 server_error: any other HTTP 5xx" in lines
+            or "failed      1 http_status: any other HTTP status than 200" in lines
+        )
+        assert any(line.startswith("goodput     2 of 3 calls good (66.7 %), ") for line in lines)
+        assert any(line.startswith("time        decoding ") for line in lines)
+        assert "- is too few values: p90 needs 10, p95 needs 20, p99 needs 100" in lines
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("aiperf", ["Time to First Token (ms)", "adj_ Time to First Token (ms)", "Inter Chunk Latency (ms)"]),
+        ("guidellm", ["TTFT (ms)", "TPOT (ms)"]),
+        ("mlperf", ["tps_per_user"]),
+        ("nat", ["TTFT (ms)", "Speedup"]),
+        ("vllm-bench", ["Mean TTFT (ms)", "P99 ITL (ms)"]),
+    ],
+)
+def test_show_as(run: Project, capsys: pytest.CaptureFixture[str], tool: str, words: list[str]) -> None:
+    """Each tool's table has its own names, and says how it differs."""
+    assert 0 == main(["show", "--as", tool])
+
+    said = capsys.readouterr().out
+    assert [] == [word for word in words if word not in said]
+    assert "\n- " in said
+
+
+def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown run or tool, and a run of before there was a verdict, are one sentence each."""
+    directory = run.directory
+    assert [1, 1] == [main(["show", "yesterday"]), main(["show", "--as", "vllm"])]
+    errors = capsys.readouterr().err.splitlines()
+    assert f"agentbench: no run 'yesterday'; known: {directory.name}, latest (in reports)" == errors[0]
+    assert errors[1].startswith("agentbench: no tool 'vllm'; known: aiperf, guidellm, mlperf, nat, vllm-bench")
+
+    old = run.run_json
+    del old["stopwatch"]
+    (directory / "run.json").write_text(json.dumps(old))
+
+    assert 1 == main(["show"])
+    assert "is of an older version" in capsys.readouterr().err
+
+
+def test_the_stopwatch_of_a_run(run: Project) -> None:
+    """A run has a verdict, with what it stands on, and its report begins the serving part with it."""
+    stopwatch = run.run_json["stopwatch"]
+
+    assert stopwatch["verdict"] in ("ok", "warn", "client-saturated")
+    assert 0 <= stopwatch["clean_share"] <= 1
+    assert 0 <= stopwatch["client_queue_ms"]
+    report = (run.directory / "report.md").read_text().partition("## Serving performance\n\n")[2]
+    assert report.startswith(f"Stopwatch: **{stopwatch['verdict']}")

@@ -1,0 +1,124 @@
+"""Spans of time: how many overlap, when enough do, and who had each instant of a rollout."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.records import Chunk, LLMCall, Rollout, ToolCall
+from pytest_agentbench.windows import PARTS, InFlight, Span, TokenTimes, at_least, in_flight, overlap_ns, split, steady, total_ns
+
+MS = 1_000_000  # nanoseconds
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda each: (each[0], each[0] + each[1])), max_size=12)
+
+
+def test_in_flight() -> None:
+    """Peak and mean over the whole span; a call that starts when another ends does not overlap it, and idle time counts."""
+    assert InFlight(peak=2, mean=0.75) == in_flight([(0, 100), (50, 100), (100, 150), (300, 400)])
+    assert InFlight(peak=0, mean=0.0) == in_flight([])
+
+
+def brute(spans: list[Span], instant: int) -> int:
+    """How many spans have the time from one instant to the next."""
+    return sum(start <= instant < end for start, end in spans)
+
+
+@given(SPANS, st.integers(1, 6))
+def test_windows_against_brute_force(spans: list[Span], count: int) -> None:
+    """Instant by instant, the windows have what overlaps at least so often; they are in order, apart, and as long as possible."""
+    found = at_least(spans, count)
+
+    assert [brute(spans, instant) >= count for instant in range(45)] == [brute(found, instant) == 1 for instant in range(45)]
+    assert all(end < start for (_, end), (start, _) in pairwise(found))
+    assert max((brute(spans, instant) for instant in range(45)), default=0) == in_flight(spans).peak
+
+
+@pytest.mark.parametrize(("asked", "floor"), [(1, 1), (8, 8), (10, 9), (20, 18), (48, 44)])
+def test_steady_is_90_percent(asked: int, floor: int) -> None:
+    """90 % of what was asked for, rounded up: 9 of 10, but 8 of 8."""
+    assert [(0, 10)] == steady([(0, 10)] * floor, asked)
+    assert [] == steady([(0, 10)] * (floor - 1), asked)
+
+
+@given(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted), SPANS)
+def test_overlap_against_brute_force(span: list[int], spans: list[Span]) -> None:
+    """As many instants as both have."""
+    others = at_least(spans, 1)
+
+    assert sum(brute(others, instant) for instant in range(*span)) == overlap_ns((span[0], span[1]), others)
+
+
+def test_tokens_come_with_their_events() -> None:
+    """Tokens are spread evenly over output events, or as the server counted them; half of a stretch has half of its tokens."""
+    even, counted = TokenTimes(), TokenTimes()
+    chunks = [Chunk(at * MS, "content") for at in (100, 200, 300)]
+    even.add(LLMCall(0, 0, 0, (Chunk(0, "role"), *chunks)), 12)
+    counted.add(LLMCall(0, 0, 0, tuple(chunk._replace(tokens=tokens) for chunk, tokens in zip(chunks, (7, 9, 10), strict=True))), 12)
+
+    windows: list[Span] = [(0, 150 * MS), (200 * MS, 225 * MS)]
+    assert (6.0, 8.0) == (even.within(windows), counted.within(windows))
+    assert (12.0, 12.0) == (even.within([(0, 1000 * MS)]), counted.within([(0, 1000 * MS)]))
+    assert not even.add(LLMCall(0, 0, 0, (Chunk(0, "usage"),)), 5)
+
+
+def call(received: int, sent: int | None, first: int | None, ended: int, called: int | None = None) -> LLMCall:
+    """Milliseconds."""
+    chunks = () if first is None else (Chunk((first - 1) * MS, "role"), Chunk(first * MS, "content"))
+    return LLMCall(
+        received * MS, None if sent is None else sent * MS, ended * MS, chunks, called_ns=None if called is None else called * MS
+    )
+
+
+def run(*calls: LLMCall, tools: tuple[Span, ...] = (), start: int = 0, end: int = 100) -> dict[str, float]:
+    """The parts of a rollout, in milliseconds, those of 0 left out."""
+    tool_calls = tuple(ToolCall("find", {}, 1, started_ns=begin * MS, ended_ns=stop * MS) for begin, stop in tools)
+    found = split(Rollout("s", "a", "default", 1, "ok", started_ns=start * MS, ended_ns=end * MS, calls=calls, tool_calls=tool_calls))
+    return {part: duration / MS for part, duration in found.items() if duration}
+
+
+def test_a_simple_rollout() -> None:
+    """Queue from the call to the send, waiting to the first token, decoding to the end, a tool, and the agent for the rest."""
+    assert {"client_queue": 3, "first_token": 20, "decoding": 30, "tools": 10, "agent": 37} == run(
+        call(12, 13, 33, 63, called=10), tools=((70, 80),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("calls", "tools", "parts"),
+    [
+        ((call(0, 0, 40, 60), call(0, 0, 80, 90)), (), {"first_token": 60, "decoding": 30, "agent": 10}),
+        ((call(0, 0, None, 50),), (), {"first_token": 50, "agent": 50}),
+        ((call(10, None, None, 50),), (), {"client_queue": 40, "agent": 60}),
+        ((call(0, 0, 50, 100),), ((20, 70),), {"first_token": 50, "decoding": 50}),
+        ((call(30, 60, 70, 80, called=20),), ((0, 50),), {"tools": 50, "client_queue": 10, "first_token": 10, "decoding": 10, "agent": 20}),
+        ((call(10, 10, 20, 300),), (), {"agent": 10, "first_token": 10, "decoding": 80}),
+    ],
+    ids=["parallel calls", "no stream", "never sent", "a tool beside a call", "a tool beside the queue", "cut at the end"],
+)
+def test_precedence(calls: tuple[LLMCall, ...], tools: tuple[Span, ...], parts: dict[str, float]) -> None:
+    """Where things overlap, decoding goes before waiting, both before tools, those before the queue."""
+    assert parts == run(*calls, tools=tools)
+
+
+TIMES = st.lists(st.integers(-20, 120), min_size=4, max_size=4).map(sorted)
+
+
+@given(st.lists(st.tuples(TIMES, st.booleans(), st.booleans()), max_size=5), st.lists(TIMES, max_size=3), st.integers(0, 100))
+def test_parts_sum_to_the_duration(times: list[tuple[list[int], bool, bool]], tools: list[Any], end: int) -> None:
+    """Every instant belongs to exactly one part, whatever overlaps, and none is negative."""
+    calls = [call(a, b if sent else None, c if chunks and sent else None, d, called=a) for (a, b, c, d), sent, chunks in times]
+    found = run(*calls, tools=tuple((each[0], each[3]) for each in tools), end=end)
+
+    assert end == sum(found.values())
+    assert set(found) <= set(PARTS)
+    assert all(duration > 0 for duration in found.values())
+
+
+def test_lengths() -> None:
+    """The length of spans that are apart."""
+    assert 30 == total_ns([(0, 10), (20, 40)])
