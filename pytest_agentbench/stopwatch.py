@@ -72,10 +72,12 @@ def _prompt(reading: Reading) -> bool:
 
 def _warned(reading: Reading) -> list[str]:
     reasons = []
-    if reading.clean_share is not None and reading.clean_share < CLEAN and (_prompt(reading) or reading.clean_share >= CLEAN_AT_LEAST):
-        whose = ": the backend sends several at once, so their gaps are 0" if _prompt(reading) else ""
-        few = f"{_percent(reading.clean_share)} of the output events have a stamp of their own, fewer than {_percent(CLEAN)}{whose}"
-        reasons.append(few)
+    if reading.clean_share is not None and reading.clean_share < CLEAN:
+        share = f"{_percent(reading.clean_share)} of the output events have a stamp of their own"
+        if reading.clean_share >= CLEAN_AT_LEAST:
+            reasons.append(f"{share}, fewer than {_percent(CLEAN)}")
+        elif _prompt(reading):
+            reasons.append(f"{share}: the backend sends several at once, and their gaps are 0")
     if reading.read_lag_ms is not None and reading.itl_ms and reading.read_lag_ms > LAG_OF_ITL * reading.itl_ms:
         reasons.append(f"a read lag p99 of {reading.read_lag_ms:.2f} ms is more than a quarter of the median gap, {reading.itl_ms:.2f} ms")
     if reading.client_queue_ms is not None and reading.client_queue_ms > QUEUE_MS:

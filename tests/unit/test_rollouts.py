@@ -85,7 +85,7 @@ def test_variants_are_prepared_with_their_settings(folder: Path) -> None:
     assert ({"seed": 1}, {"seed": 2, "temperature": 1.0}) == (prepare(both, "default").sampling, prepare(both, "hot").sampling)
 
 
-TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, max_turns, system_prompt"
+TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_upgrade, max_turns, system_prompt"
 
 
 @pytest.mark.parametrize(

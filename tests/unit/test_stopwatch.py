@@ -23,13 +23,26 @@ S = 1_000_000_000  # nanoseconds
         ({"clean_share": 0.999}, "ok", ""),
         ({"clean_share": 0.9989}, "warn", "99.89 % of the output events have a stamp of their own, fewer than 99.9 %"),
         ({"clean_share": 0.95}, "warn", "95 % of the output events have a stamp of their own, fewer than 99.9 %"),
-        ({"clean_share": 0.9499}, "client-saturated", "94.99 % of the output events have a stamp of their own, fewer than 95 %"),
+        (
+            {"clean_share": 0.9499},
+            "warn",
+            "94.99 % of the output events have a stamp of their own: the backend sends several at once, and their gaps are 0",
+        ),
+        (
+            {"clean_share": 0.9499, "read_lag_ms": 1.01},
+            "client-saturated",
+            "94.99 % of the output events have a stamp of their own, fewer than 95 %",
+        ),
         ({"read_lag_ms": 5.0}, "ok", ""),
         ({"read_lag_ms": 5.01}, "warn", "a read lag p99 of 5.01 ms is more than a quarter of the median gap, 20.00 ms"),
         ({"client_queue_ms": 5.0}, "ok", ""),
         ({"client_queue_ms": 5.1}, "warn", "a client queue p99 of 5.1 ms is more than 5 ms"),
         ({"tap_cpu": 0.9}, "ok", ""),
-        ({"tap_cpu": 0.91}, "client-saturated", "the tap took 91 % of a core in its busiest second, more than 90 %"),
+        (
+            {"tap_cpu": 0.91},
+            "client-saturated",
+            "the tap took 91 % of a core in its busiest second, more than 90 %; --agentbench-taps 2 spreads calls over two",
+        ),
         ({"pool_cpu": 1.3}, "client-saturated", "the pool took 130 % of a core in its busiest second, more than 90 %"),
     ],
 )
