@@ -188,3 +188,11 @@ def test_other_paths_are_unknown(truth: Truth) -> None:
 
         assert status == answer.status
     connection.close()
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that cannot have the server skips what needs it, and is told why."""
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(BenchmarkSkipped, match="needs Linux|no C compiler"), truth_server():
+        pass

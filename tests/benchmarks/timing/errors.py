@@ -26,6 +26,7 @@ class Errors:
     chunk: list[float] = field(default_factory=list)  # the tap's stamp of an output chunk - when it was sent
     gap: list[float] = field(default_factory=list)  # ITL
     late: list[float] = field(default_factory=list)  # the server's own: sent - due
+    send: list[float] = field(default_factory=list)  # what its send() took; no stamp can be told to be better than that
     clean: int = 0  # output chunks with a stamp of their own
     kernel: int = 0  # calls stamped by the kernel
     tokens: int = 0
@@ -47,9 +48,8 @@ class Measured:
     agent_p50: float | None = None  # TTFT error of the agent's own clock
     agent_p99: float | None = None
     late_p99: float | None = None
-    late_max: float | None = None
+    send_p99: float | None = None
     kernel: float | None = None  # percent of calls stamped by the kernel
-    tokens: float = 0
 
 
 def model_key(call: LLMCall) -> str:
@@ -88,6 +88,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
         errors.chunk += off
         errors.gap += [later - earlier for earlier, later in pairwise(off)]
         errors.late += [(event.sent_ns - event.due_ns) / NS_PER_MS for event in sent]
+        errors.send += [(event.after_ns - event.sent_ns) / NS_PER_MS for event in sent]
         errors.clean += sum(chunk.own_stamp for chunk in chunks)
         errors.kernel += call.stamp == "kernel"
         errors.tokens += sum(event.tokens for event in sent)
@@ -133,9 +134,8 @@ def measured(errors: Errors, **others: float | None) -> Measured:
         gap_p99=size(errors.gap, 99),
         unclean=100 * (1 - errors.clean / len(errors.chunk)),
         late_p99=metrics.percentile(errors.late, 99),
-        late_max=max(errors.late),
+        send_p99=metrics.percentile(errors.send, 99),
         kernel=100 * errors.kernel / len(errors.ttft),
-        tokens=errors.tokens,
         **others,
     )
 

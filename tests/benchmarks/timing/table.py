@@ -26,6 +26,7 @@ COLUMNS = (
     "agent's TTFT p50",
     "p99",
     "server late p99",
+    "send p99",
     "targets",
 )
 LEGEND = (
@@ -35,6 +36,7 @@ LEGEND = (
     "Added: what a small call takes longer through the tap than straight, the server's own time taken off; pairs, beside the streams.",
     "Agent's TTFT: the same error by the clock of the agent, as the openai package lets it see.",
     "Server late: sent - due. Errors are against the sending, so they do not contain it.",
+    "Send: what the server's send() took; the kernel hands the bytes over somewhere within it.",
 )
 PACKAGES = ("uvloop", "httptools", "aiohttp", "openai")
 
@@ -48,7 +50,7 @@ def table(rows: Sequence[tuple[Sequence[str], Measured, str]]) -> str:
 def cells(run: Measured) -> list[str]:
     clean = None if run.unclean is None else 100 - run.unclean
     times = (run.ttft_p50, run.ttft_p99, run.chunk_p50, run.chunk_p99, run.gap_p99)
-    agents = (run.agent_p50, run.agent_p99, run.late_p99)
+    agents = (run.agent_p50, run.agent_p99, run.late_p99, run.send_p99)
     return [
         *map(number, times),
         number(clean, 2),
