@@ -1,4 +1,7 @@
-"""`python -m tests.benchmarks [name ...]`: figures beside their targets. The exit status is 1 only where one could not be measured."""
+"""`python -m tests.benchmarks [name ...]`: figures beside their targets.
+
+The exit status is 1 only where one could not be measured, or is so far off that something must be broken.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,17 @@ from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
 from tests.benchmarks import collecting, endurance, importing, makespan, one_process, workers
-from tests.benchmarks.measuring import BenchmarkError, Result, Surroundings
+from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
+from tests.benchmarks.timing import benchmark as timing
 
-BENCHMARKS: Mapping[str, Callable[[int | None], Result]] = {
+BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "import": importing.measure,
     "one_process": one_process.measure,
     "collect": collecting.measure,
     "makespan": makespan.measure,
     "workers": workers.measure,
     "endurance": endurance.measure,
+    "timing": timing.measure,
 }
 WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
 
@@ -31,12 +36,15 @@ def main() -> int:
         print("\n".join(str(sys.modules[measure.__module__].__doc__).strip() for measure in BENCHMARKS.values()))
         return 0
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start", flush=True)
+    options = Options(arguments.repeat, arguments.quick, tuple(arguments.streams), arguments.table)
     found: dict[str, Result] = {}
     broken = []
     for name in arguments.names or BENCHMARKS:
         surroundings = Surroundings()
         try:
-            found[name] = BENCHMARKS[name](arguments.pairs)
+            found[name] = BENCHMARKS[name](options)
+        except BenchmarkSkipped as why:
+            print(f"\n{name} is SKIPPED: {why}", flush=True)
         except BenchmarkError as error:
             broken.append(name)
             print(f"\n{name} is BROKEN: {error}", flush=True)
@@ -44,14 +52,17 @@ def main() -> int:
             show(found[name], str(surroundings))
     if arguments.json:
         arguments.json.write_text(json.dumps({name: result.to_dict() for name, result in found.items()}, indent=2) + "\n")
-    return 1 if broken else 0
+    return 1 if broken or any(result.gross for result in found.values()) else 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help="which ones (default: all)")
     parser.add_argument("--list", action="store_true", help="say what each one measures")
-    parser.add_argument("--pairs", type=int, metavar="N", help="runs of each arm where two are compared")
+    parser.add_argument("--repeat", type=int, metavar="N", help="runs of each arm where several are compared")
+    parser.add_argument("--quick", action="store_true", help="timing: less than a minute, 48 plain streams")
+    parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="timing: write the table there, as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON as well")
     arguments = parser.parse_args()
     for name in arguments.names:
@@ -62,11 +73,13 @@ def parse() -> argparse.Namespace:
 
 def show(result: Result, circumstances: str) -> None:
     """The figures as a table, the notes below."""
-    print()
+    print(f"\n{result.table}\n" if result.table else "")
     for figure in result.figures:
         print("  ".join(text.ljust(width) for text, width in zip(figure.columns, WIDTHS, strict=True)).rstrip())
     for note in (*result.notes, circumstances):
         print(f"    {note}")
+    for sentence in result.gross:
+        print(f"    BROKEN: {sentence}")
     sys.stdout.flush()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.measuring import Figure, Result, run_pytest
+from tests.benchmarks.measuring import Figure, Options, Result, run_pytest
 from tests.benchmarks.workplace import BARE, MOST_TURNS, SUITE, workplace
 
 SCENARIOS = 10_000
@@ -10,8 +10,8 @@ LIMIT_S = 8
 LIMIT_MB = 400
 
 
-def measure(pairs: int | None) -> Result:
-    del pairs  # one size
+def measure(options: Options) -> Result:
+    del options  # one size
     with workplace() as place:
         place.suite([1 + number % MOST_TURNS for number in range(SCENARIOS)])
         place.backend(tokens=20)

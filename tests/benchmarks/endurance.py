@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.measuring import BenchmarkError, Command, Figure, Result, each_of, pytest_command, run_pytest
+from tests.benchmarks.measuring import BenchmarkError, Command, Figure, Options, Result, each_of, pytest_command, run_pytest
 from tests.benchmarks.one_process import IN_FLIGHT
 from tests.benchmarks.workplace import BARE, SUITE, Workplace, calls_of, processes, workplace
 
@@ -47,8 +47,8 @@ class Sample:
     resident: dict[str, float]  # process -> 10^6 bytes
 
 
-def measure(pairs: int | None) -> Result:
-    del pairs  # one size
+def measure(options: Options) -> Result:
+    del options  # one size
     turns = [number % 2 for number in range(ROLLOUTS)]  # one or two calls each
     with workplace() as place:
         place.suite(turns, SUITE_TEST)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.measuring import Command, Figure, Result, run_pytest
+from tests.benchmarks.measuring import Command, Figure, Options, Result, run_pytest
 from tests.benchmarks.workplace import SUITE, Workplace, workplace
 
 RUNS = 11
@@ -38,8 +38,8 @@ def test_modules({fixtures}):
 """
 
 
-def measure(pairs: int | None) -> Result:
-    del pairs  # one size
+def measure(options: Options) -> Result:
+    del options  # one size
     with workplace() as place:
         runs = [json.loads(Command([sys.executable, "-c", IMPORTS], place.root).cost().output) for _ in range(RUNS)]
         bare, worker = bare_modules(place), worker_modules(place)

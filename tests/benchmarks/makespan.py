@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.records import Json
-from tests.benchmarks.measuring import Cost, Figure, Result, run_pytest, seconds
+from tests.benchmarks.measuring import Cost, Figure, Options, Result, run_pytest, seconds
 from tests.benchmarks.one_process import IN_FLIGHT
 from tests.benchmarks.workers import WORKERS
 from tests.benchmarks.workplace import BARE, SUITE, Workplace, calls_of, hundred, workplace
@@ -20,13 +20,13 @@ UNKNOWN, KNOWN = 1.25, 1.1  # of the longest-first schedule, plus one second
 LATER = 1.5  # seconds after the later of bare -n 48 and the longest-first schedule
 
 
-def measure(count: int | None) -> Result:
+def measure(options: Options) -> Result:
     with workplace() as place:
         place.suite(hundred())
         place.backend(TOKENS, ttft_ms=200, itl_ms=10)
         place.bare(100)
         unknown, known = (Session.run(place, IN_FLIGHT) for _ in range(2))
-        pairs = [(run_pytest(place.root, *WORKERS, *BARE), Session.run(place, *WORKERS)) for _ in range(count or PAIRS)]
+        pairs = [(run_pytest(place.root, *WORKERS, *BARE), Session.run(place, *WORKERS)) for _ in range(options.repeat or PAIRS)]
     bares, ours = [bare.wall_s for bare, _ in pairs], [session.cost.wall_s for _, session in pairs]
     possible = [max(bare.wall_s, session.longest_first) for bare, session in pairs]
     later = [wall - earliest for wall, earliest in zip(ours, possible, strict=True)]

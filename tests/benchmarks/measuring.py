@@ -22,6 +22,20 @@ class BenchmarkError(Exception):
     """A benchmark could not measure what it is for."""
 
 
+class BenchmarkSkipped(Exception):
+    """A benchmark needs something that this machine does not have."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks of the benchmarks."""
+
+    repeat: int | None = None  # runs of each arm; None: as many as the benchmark wants
+    quick: bool = False
+    streams: tuple[int, ...] = ()  # in flight; empty: all that the benchmark tries
+    table: Path | None = None  # a file for the table
+
+
 @dataclass(frozen=True)
 class Figure:
     """One number that the issue sets a target for."""
@@ -48,6 +62,8 @@ class Result:
 
     figures: list[Figure]
     notes: list[str]
+    table: str = ""  # Markdown: everything that was measured
+    gross: tuple[str, ...] = ()  # sentences on what is so far off that something must be broken
 
     def to_dict(self) -> dict[str, Any]:
         return {"figures": [{**asdict(figure), "holds": figure.holds} for figure in self.figures], "notes": self.notes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from tests.benchmarks.measuring import Figure, Result, each_of, run_pytest, seconds
+from tests.benchmarks.measuring import Figure, Options, Result, each_of, run_pytest, seconds
 from tests.benchmarks.workplace import BARE, SUITE, calls_of, hundred, processes, workplace
 
 IN_FLIGHT = "--agentbench-concurrency=48"
@@ -12,14 +12,14 @@ RUNS = 5
 LIMIT = 2.0
 
 
-def measure(pairs: int | None) -> Result:
+def measure(options: Options) -> Result:
     bare, ours, parts = [], [], []
     with workplace() as place:
         place.suite(hundred())
         place.backend(tokens=20)
         place.bare(100)
         run_pytest(place.root, IN_FLIGHT, SUITE)  # compiles what is compiled once
-        for _ in range(pairs or RUNS):
+        for _ in range(options.repeat or RUNS):
             bare.append(run_pytest(place.root, *BARE).cpu_s)
             cpu = run_pytest(place.root, IN_FLIGHT, SUITE).cpu_s
             children = processes(place.last_run(calls_of(hundred())))

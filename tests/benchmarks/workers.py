@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from tests.benchmarks.measuring import Figure, Result, each_of, run_pytest, seconds
+from tests.benchmarks.measuring import Figure, Options, Result, each_of, run_pytest, seconds
 from tests.benchmarks.workplace import BARE, SUITE, calls_of, hundred, processes, workplace
 
 WORKERS = ("-n", "48")
@@ -12,7 +12,7 @@ PAIRS = 3
 LIMIT = 1.15
 
 
-def measure(pairs: int | None) -> Result:
+def measure(options: Options) -> Result:
     bare, ours, beside = [], [], []
     with workplace() as place:
         place.suite(hundred())
@@ -21,7 +21,7 @@ def measure(pairs: int | None) -> Result:
         warm_up = ("-n", "2")  # compiles what is compiled once
         run_pytest(place.root, *warm_up, *BARE)
         run_pytest(place.root, *warm_up, SUITE)
-        for _ in range(pairs or PAIRS):
+        for _ in range(options.repeat or PAIRS):
             bare.append(run_pytest(place.root, *WORKERS, *BARE).cpu_s)
             cpu = run_pytest(place.root, *WORKERS, SUITE).cpu_s
             beside.append(processes(place.last_run(calls_of(hundred()))))
