@@ -43,9 +43,9 @@ class KernelClock:
             return None  # it may have been stamped before the step or after it
         for _, kind, data in ancillary:
             if kind == SO_TIMESTAMPNS:
-                seconds, nanoseconds = TIMESPEC.unpack(data[: TIMESPEC.size])
+                seconds, nanoseconds = TIMESPEC.unpack_from(data)
                 lag: int = read_ns + self.offset - seconds * 1_000_000_000 - nanoseconds
-                return max(lag, 0) if lag > -SLACK else None
+                return lag if lag >= 0 else 0 if lag > -SLACK else None
         return None
 
     def _stepped(self) -> bool:

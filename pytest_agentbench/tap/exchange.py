@@ -74,7 +74,6 @@ class Exchange:
         self.status: int | None = None
         self.headers: Headers = []
         self.answer: Answer | None = None  # to a call, from its head on
-        self.stamp = "user"
         self.over = False
         self.record: LLMCall | None = None
         self._filter: WithoutUsage | None = None
@@ -115,8 +114,6 @@ class Exchange:
             if data:
                 self.agent.pass_on(data)
         if self.answer is not None:
-            if read.lag_ns is not None:
-                self.stamp = "kernel"
             self.answer.take(read)
 
     def completed(self) -> None:
@@ -142,13 +139,13 @@ class Exchange:
         said_all = reading.done and reading.error_kind is None
         kind, message = (broken, message) if broken and not said_all else self._fault()
         whole = b"" if kind or self.answer is None or not self.asked.upgraded else self._assembled(self.answer)
-        if self.request.dialect is not None:
-            self.record = self._record(self.request.dialect, ended, kind, message)
         if broken != "client_gone":
             if self.asked.upgraded:
                 self._answer_whole(whole, kind, message, said_no=broken is None and self.status != 200)
             else:
                 self._end_answer(broken, message, said_all)
+        if self.request.dialect is not None:
+            self.record = self._record(self.request.dialect, ended, kind, message)
         self.agent.exchange_ended(self)
         self.answer, self.request.body, self.asked = None, b"", self.asked._replace(body=b"")  # the record stays while the rollout runs
 
@@ -206,7 +203,7 @@ class Exchange:
             error_kind=kind,
             error=message,
             retry_after_s=_retry_after(header(self.headers, b"retry-after")) if self.status != 200 else None,
-            stamp=self.stamp,
+            stamp="kernel" if any(chunk.lag_ns is not None for chunk in reading.chunks) else "user",
             chunks=tuple(reading.chunks),
             prompt_tokens=reading.prompt_tokens,
             completion_tokens=reading.completion_tokens,

@@ -7,11 +7,11 @@ import re
 import socket
 import ssl
 import time
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
-from aiohappyeyeballs import start_connection
+from aiohappyeyeballs import AddrInfoType, start_connection
 
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
@@ -21,6 +21,14 @@ from pytest_agentbench.tap.stream import Read
 
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
+RESOLVED = 30.0  # seconds for which the addresses of a host's name are taken for true
+
+
+class Addresses(NamedTuple):
+    """What the name service says, or is being asked."""
+
+    question: asyncio.Task[list[AddrInfoType]]
+    until: float  # time of the loop
 
 
 class Upstream:
@@ -41,6 +49,7 @@ class Upstream:
             self.own.append((b"authorization", b"Bearer " + api_key.encode()))
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
+        self.addresses: Addresses | None = None
         self.idle: list[UpstreamConnection] = []
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -84,8 +93,7 @@ class Upstream:
     async def _connected(self) -> UpstreamConnection:
         """A new connection; with the kernel's stamps, unless TLS stands between them and the bytes."""
         loop = asyncio.get_running_loop()
-        addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        sock = await start_connection(addresses, happy_eyeballs_delay=0.25, loop=loop)
+        sock = await start_connection(await self._resolved(), happy_eyeballs_delay=0.25, loop=loop)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = UpstreamConnection(self)
         if self.tls is None and stamps_wanted(sock):
@@ -94,6 +102,21 @@ class Upstream:
         name = None if self.tls is None else self.host
         await loop.create_connection(lambda: connection, sock=sock, ssl=self.tls, server_hostname=name)
         return connection
+
+    async def _resolved(self) -> list[AddrInfoType]:
+        """The addresses of the host. Connections that are opened at the same time ask once."""
+        loop = asyncio.get_running_loop()
+        if self.addresses is None or loop.time() > self.addresses.until:
+            self.addresses = Addresses(loop.create_task(self._resolve()), loop.time() + RESOLVED)
+        try:
+            return await asyncio.shield(self.addresses.question)
+        except (OSError, ValueError):
+            self.addresses = None
+            raise
+
+    async def _resolve(self) -> list[AddrInfoType]:
+        found = await asyncio.get_running_loop().getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        return cast("list[AddrInfoType]", found)  # the same, but for addresses of families that TCP does not have
 
     def head(self, exchange: Exchange) -> bytes:
         """The head of the request as the backend gets it."""
@@ -123,6 +146,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.complete = False
         self.reusable = False  # for another exchange
         self.surplus = False  # something came behind the answer
+        self.between_chunks = False  # of a chunked body, and nothing of the next one has come
         self.pieces: list[bytes] = []  # of the body, in this read
         exchange.agent.upstream = self
         exchange.sent_ns = None
@@ -180,9 +204,14 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self.answered = True
+        if self.between_chunks and (chunk := whole_chunk(data)):  # as most are: the parser need not see it
+            exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, chunk))
+            return
         fault = self._parse(data)
         if self.status and exchange.status is None:
             exchange.headers_arrived(self.status, self.headers)
+            if exchange.over:
+                return
         if self.pieces:
             body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
             exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, body))
@@ -221,9 +250,15 @@ class UpstreamConnection(asyncio.Protocol):
         if status < 200 or self.complete or self.exchange is None:
             return
         self.status = status
-        chunked = b"chunked" in header(self.headers, b"transfer-encoding").lower()
+        chunked = self.between_chunks = b"chunked" in header(self.headers, b"transfer-encoding").lower()
         self.until_close = not chunked and not header(self.headers, b"content-length")
         self.complete = self.exchange.request.method == b"HEAD"  # its answer has a length, but no body
+
+    def on_chunk_header(self) -> None:
+        self.between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self.between_chunks = True
 
     def on_body(self, data: bytes) -> None:
         if not self.complete:
@@ -232,6 +267,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.status and not self.complete:
             self.complete, self.reusable = True, self.parser.should_keep_alive()  # which it knows only now
+            self.between_chunks = False
 
     # -------------------------------------------------------------------------------- parts
 
@@ -240,7 +276,9 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.between_chunks = False
             return str(error) or type(error).__name__
+        self.between_chunks &= data.endswith(b"\r\n")  # not in the middle of the next chunk's size
         return "something came behind the answer" if self.surplus else ""
 
     def _complete(self, exchange: Exchange, clean: bool) -> None:
@@ -250,3 +288,15 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self.close()
         exchange.completed()
+
+
+def whole_chunk(data: bytes) -> bytes | None:
+    """What a chunk holds, when these bytes are one chunk and nothing else (RFC 9112, 7.1); None otherwise, also for the last chunk."""
+    start = data.find(b"\r\n", 1, 9)
+    if start < 0 or not data[:start].isalnum() or not data.endswith(b"\r\n"):
+        return None
+    try:
+        size = int(data[:start], 16)
+    except ValueError:
+        return None
+    return data[start + 2 : -2] if size == len(data) - start - 4 else None

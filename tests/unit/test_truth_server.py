@@ -8,11 +8,11 @@ from http.client import HTTPConnection
 from itertools import pairwise
 
 import pytest
+from pytest_agentbench.tap.assemble import Answer, read_stream
 
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.ready import listed_models
-from pytest_agentbench.tap.assemble import Answer, read_stream
 from pytest_agentbench.tap.stream import events
 from tests.benchmarks.measuring import BenchmarkSkipped
 from tests.benchmarks.truth import Served, Truth, truth_server

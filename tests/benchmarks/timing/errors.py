@@ -116,7 +116,7 @@ def added(straight: Mapping[str, int], tapped: Mapping[str, int], requests: Iter
 
 def medians(runs: Sequence[Measured]) -> Measured:
     """The median of each figure over the runs that have it."""
-    values = {each.name: metrics.known(getattr(run, each.name) for run in runs) for each in fields(Measured)}
+    values = {each.name: [value for run in runs if (value := getattr(run, each.name)) is not None] for each in fields(Measured)}
     return Measured(**{name: statistics.median(found) if found else None for name, found in values.items()})
 
 
