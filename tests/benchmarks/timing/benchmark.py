@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
-from pytest_agentbench.errors import BackendError
+from pytest_agentbench.errors import BackendError, InfraError
 from tests.benchmarks.measuring import BenchmarkError, Figure, Options, Result
 from tests.benchmarks.timing import plugin
 from tests.benchmarks.timing.errors import Measured, medians
@@ -58,7 +58,7 @@ def measure(options: Options) -> Result:
     try:
         with truth_server(f"truth/{PACE}") as truth:
             rows = [*measured_rows(truth, options)]
-    except BackendError as error:  # a process of ours died, and says how
+    except (BackendError, InfraError) as error:  # a process of ours died, or refuses, and says how
         raise BenchmarkError(str(error)) from error
     text = table([(row.names, row.medians, row.verdict) for row in rows])
     notes = remarks(rows, options)

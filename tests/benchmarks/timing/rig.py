@@ -34,6 +34,14 @@ SHAPES = {
     "reasoning": ",kind=reasoning",
 }
 
+#: Computes, and ends when this process does.
+HOG = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+while True:
+    pass
+"""
+
 #: What the tap is told of the backend besides its address. Labels of calls are switched on here.
 UPSTREAM: Json = {}
 
@@ -155,10 +163,10 @@ def proceed(child: Child) -> None:
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
     """Processes that compute for as long as the block runs."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    processes = [subprocess.Popen([sys.executable, "-c", HOG], stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
