@@ -14,7 +14,10 @@ from pytest_agentbench.records import Json
 
 if TYPE_CHECKING:
     import aiohttp
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, OpenAI
+
+#: What openai clients send as their key; the tap puts the backend's in its place.
+NO_KEY = "agentbench"
 
 #: Header in which a client tells the tap when it was called; the time from there to the send is the client queue.
 CALLED = "x-agentbench-called-ns"
@@ -86,10 +89,16 @@ class LLM:
         return Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
 
     def openai(self) -> AsyncOpenAI:
-        """An openai client that speaks through the tap, without retries of its own."""
+        """An openai client that speaks through the tap, without retries and timeouts of its own."""
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(base_url=self.base_url, api_key="agentbench", max_retries=0)
+        return AsyncOpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
+
+    def openai_sync(self) -> OpenAI:
+        """The same for code that blocks; call it in a thread (`asyncio.to_thread`), or other rollouts wait as well."""
+        from openai import OpenAI
+
+        return OpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
 
     async def _post(self, body: bytes, called: int) -> Any:
         headers = {"content-type": "application/json", CALLED: str(called), UPGRADE: "yes"}

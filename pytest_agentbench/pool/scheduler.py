@@ -19,6 +19,7 @@ Record = Callable[[Rollout], Awaitable[bytes]]
 
 KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
+LONGEST_PAUSE = 60.0  # seconds; a backend that asks for more is asked again all the same
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Scheduler:
             if rollout.status != "infra_error" or attempt > self.retries or self.broken:
                 return rollout
             earlier.append({"attempt": attempt, "status": rollout.status, "reason": rollout.reason, "duration_s": rollout.duration_s})
-            await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+            await asyncio.sleep(pause(rollout, attempt))
 
     async def _attempt(self, key: RolloutKey) -> Rollout:
         started_at, started = time.time(), time.monotonic_ns()
@@ -145,6 +146,12 @@ class Scheduler:
         self._bodies[key] = body
         if len(self._bodies) > KEPT:
             self._bodies.popitem(last=False)
+
+
+def pause(rollout: Rollout, attempt: int) -> float:
+    """Seconds to wait after a failed attempt, counted from 1: longer each time, and as long as the backend asked for (Retry-After)."""
+    asked = rollout.calls[-1].retry_after_s if rollout.calls else None
+    return min(max(PAUSE * 2 ** (attempt - 1), asked or 0), LONGEST_PAUSE)
 
 
 def longest_first(keys: Sequence[RolloutKey], durations: Mapping[str, float]) -> list[RolloutKey]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,18 +50,15 @@ class Watch:
         self._exchange.failed("timeout_call", f"the call took longer than {self._budgets.call:g} s")
 
     def _look(self) -> None:
-        """Ends the exchange, or comes back when the next token would be too late."""
-        last = self._exchange.last_output_ns()
-        budget = self._budgets.first_token if last is None else self._budgets.idle
-        if budget is None:  # until there is a first token, it may come at any time
-            if last is None and self._budgets.idle is not None:
-                self._tokens = self._loop.call_later(self._budgets.idle, self._look)
-            return
+        """Ends the exchange, or comes back when the next token would be too late, or the first one may have come."""
+        last, idle = self._exchange.last_output_ns(), self._budgets.idle
+        budget = self._budgets.first_token if last is None else idle
         since = self._exchange.sent_ns if last is None else last
-        left = budget - (time.monotonic_ns() - (since or 0)) / 1e9
-        if left > 0:
-            self._tokens = self._loop.call_later(left, self._look)
-        elif last is None:
-            self._exchange.failed("timeout_first_token", f"no first token within {budget:g} s")
-        else:
-            self._exchange.failed("timeout_idle", f"no further token within {budget:g} s")
+        left = math.inf if budget is None else budget - (time.monotonic_ns() - (since or 0)) / 1e9
+        if left <= 0:
+            kind, which = ("timeout_first_token", "first") if last is None else ("timeout_idle", "further")
+            self._exchange.failed(kind, f"no {which} token within {budget:g} s")
+            return
+        pause = left if idle is None else min(left, idle)
+        if pause < math.inf:
+            self._tokens = self._loop.call_later(pause, self._look)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.pool.scheduler import KEPT, Outcome, Scheduler, longest_first
-from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.pool.scheduler import KEPT, Outcome, Scheduler, longest_first, pause
+from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
 
 pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
 
@@ -255,6 +255,18 @@ async def test_an_infra_error_is_tried_again() -> None:
     assert (2, ({"attempt": 1, **failed},)) == (a.attempt, a.earlier_attempts)
     assert (3, ({"attempt": 1, **failed}, {"attempt": 2, **failed})) == (b.attempt, b.earlier_attempts)
     assert [(1, "infra_error", "the tap is gone")] == [(each["attempt"], each["status"], each["reason"]) for each in c.earlier_attempts]
+
+
+@pytest.mark.parametrize(
+    ("asked", "attempt", "seconds"), [(None, 1, 0.2), (None, 3, 0.8), (0.1, 1, 0.2), (7, 1, 7), (7, 9, 51.2), (3600, 1, 60), (None, 99, 60)]
+)
+def test_the_pause_before_the_next_attempt(asked: float | None, attempt: int, seconds: float) -> None:
+    """It doubles, and is never shorter than what the backend asked for with Retry-After; a minute is the most."""
+    call = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="rate_limited", retry_after_s=asked)
+    failed = Rollout("shop", "a", "default", 1, status="infra_error", calls=(LLMCall(0, 0, 1, retry_after_s=99), call))
+
+    assert seconds == pause(failed, attempt)
+    assert 0.2 == pause(Rollout("shop", "a", "default", 1, status="infra_error"), 1)
 
 
 @pytest.mark.parametrize("status", ["ok", "limit", "agent_error", "cancelled"])
