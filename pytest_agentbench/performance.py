@@ -43,7 +43,7 @@ class Performance:
     parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
     spans: list[Span] = field(default_factory=list)  # of rollouts
     call_spans: list[Span] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # of evaluable rollouts
+    evaluable: list[tuple[int, int]] = field(default_factory=list)  # spans of evaluable rollouts
     token_times: TokenTimes = field(default_factory=TokenTimes)
     without_chunks: int = 0  # successful calls with tokens of which nobody knows when they came
     calls: int = 0
@@ -64,7 +64,7 @@ class Performance:
         self.rollouts.append(rollout.duration_s * 1e3)
         self.spans.append((rollout.started_ns, rollout.ended_ns))
         if rollout.evaluable:
-            self.ends.append(rollout.ended_ns)
+            self.evaluable.append((rollout.started_ns, rollout.ended_ns))
             if rollout.duration_s > 0:
                 self.step_rates.append(len(rollout.calls) * 60 / rollout.duration_s)
         for part, duration in windows.split(rollout).items():
@@ -120,7 +120,7 @@ class Performance:
             "prompt_tokens": self.prompt_tokens,
             "output_tokens_per_s": self.output_tokens / span if span else None,
             "call_output_tokens_per_s": spread(self.call_rates, LOW),
-            "rollouts_per_hour": len(self.ends) * 3600 / span if span else None,
+            "rollouts_per_hour": len(self.evaluable) * 3600 / span if span else None,
             "steps_per_minute": (self.calls - self.failed.total()) * 60 / span if span else None,
             "rollout_steps_per_minute": spread(self.step_rates, LOW),
             "steady": self._steady(span),
@@ -150,15 +150,15 @@ class Performance:
     def _steady(self, span_s: float) -> Json:
         """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
         rollouts, calls = (windows.steady(spans, self.asked) for spans in (self.spans, self.call_spans))
-        ended = sum(windows.overlap_ns((end - 1, end), rollouts) for end in self.ends)
+        done = sum(windows.overlap_ns(span, rollouts) / (span[1] - span[0]) for span in self.evaluable if span[0] < span[1])
         return {
             "asked": self.asked,
             "calls_without_chunks": self.without_chunks,
-            "rollouts": self._within(rollouts, span_s, ended),
+            "rollouts": self._within(rollouts, span_s, done),
             "calls": self._within(calls, span_s),
         }
 
-    def _within(self, steady: Sequence[Span], span_s: float, ended: int | None = None) -> Json | None:
+    def _within(self, steady: Sequence[Span], span_s: float, done: float | None = None) -> Json | None:
         seconds = windows.total_ns(steady) / 1e9
         if not seconds:
             return None
@@ -166,7 +166,7 @@ class Performance:
             "seconds": seconds,
             "share": seconds / span_s if span_s else None,
             "output_tokens_per_s": self.token_times.within(steady) / seconds,
-            **({} if ended is None else {"rollouts_per_hour": ended * 3600 / seconds}),
+            **({} if done is None else {"rollouts_per_hour": done * 3600 / seconds}),
         }
 
     def _split(self) -> Json | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -151,7 +152,7 @@ class Scheduler:
 def pause(rollout: Rollout, attempt: int) -> float:
     """Seconds to wait after a failed attempt, counted from 1: longer each time, and as long as the backend asked for (Retry-After)."""
     asked = rollout.calls[-1].retry_after_s if rollout.calls else None
-    return min(max(PAUSE * 2 ** (attempt - 1), asked or 0), LONGEST_PAUSE)
+    return min(max(math.ldexp(PAUSE, attempt - 1), asked or 0), LONGEST_PAUSE)
 
 
 def longest_first(keys: Sequence[RolloutKey], durations: Mapping[str, float]) -> list[RolloutKey]:

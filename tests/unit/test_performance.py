@@ -122,15 +122,15 @@ def test_failed_calls_are_infinite_in_adjusted_percentiles() -> None:
 
 
 def test_steady() -> None:
-    """Two rollouts were asked for and overlap for a second: of their tokens, those that came then count, and what ended then."""
+    """Two rollouts were asked for and overlap for a second: of their tokens those that came then count, and their shares in it."""
     early = call(0, 500, 1500, end=1600, completion_tokens=20)
     late = call(1000, 1250, 2250, end=2500, completion_tokens=8)
     found = measured(
-        rollout("a", calls=(early,), ended_ns=2000 * MS), rollout("b", calls=(late,), started_ns=1000 * MS, ended_ns=3000 * MS), asked=2
+        rollout("a", calls=(early,), ended_ns=2000 * MS), rollout("b", calls=(late,), started_ns=1000 * MS, ended_ns=2500 * MS), asked=2
     )["steady"]
 
-    assert {"seconds": 1.0, "share": 1 / 3, "output_tokens_per_s": 14.0, "rollouts_per_hour": 3600.0} == found["rollouts"]
-    assert {"seconds": 0.6, "share": pytest.approx(0.2), "output_tokens_per_s": pytest.approx(14 / 0.6)} == found["calls"]
+    assert {"seconds": 1.0, "share": 0.4, "output_tokens_per_s": 14.0, "rollouts_per_hour": pytest.approx(4200)} == found["rollouts"]
+    assert {"seconds": 0.6, "share": pytest.approx(0.24), "output_tokens_per_s": pytest.approx(14 / 0.6)} == found["calls"]
 
 
 def test_never_steady() -> None:
