@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.journal import read_journal
@@ -19,20 +19,37 @@ if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
 
 
-def conclude(controller: Controller) -> Json:
+class Gathered(NamedTuple):
+    """What takes a while to be found out of a session that is over."""
+
+    tallies: dict[str, SuiteTally]  # of each suite under each variant
+    performance: Json
+    stopwatch: Json
+    environment: Json
+
+
+def gather(controller: Controller) -> Gathered:
+    """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
+    assert controller.directory is not None and controller.services is not None and controller.ledger is not None
+    controller.services.finish()
+    controller.ledger.journal.close()
+    performance = Performance(controller.concurrency, controller.settings.slo)
+    tallies = read(controller.directory, controller.found, performance)
+    stopwatch = performance.stopwatch(controller.services.cpu.samples)
+    return Gathered(tallies, performance.summary(), stopwatch, environment(controller.config.rootpath))
+
+
+def conclude(controller: Controller, gathered: Gathered) -> Json:
     """run.json of a session that is over, without its exit status."""
     ledger, services, settings = controller.ledger, controller.services, controller.settings
     assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
-    performance = Performance(controller.concurrency, settings.slo)
-    tallies = read(controller.directory, controller.found, performance)
     suites: Json = {}
     limits: list[Limit] = []
     for found, variant, group in groups(controller.found):
         if found.suite and group in ledger.selected:
-            suites[group] = build_suite(found.suite, variant, tallies[group], found.thresholds)
+            suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
             limits += judge(found, group, suites[group], settings.thresholds)
-    facts = environment(controller.config.rootpath)
-    controller.config.hook.pytest_agentbench_update_environment(environment=facts)
+    controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
     return {
         "schema": SCHEMA,
         "id": controller.directory.name,
@@ -45,7 +62,7 @@ def conclude(controller: Controller) -> Json:
             "reports": settings.reports.name,
             "concurrency": controller.concurrency,
         },
-        "environment": facts,
+        "environment": gathered.environment,
         "backend": {
             "name": controller.backend.name,
             "note": controller.backend.note,
@@ -55,8 +72,8 @@ def conclude(controller: Controller) -> Json:
         },
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,
-        "stopwatch": performance.stopwatch(services.cpu.samples),
-        "performance": performance.summary(),
+        "stopwatch": gathered.stopwatch,
+        "performance": gathered.performance,
         "processes": services.costs,
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
         "verdict": "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS",

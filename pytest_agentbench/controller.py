@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 
 if TYPE_CHECKING:
+    from pytest_agentbench.conclusion import Gathered
     from pytest_agentbench.ledger import Ledger
     from pytest_agentbench.services import Services
     from pytest_agentbench.serving.backend import Backend
@@ -180,16 +181,26 @@ class Controller:
 
     # -------------------------------------------------------------------------------------------------- the end
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    @pytest.hookimpl(wrapper=True, trylast=True)  # within the terminal's, which prints what is found here
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """Ends the services and reads the journal while xdist ends its workers: both take a while."""
         if self.services is None:
-            return
-        self.services.finish()
-        if self._old_sigterm is not None:
-            signal.signal(signal.SIGTERM, self._old_sigterm)
-        self._conclude(session)
+            return (yield)
+        from concurrent.futures import ThreadPoolExecutor
 
-    def _conclude(self, session: pytest.Session) -> None:
+        from pytest_agentbench.conclusion import gather
+
+        with ThreadPoolExecutor(1, "agentbench-end") as thread:
+            gathering = thread.submit(gather, self)
+            try:
+                return (yield)
+            finally:
+                gathered = gathering.result()
+                if self._old_sigterm is not None:
+                    signal.signal(signal.SIGTERM, self._old_sigterm)
+                self._conclude(session, gathered)
+
+    def _conclude(self, session: pytest.Session, gathered: Gathered) -> None:
         """Reports, and the exit status where a limit does not hold."""
         from pytest_agentbench.conclusion import conclude
         from pytest_agentbench.directory import discard, point_latest
@@ -200,11 +211,10 @@ class Controller:
         assert self.ledger is not None
         assert self.directory is not None
         assert self.services is not None
-        self.ledger.journal.close()
         if not (self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure):
             discard(self.directory)
             return
-        run: Json = json.loads(self._redacted(json.dumps(conclude(self))))  # the command and the end of a log may hold secrets
+        run: Json = json.loads(self._redacted(json.dumps(conclude(self, gathered))))  # the command and the end of a log may hold secrets
         self.run = run
         if self.run["verdict"] == "FAIL" and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
