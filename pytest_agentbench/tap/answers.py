@@ -31,9 +31,11 @@ class Answer:
 
     def digest(self) -> None:
         """Understands what has come of a stream."""
-        if self._events is None or not self._reads or self.reading.error_kind:
+        if self._events is None or not self._reads:
             return
         reads, self._reads = self._reads, []
+        if self.reading.error_kind:  # what comes behind a fault is passed on, and not understood
+            return
         try:
             if self._encoding:
                 reads = [read._replace(data=self._decoded(read.data)) for read in reads]

@@ -30,8 +30,11 @@ class Asked(NamedTuple):
     hides_usage: bool = False  # the backend tells the usage, and the agent did not ask for it
 
 
-def ask(route: str, body: bytes, upgrade: bool) -> Asked:
-    """Changes what has to be changed; a body that is not understood stays as it is, and the backend will say what it thinks of it."""
+def ask(route: str, body: bytes, upgrade: bool, usage: bool) -> Asked:
+    """Makes a stream of a call that does not stream (`upgrade`), and asks for the usage of one that does (`usage`).
+
+    A body that is not understood stays as it is, and the backend will say what it thinks of it.
+    """
     dialect = DIALECTS[route]
     asked = jsontext.json_object(body)
     if asked is None:
@@ -40,19 +43,19 @@ def ask(route: str, body: bytes, upgrade: bool) -> Asked:
     if not streamed:
         stream = dialect.as_stream(asked) if upgrade else None
         return Asked(body if stream is None else stream, model, upgraded=stream is not None)
-    with_usage = _with_usage(asked) if dialect.name in ASKED_FOR_USAGE else None
+    with_usage = _with_usage(asked) if usage and dialect.name in ASKED_FOR_USAGE else None
     return Asked(body if with_usage is None else with_usage, model, streamed=True, hides_usage=with_usage is not None)
 
 
-async def ask_elsewhere(route: str, body: bytes, upgrade: bool) -> Asked:
+async def ask_elsewhere(route: str, body: bytes, upgrade: bool, usage: bool) -> Asked:
     """The same for a large body, in another process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __name__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    head = jsontext.dumps({"route": route, "upgrade": upgrade}) + b"\n"
+    head = jsontext.dumps({"route": route, "upgrade": upgrade, "usage": usage}) + b"\n"
     written, _ = await process.communicate(head + body)
     if process.returncode:
-        return ask(route, body, upgrade)
+        return ask(route, body, upgrade, usage)
     facts, _, changed = written.partition(b"\n")
     return Asked(changed or body, **jsontext.loads(facts))
 

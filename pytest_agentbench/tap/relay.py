@@ -23,7 +23,7 @@ REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
 class Caller:
     """A rollout that may call."""
 
-    upgrade: bool | None  # whether its calls travel as streams; None: as each of them says
+    upgrade: bool | None  # whether its calls travel as streams; None: as each of them says; False: its requests are left alone
     exchanges: list[Exchange] = field(default_factory=list)
 
 
@@ -53,19 +53,20 @@ class Relay:
         caller = self.open[id]
         exchange = Exchange(agent, request, self.budgets)
         caller.exchanges.append(exchange)
+        upgrade, usage = request.wants_upgrade(caller.upgrade), caller.upgrade is not False
         if request.dialect is None:
             self.upstream.send(exchange)
         elif len(request.body) < LARGE:
-            exchange.asked = ask(request.route, request.body, request.wants_upgrade(caller.upgrade))
+            exchange.asked = ask(request.route, request.body, upgrade, usage)
             self.upstream.send(exchange)
         else:
-            task = asyncio.create_task(self._send_large(self.upstream, exchange, request.wants_upgrade(caller.upgrade)))
+            task = asyncio.create_task(self._send_large(self.upstream, exchange, upgrade, usage))
             self.rewriting.add(task)
             task.add_done_callback(self.rewriting.discard)
         return exchange
 
-    async def _send_large(self, upstream: Upstream, exchange: Exchange, upgrade: bool) -> None:
-        asked = await ask_elsewhere(exchange.request.route, exchange.request.body, upgrade)
+    async def _send_large(self, upstream: Upstream, exchange: Exchange, upgrade: bool, usage: bool) -> None:
+        asked = await ask_elsewhere(exchange.request.route, exchange.request.body, upgrade, usage)
         if not exchange.over:
             exchange.asked = asked
             upstream.send(exchange)
