@@ -58,8 +58,9 @@ class Watch:
             return
         since = self._exchange.sent_ns if last is None else last
         left = budget - (time.monotonic_ns() - (since or 0)) / 1e9
-        if left > 0:
-            self._tokens = self._loop.call_later(left, self._look)
+        if left > 0:  # a stream may stall long before its first token would have been late
+            wait = left if self._budgets.idle is None else min(left, self._budgets.idle)
+            self._tokens = self._loop.call_later(wait, self._look)
         elif last is None:
             self._exchange.failed("timeout_first_token", f"no first token within {budget:g} s")
         else:
