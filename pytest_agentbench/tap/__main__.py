@@ -12,6 +12,7 @@ import sys
 from pytest_agentbench.child import end_with_stdin, read_config, serving
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.budgets import Budgets
+from pytest_agentbench.tap.clock import stamping
 from pytest_agentbench.tap.relay import Relay
 
 if sys.platform != "win32":
@@ -33,7 +34,8 @@ async def serve(token: str, budgets: Budgets, port: int) -> None:
     agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", port, backlog=BACKLOG, reuse_port=shared)
     control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
     serving(port=agents.sockets[0].getsockname()[1], control_port=control.sockets[0].getsockname()[1])
-    await end.wait()
+    with stamping():
+        await end.wait()
 
 
 def main() -> int:

@@ -48,6 +48,8 @@ class Answer:
         """There is no more."""
         if self._events is not None:
             self.digest()
+            if came_whole and not (self.reading.done or self.reading.error_kind):
+                self._end_coding()
             self.reading.end()
         else:
             self._read_body(came_whole)
@@ -66,6 +68,7 @@ class Answer:
             return
         if self._well and came_whole and self.body:
             self.reading.whole(self.body)
+            self._end_coding()
         elif self._well and came_whole:
             self.reading.error_kind, self.reading.error = "empty", "the answer has no body"
 
@@ -73,6 +76,14 @@ class Answer:
         if self._decoder is None:
             raise ValueError(f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}")
         return self._decoder.decode(data)
+
+    def _end_coding(self) -> None:
+        """Names a coding that lacks its end, although the body has come to its own."""
+        try:
+            if self._decoder is not None:
+                self._decoder.end()
+        except ValueError as error:
+            self._failed(error)
 
     def _failed(self, error: ValueError) -> None:
         self.reading.error_kind, self.reading.error = "encoding", str(error)

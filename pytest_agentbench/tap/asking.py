@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from asyncio.subprocess import PIPE
 from typing import NamedTuple
 
 from pytest_agentbench.records import Json
@@ -16,8 +17,14 @@ from pytest_agentbench.tap.dialects import DIALECTS
 #: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
 LARGE = 1 << 20
 
+#: Processes for large bodies at a time.
+AT_ONCE = 2
+
 #: Dialects in which a stream only tells its usage when it is asked for it.
 ASKED_FOR_USAGE = ("chat", "completions")
+
+
+_turns = asyncio.Semaphore(AT_ONCE)
 
 
 class Asked(NamedTuple):
@@ -48,12 +55,14 @@ def ask(route: str, body: bytes, upgrade: bool, usage: bool) -> Asked:
 
 
 async def ask_elsewhere(route: str, body: bytes, upgrade: bool, usage: bool) -> Asked:
-    """The same for a large body, in another process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
+    """The same for a large body, in another process; here where there can be none."""
     head = jsontext.dumps({"route": route, "upgrade": upgrade, "usage": usage}) + b"\n"
-    written, _ = await process.communicate(head + body)
+    try:
+        async with _turns:
+            process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE)
+            written, _ = await process.communicate(head + body)
+    except OSError:
+        return ask(route, body, upgrade, usage)
     if process.returncode:
         return ask(route, body, upgrade, usage)
     facts, _, changed = written.partition(b"\n")

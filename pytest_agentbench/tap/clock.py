@@ -10,6 +10,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 #: SO_TIMESTAMPNS of Linux, which Python's `socket` does not name; a received packet then comes with a `struct timespec`.
 SO_TIMESTAMPNS = 35
@@ -65,6 +67,14 @@ def paired() -> int:
         return after - before, real - (before + after) // 2
 
     return min(pair() for _ in range(PAIRS))[1]
+
+
+@contextmanager
+def stamping() -> Iterator[None]:
+    """Keeps the kernel stamping: while no socket at all wants stamps it takes none, and it needs a moment to begin again."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as keeper:
+        stamps_wanted(keeper)
+        yield
 
 
 def stamps_wanted(sock: socket.socket) -> bool:

@@ -203,7 +203,7 @@ class Exchange:
             error_kind=kind,
             error=message,
             retry_after_s=_retry_after(header(self.headers, b"retry-after")) if self.status != 200 else None,
-            stamp="kernel" if any(chunk.lag_ns is not None for chunk in reading.chunks) else "user",
+            stamp="kernel" if reading.chunks and all(chunk.lag_ns is not None for chunk in reading.chunks) else "user",
             chunks=tuple(reading.chunks),
             prompt_tokens=reading.prompt_tokens,
             completion_tokens=reading.completion_tokens,

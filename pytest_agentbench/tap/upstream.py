@@ -21,6 +21,7 @@ from pytest_agentbench.tap.stream import Read
 
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
+CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
 RESOLVED = 30.0  # seconds for which the addresses of a host's name are taken for true
 
 
@@ -292,11 +293,8 @@ class UpstreamConnection(asyncio.Protocol):
 
 def whole_chunk(data: bytes) -> bytes | None:
     """What a chunk holds, when these bytes are one chunk and nothing else (RFC 9112, 7.1); None otherwise, also for the last chunk."""
-    start = data.find(b"\r\n", 1, 9)
-    if start < 0 or not data[:start].isalnum() or not data.endswith(b"\r\n"):
+    line = CHUNK_SIZE.match(data)
+    if line is None or not data.endswith(b"\r\n"):
         return None
-    try:
-        size = int(data[:start], 16)
-    except ValueError:
-        return None
-    return data[start + 2 : -2] if size == len(data) - start - 4 else None
+    size, start = int(line[1], 16), line.end()
+    return data[start:-2] if 0 < size == len(data) - start - 2 else None

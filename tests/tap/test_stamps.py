@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import ssl
+import sys
 import time
+from pathlib import Path
 
-from tests.tap.peers import DONE, LAST_CHUNK, STREAM_HEAD, STREAMED, Tap, agent, backend, chunk, chunks, event, read_message, request
+import pytest
+
+from tests.tap.conftest import needs_openssl
+from tests.tap.peers import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    STREAMED,
+    Tap,
+    agent,
+    answering,
+    backend,
+    chunk,
+    chunks,
+    event,
+    read_message,
+    request,
+    said,
+)
 
 WORDS = [event({"role": "assistant", "content": ""}), *(event({"content": word}) for word in "abcdef"), event({}, "stop")]
 
@@ -78,3 +101,63 @@ async def test_bytes_are_not_touched(tap: Tap) -> None:
         answer = await caller.ask(request(id, body=STREAMED))
 
     assert body == answer.body
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the stamps of Linux")
+@pytest.mark.parametrize("body", [None, STREAMED])
+async def test_events_that_come_while_the_tap_stands_still(tap: Tap, body: bytes | None) -> None:
+    """Their stamps are the kernel's: near their sending, however late the tap reads; those of one read share the stamp of the last."""
+    id, pid = await tap.open(), tap.child.process.pid
+    heard, go = asyncio.Event(), asyncio.Event()
+    sent = [0, 0]
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(STREAM_HEAD + chunk(WORDS[0]))
+        heard.set()
+        await go.wait()
+        writer.write(chunk(WORDS[1]))
+        sent[0] = time.monotonic_ns()
+        writer.write(chunk(WORDS[2]))
+        sent[1] = time.monotonic_ns()
+        await asyncio.sleep(0.3)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.05)
+        writer.write(chunk(WORDS[-1]) + LAST_CHUNK)
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.send(request(id, body=body))
+        await heard.wait()
+        await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            go.set()
+            await caller.answer()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    (call,) = await tap.close(id)
+    role, first, second, finish = call.chunks
+
+    assert ("kernel", None) == (call.stamp, call.error_kind)
+    assert [True, False, True, True] == [each.own_stamp for each in call.chunks]
+    assert first.at_ns == second.at_ns
+    assert second.at_ns < sent[1] + 200_000_000
+    assert sent[0] - 1_000_000 < second.at_ns
+    assert second.lag_ns is not None
+    assert second.lag_ns >= 99_000_000
+    assert second.lag_ns == first.lag_ns
+    assert all(each.lag_ns is not None for each in (role, finish))
+    assert role.at_ns < second.at_ns < finish.at_ns
+
+
+@needs_openssl
+async def test_stamps_of_tls(tap: Tap, certificates: Path, tls: ssl.SSLContext) -> None:
+    """Behind TLS nobody knows which packet held an event: the stamp is that of the read, and says so."""
+    id = await tap.open()
+    async with backend(answering(said()), ssl=tls) as url, agent(tap.port) as caller:
+        await tap.point_at(url, ca_file=str(certificates / "ca.pem"))
+        await caller.ask(request(id))
+    (call,) = await tap.close(id)
+
+    assert ("user", {None}) == (call.stamp, {each.lag_ns for each in call.chunks})

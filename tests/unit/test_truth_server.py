@@ -8,12 +8,12 @@ from http.client import HTTPConnection
 from itertools import pairwise
 
 import pytest
-from pytest_agentbench.tap.assemble import Answer, read_stream
 
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.ready import listed_models
-from pytest_agentbench.tap.stream import events
+from pytest_agentbench.tap.dialects.chat import ChatReading
+from pytest_agentbench.tap.stream import EventReader, Read
 from tests.benchmarks.measuring import BenchmarkSkipped
 from tests.benchmarks.truth import Served, Truth, truth_server
 
@@ -47,8 +47,12 @@ def served(truth: Truth, schedule: str, **body: object) -> Served:
     return request
 
 
-def streamed(truth: Truth, schedule: str) -> Answer:
-    return read_stream(events([(0, ask(truth, schedule))]))
+def streamed(truth: Truth, schedule: str) -> ChatReading:
+    reading = ChatReading()
+    for event in EventReader().feed([Read(0, None, ask(truth, schedule))]):
+        reading.add(event)
+    reading.end()
+    return reading
 
 
 def test_events_are_due_by_the_schedule(truth: Truth) -> None:
@@ -111,8 +115,8 @@ def test_what_is_sent_is_what_is_told(truth: Truth, kind: str, kinds: list[str])
 
     assert answer.done
     assert kinds == [event.kind for event in request.output]
-    assert ["role", *kinds, "other", "usage"] == [chunk.kind for chunk in answer.chunks]
-    assert 4 == answer.count("completion_tokens")
+    assert ["role", *kinds, "finish", "usage"] == [chunk.kind for chunk in answer.chunks]
+    assert (4, "usage") == (answer.completion_tokens, answer.token_source)
     assert ("tool_calls" if kind == "tool_call" else "stop") == answer.finish_reason
 
 
