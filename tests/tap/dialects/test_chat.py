@@ -102,6 +102,14 @@ def test_every_kind_of_text() -> None:
     } == found
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_nothing_but_reasoning(name: str) -> None:
+    """vLLM opens every stream with an empty content; where only reasoning follows, its whole answer has null there."""
+    found = message({"role": "assistant", "content": ""}, {name: "I look"})
+
+    assert {"role": "assistant", "content": None, "refusal": None, name: "I look"} == found
+
+
 def test_parallel_tool_calls() -> None:
     """Pieces belong to the call with their index, in whatever order they come; the first id counts."""
     found = calls(
