@@ -104,7 +104,7 @@ def test_every_kind_of_text() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_nothing_but_reasoning(name: str) -> None:
-    """vLLM opens every stream with an empty content; where only reasoning follows, its whole answer has null there."""
+    """Every stream of vLLM opens with an empty content; where only reasoning follows, the whole answer has null there."""
     found = message({"role": "assistant", "content": ""}, {name: "I look"})
 
     assert {"role": "assistant", "content": None, "refusal": None, name: "I look"} == found
