@@ -527,6 +527,35 @@ def test_a_stream_of_dynamo() -> None:
     assert (4, 2, 3, "usage") == tokens(answer)
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("vllm-reasoning-and-call", {"content": None, "reasoning": "I look it up."}),
+        ("vllm-parallel-calls", {"content": None}),
+        ("dynamo-reasoning-and-call", {"content": None, "reasoning_content": "I look it up."}),
+        ("dynamo-parallel-calls", {"content": "\n"}),
+    ],
+)
+def test_captured_calls(file: str, said: Json) -> None:
+    """What real servers streamed: calls to find in Rome and, where there are two, in Oslo; each has an id of its own."""
+    message = assembled(read_recorded(ChatReading, f"captured-{file}.sse"))["choices"][0]["message"]
+
+    calls = message.pop("tool_calls")
+    cities = ["Rome", "Oslo"][: 2 if "parallel" in file else 1]
+    assert [{"name": "find", "arguments": f'{{"city": "{city}"}}'} for city in cities] == [call["function"] for call in calls]
+    assert len(cities) == len({call["id"] for call in calls})
+    assert {"role": "assistant", "refusal": None, **said} == message
+
+
+def test_captured_nvext() -> None:
+    """Dynamo tells the token ids chunk by chunk, and the workers and times at the end; together they are one object."""
+    nvext = assembled(read_recorded(ChatReading, "captured-dynamo-nvext.sse"))["nvext"]
+
+    assert {"completion_token_ids", "timing", "worker_id"} == nvext.keys()
+    assert 20 == len(nvext["completion_token_ids"])
+    assert {"prefill_worker_id", "prefill_dp_rank", "decode_worker_id", "decode_dp_rank"} == nvext["worker_id"].keys()
+
+
 ASKED: Json = {"model": "m", "messages": [], "n": 2, "logprobs": True}
 
 
