@@ -16,6 +16,9 @@ _KINDS = (("content", "content"), ("refusal", "content"), ("reasoning_content", 
 #: Fields of a message that say something.
 _SAYING = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call", "audio")
 
+#: Fields with what a model thought.
+_REASONING = ("reasoning_content", "reasoning")
+
 
 class ChatChoice(Choice):
     """A message, its pieces called deltas."""
@@ -59,8 +62,11 @@ class ChatChoice(Choice):
 
     def _said(self) -> Json:
         message = {"role": "assistant", **{name: settled(value) for name, value in self._message.items()}}
-        if calls := self._calls.settled():
-            message |= {"content": message["content"] or None, "tool_calls": calls}
+        calls = self._calls.settled()
+        if calls or any(message.get(name) for name in _REASONING):  # a stream opens with an empty content whatever follows
+            message["content"] = message["content"] or None
+        if calls:
+            message["tool_calls"] = calls
         if self._function is not None:
             message["function_call"] = self._function.settled()
         return {"message": message}

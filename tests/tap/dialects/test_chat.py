@@ -102,6 +102,14 @@ def test_every_kind_of_text() -> None:
     } == found
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_nothing_but_reasoning(name: str) -> None:
+    """Every stream of vLLM opens with an empty content; where only reasoning follows, the whole answer has null there."""
+    found = message({"role": "assistant", "content": ""}, {name: "I look"})
+
+    assert {"role": "assistant", "content": None, "refusal": None, name: "I look"} == found
+
+
 def test_parallel_tool_calls() -> None:
     """Pieces belong to the call with their index, in whatever order they come; the first id counts."""
     found = calls(
@@ -517,6 +525,35 @@ def test_a_stream_of_dynamo() -> None:
     assert {"worker_id": {"prefill_worker_id": 4}, "timing": {"total_time_ms": 8.5}} == found["nvext"]
     assert (["content", "content", "finish", "usage"], [2, 3, 4, 5]) == (kinds(answer), [chunk.at_ns for chunk in answer.chunks])
     assert (4, 2, 3, "usage") == tokens(answer)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("vllm-reasoning-and-call", {"content": None, "reasoning": "I look it up."}),
+        ("vllm-parallel-calls", {"content": None}),
+        ("dynamo-reasoning-and-call", {"content": None, "reasoning_content": "I look it up."}),
+        ("dynamo-parallel-calls", {"content": "\n"}),
+    ],
+)
+def test_captured_calls(file: str, said: Json) -> None:
+    """What real servers streamed: calls to find in Rome and, where there are two, in Oslo; each has an id of its own."""
+    message = assembled(read_recorded(ChatReading, f"captured-{file}.sse"))["choices"][0]["message"]
+
+    calls = message.pop("tool_calls")
+    cities = ["Rome", "Oslo"][: 2 if "parallel" in file else 1]
+    assert [{"name": "find", "arguments": f'{{"city": "{city}"}}'} for city in cities] == [call["function"] for call in calls]
+    assert len(cities) == len({call["id"] for call in calls})
+    assert {"role": "assistant", "refusal": None, **said} == message
+
+
+def test_captured_nvext() -> None:
+    """Dynamo tells the token ids chunk by chunk, and the workers and times at the end; together they are one object."""
+    nvext = assembled(read_recorded(ChatReading, "captured-dynamo-nvext.sse"))["nvext"]
+
+    assert {"completion_token_ids", "timing", "worker_id"} == nvext.keys()
+    assert 20 == len(nvext["completion_token_ids"])
+    assert {"prefill_worker_id", "prefill_dp_rank", "decode_worker_id", "decode_dp_rank"} == nvext["worker_id"].keys()
 
 
 ASKED: Json = {"model": "m", "messages": [], "n": 2, "logprobs": True}

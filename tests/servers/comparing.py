@@ -1,0 +1,118 @@
+"""How two answers differ, field by field, and what docs/stream-upgrade.md says of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_agentbench.records import Json
+
+PAGE = Path(__file__).parents[2] / "docs" / "stream-upgrade.md"
+
+#: Fields that are another for every request; that they are there, and of which type, is compared.
+EACH_TIME_ANOTHER = frozenset({"id", "created", "choices[].message.tool_calls[].id", "nvext.timing"})
+
+ABSENT = "absent"  # how a table calls a field that is not there
+
+LONGEST = 30  # characters of a value that a table shows
+
+
+class Row(NamedTuple):
+    """A field that differs, and its values as the table shows them."""
+
+    field: str
+    whole: str  # in the server's answer without streaming
+    streamed: str  # in the chunks of its stream, where a value comes before null
+    tap: str  # in what the tap makes of the stream
+
+
+def differences(whole: Any, tap: Any, streamed: dict[str, str]) -> set[Row]:
+    """Where the server's own whole answer and the tap's differ."""
+    return {Row(field, shown(one), streamed.get(field, ABSENT), shown(other)) for field, one, other in _differing(whole, tap, "")}
+
+
+def chunk_fields(stream: bytes) -> dict[str, str]:
+    """What the chunks of a stream say in each field, under the name that the field has in a whole answer."""
+    found: dict[str, str] = {}
+    for line in stream.splitlines():
+        if line.startswith(b"data: {"):
+            for field, value in _fields(json.loads(line[6:]), ""):
+                name = field.replace("[].delta", "[].message")
+                if value and isinstance(value, str) and found.get(name, ABSENT) not in (ABSENT, shown(None), shown(""), shown(value)):
+                    found[name] = "in pieces"
+                elif value is not None or name not in found:
+                    found[name] = shown(value)
+    return found
+
+
+def shown(value: object) -> str:
+    """A value as a table shows it: lists, objects and long texts by their kind only."""
+    if value is ABSENT:
+        return ABSENT
+    if isinstance(value, list | dict) and value:
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value)
+    return f"`{text}`" if len(text) <= LONGEST else "a text"
+
+
+def table(server: str) -> list[tuple[str, Row]]:
+    """The rows that the page has for a server, each with what it says of the requests."""
+    lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in _section(server).splitlines() if line.startswith("| ")]
+    return [(requests, Row(field.strip("`"), *values)) for requests, field, *values in lines[1:]]
+
+
+def is_of(requests: str, case: str) -> bool:
+    """Whether a row is of a case: it says `every`, `every but ...` or which, with semicolons between them."""
+    return (case in named(requests)) != requests.startswith("every")
+
+
+def named(requests: str) -> list[str]:
+    """The cases that a row names."""
+    return [case for case in requests.removeprefix("every").removeprefix(" but ").split("; ") if case]
+
+
+def each_time_another() -> set[str]:
+    """The fields that the page calls so."""
+    return set(re.findall(r"^- `(.+?)`", _section("Fields that are another every time"), re.MULTILINE))
+
+
+def _section(title: str) -> str:
+    _, _, rest = PAGE.read_text().partition(f"\n## {title}\n")
+    assert rest, f"{PAGE.name} has no section {title!r}"
+    return rest.partition("\n## ")[0]
+
+
+def _differing(one: Any, other: Any, field: str) -> Iterator[tuple[str, Any, Any]]:
+    if field in EACH_TIME_ANOTHER:
+        if type(one) is not type(other):
+            yield field, one, other
+    elif isinstance(one, dict) and isinstance(other, dict):
+        for name in one.keys() | other.keys():
+            inner = f"{field}.{name}".lstrip(".")
+            yield from _differing(one.get(name, ABSENT), other.get(name, ABSENT), inner)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for pair in zip(one, other, strict=True):
+            yield from _differing(*pair, f"{field}[]")
+    elif not _equal(one, other):
+        yield field, one, other
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Floating-point numbers may differ by what the order of additions does: logprobs are computed anew."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) < 1e-3
+    return type(one) is type(other) and bool(one == other)
+
+
+def _fields(value: Any, field: str) -> Iterator[tuple[str, Any]]:
+    """Every field with its value, objects and lists as well as what is in them."""
+    if field:
+        yield field, value
+    inner: Json = value if isinstance(value, dict) else {}
+    for name, each in inner.items():
+        yield from _fields(each, f"{field}.{name}".lstrip("."))
+    for each in value if isinstance(value, list) else ():
+        yield from _fields(each, f"{field}[]")

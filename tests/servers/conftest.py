@@ -1,0 +1,58 @@
+"""Real servers and a tap before them, each started once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+
+import pytest
+
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.client import TapControl
+from tests.servers import running
+from tests.servers.running import Server
+from tests.tap.peers import Tap
+
+TOKEN = "of-the-test"
+
+STARTERS = {"vllm": running.vllm, "dynamo": running.dynamo}
+
+
+@pytest.fixture(scope="session")
+def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """Servers by name, started when they are first asked for: tests come in any order."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(name: str) -> Server:
+            home = running.home(name)
+            if home is None:
+                pytest.fail(f"{name} is not installed; `.ci/servers {name}` does it")
+            return stack.enter_context(STARTERS[name](home, tmp_path_factory.mktemp(name)))
+
+        yield start
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, running_servers: Callable[[str], Server]) -> Server:
+    """The server that the test names; one that is asked for and not installed is an error and no skip."""
+    if not os.environ.get("REAL_SERVERS"):
+        pytest.skip(f"NOT TESTED against {request.param}: install it with `.ci/servers {request.param}` and set REAL_SERVERS=1")
+    return running_servers(request.param)
+
+
+@pytest.fixture
+async def tap(server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tap]:
+    """A tap before the server."""
+    child = Child("pytest_agentbench.tap", {"token": TOKEN}, tmp_path_factory.mktemp("tap") / "tap.log")
+    ports = child.ready()
+    control = await TapControl.connect(ports["control_port"], TOKEN)
+    tap = Tap(child, ports, control)
+    await tap.point_at(server.url)
+    yield tap
+    control.close()
+    child.stop()
+
+    assert "" == child.log.read_text()
