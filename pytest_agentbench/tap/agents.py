@@ -121,7 +121,7 @@ class AgentConnection(asyncio.Protocol):
             self._refuse(400, f"not an HTTP request: {error}")
         if self.size > LARGEST:
             self._refuse(413, f"a request may have {LARGEST} bytes")
-        self._next()
+        self.relay.turns.take(self._next)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._leave("the agent closed the connection before the answer was whole")

@@ -117,9 +117,14 @@ class Exchange:
             self.answer.take(read)
 
     def completed(self) -> None:
-        """The answer is whole."""
+        """The answer is whole; what that means for agent and record waits for its turn."""
+        ended = time.monotonic_ns()
+        self._watch.stop()
+        self.agent.relay.turns.take(lambda: self._completed(ended))
+
+    def _completed(self, ended: int) -> None:
         if not self.over:
-            self._end(time.monotonic_ns())
+            self._end(ended)
 
     def failed(self, kind: str, message: str) -> None:
         """There is no answer, or only a part of one; `client_gone` means that nobody waits for it either."""

@@ -14,6 +14,7 @@ from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.asking import LARGE, ask, ask_elsewhere
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.turns import Turns
 from pytest_agentbench.tap.upstream import Upstream
 
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
@@ -32,6 +33,7 @@ class Relay:
 
     def __init__(self, token: str, budgets: Budgets) -> None:
         self.token, self.budgets = token, budgets
+        self.turns = Turns()
         self.upstream: Upstream | None = None
         self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()

@@ -400,8 +400,9 @@ def messages(draw: st.DrawFn) -> Json:
     for name in draw(st.sets(st.sampled_from(["reasoning", "reasoning_content"]))):
         message[name] = draw(words)
     names = draw(st.lists(st.sampled_from(["find", "buy"]), max_size=3))
-    if names:
+    if names or message.get("reasoning") or message.get("reasoning_content"):
         message["content"] = message["content"] or None
+    if names:
         message["tool_calls"] = [
             {"id": f"call_{place}", "type": "function", "function": {"name": name, "arguments": json.dumps(draw(objects))}}
             for place, name in enumerate(names)
