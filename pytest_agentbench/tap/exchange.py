@@ -140,7 +140,7 @@ class Exchange:
         if self.answer is not None:
             self.answer.end(came_whole=broken is None)
         # An SDK that closes its connection at [DONE] has not left early, and a backend that does has said all it had to say.
-        reading = self.answer.reading if self.answer is not None else Reading()
+        reading: Reading = self.answer.reading if self.answer is not None else Reading()
         said_all = reading.done and reading.error_kind is None
         kind, message = (broken, message) if broken and not said_all else self._fault()
         whole = b"" if kind or self.answer is None or not self.asked.upgraded else self._assembled(self.answer)
@@ -150,7 +150,7 @@ class Exchange:
             else:
                 self._end_answer(broken, message, said_all)
         if self.request.dialect is not None:
-            self.record = self._record(self.request.dialect, ended, kind, message)
+            self.record = self._record(self.request.dialect, reading, ended, kind, message)
         self.agent.exchange_ended(self)
         self.answer, self.request.body, self.asked = None, b"", self.asked._replace(body=b"")  # the record stays while the rollout runs
 
@@ -192,8 +192,7 @@ class Exchange:
         else:
             self.agent.answer(_status_for(broken), error_body(message, broken))
 
-    def _record(self, dialect: Dialect, ended: int, kind: str | None, message: str) -> LLMCall:
-        reading = self.answer.reading if self.answer is not None else Reading()
+    def _record(self, dialect: Dialect, reading: Reading, ended: int, kind: str | None, message: str) -> LLMCall:
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,

@@ -9,7 +9,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.chat import ChatReading
 from pytest_agentbench.tap.dialects.completions import CompletionsReading
 from pytest_agentbench.tap.dialects.messages import MessagesReading
-from pytest_agentbench.tap.dialects.reading import Reading
+from pytest_agentbench.tap.dialects.reading import DialectReading
 from pytest_agentbench.tap.dialects.responses import ResponsesReading
 
 
@@ -19,7 +19,7 @@ class Dialect(Protocol):
     @property
     def name(self) -> str: ...
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> DialectReading:
         """A new reading, for one answer."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import Fault, Reading, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -60,7 +60,7 @@ class Choice(ABC):
         """All that was said."""
 
 
-class ChoicesReading(Reading):
+class ChoicesReading(DialectReading):
     """An answer with choices."""
 
     _OBJECT: ClassVar[str]  # what a whole answer calls itself

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import Fault, Reading, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body
 
 #: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
 _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
@@ -71,7 +71,7 @@ class Block:
         return "tool_call" if text else "other"
 
 
-class MessagesReading(Reading):
+class MessagesReading(DialectReading):
     """An answer of Messages."""
 
     name = "messages"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar, TypeVar
 
@@ -24,7 +25,7 @@ class Fault(ValueError):
 
 
 class Reading:
-    """What a backend answered, as far as it came. A dialect says how its events and its answers are made; this one reads none."""
+    """What is known of an answer. Of this one, which nobody reads, it is nothing; those of the dialects are read."""
 
     name: ClassVar[str] = ""  # of the dialect
 
@@ -34,6 +35,50 @@ class Reading:
         self.error = ""  # one sentence
         self.done = False  # the stream came to its end mark
         self.usage: Json = {}  # as the server wrote it
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """The server's count; without one, the number of output chunks, if there are any (`token_source` says which)."""
+        return self._output_chunks or None if self._counted_tokens is None else self._counted_tokens
+
+    @property
+    def token_source(self) -> str:
+        """`usage`, `continuous` when every output chunk and the last chunk have a count, `chunks`, or `none`."""
+        if self._counted_tokens is None:
+            return "chunks" if self._output_chunks else "none"
+        counted = [chunk.tokens is not None for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
+        return "continuous" if counted and all(counted) and self.chunks[-1].tokens is not None else "usage"
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the answer ended, in the server's words."""
+        return None
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """By the server's count, cached ones included."""
+        return None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens served from the prefix cache."""
+        return None
+
+    @property
+    def _counted_tokens(self) -> int | None:
+        """Completion tokens by the server's count."""
+        return None
+
+    @property
+    def _output_chunks(self) -> int:
+        return sum(chunk.kind in OUTPUT_KINDS for chunk in self.chunks)
+
+
+class DialectReading(Reading, ABC):
+    """What a backend answered, as far as it came. A dialect says how its events and its answers are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._over = False  # nothing that comes now is read
         self._without = "the stream ended without"  # how to say what is not there
 
@@ -93,55 +138,22 @@ class Reading:
             self._fail(Fault("bad_json", f"the answer cannot be put together: {error}"))
         return b""
 
-    @property
-    def completion_tokens(self) -> int | None:
-        """The server's count; without one, the number of output chunks, if there are any (`token_source` says which)."""
-        return self._output_chunks or None if self._counted_tokens is None else self._counted_tokens
-
-    @property
-    def token_source(self) -> str:
-        """`usage`, `continuous` when every output chunk and the last chunk have a count, `chunks`, or `none`."""
-        if self._counted_tokens is None:
-            return "chunks" if self._output_chunks else "none"
-        counted = [chunk.tokens is not None for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
-        return "continuous" if counted and all(counted) and self.chunks[-1].tokens is not None else "usage"
-
     # -------------------------------------------------------------------------------- a dialect's own
 
-    @property
-    def finish_reason(self) -> str | None:
-        """Why the answer ended, in the server's words."""
-        return None
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """By the server's count, cached ones included."""
-        return None
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Prompt tokens served from the prefix cache."""
-        return None
-
-    @property
-    def _counted_tokens(self) -> int | None:
-        """Completion tokens by the server's count."""
-        return None
-
+    @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
         """Adds one event; returns the kind of its chunk and the completion tokens so far. Raises Fault, or ValueError for bad JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read_whole(self, data: Json) -> None:
         """Takes over an answer that came whole; raises as `_merge`."""
-        raise NotImplementedError
 
     def _check(self) -> None:
         """Raises Fault for what an answer lacks that is over."""
 
+    @abstractmethod
     def _answer(self) -> Json:
         """The whole answer."""
-        raise NotImplementedError
 
     # -------------------------------------------------------------------------------- parts
 
@@ -152,10 +164,6 @@ class Reading:
 
     def _fail(self, fault: Fault) -> None:
         self.error_kind, self.error, self._over = fault.kind, str(fault), True
-
-    @property
-    def _output_chunks(self) -> int:
-        return sum(chunk.kind in OUTPUT_KINDS for chunk in self.chunks)
 
 
 def stream_body(asked: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import Fault, Reading, count, error_message, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, error_message, expect, stream_body
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -23,7 +23,7 @@ _CALLS = ("function_call", "mcp_call", "custom_tool_call")
 _UNFINISHED = ("queued", "in_progress")
 
 
-class ResponsesReading(Reading):
+class ResponsesReading(DialectReading):
     """An answer of Responses. Its last event repeats all of it."""
 
     name = "responses"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.dialects.reading import Reading
+from pytest_agentbench.tap.dialects.reading import DialectReading, Reading
 from pytest_agentbench.tap.stream import Event, EventReader, Read
 
 #: Any JSON.
@@ -31,7 +31,7 @@ def text_of(data: Any) -> bytes:
     return data if isinstance(data, bytes) else json.dumps(data).encode()
 
 
-def read(dialect: Dialect, *data: Any, name: str = "message") -> Reading:
+def read(dialect: Dialect, *data: Any, name: str = "message") -> DialectReading:
     """What is read of a stream whose events have these data, JSON or bytes; the n-th comes at n ns."""
     reading = dialect()
     for place, each in enumerate(data):
@@ -40,7 +40,7 @@ def read(dialect: Dialect, *data: Any, name: str = "message") -> Reading:
     return reading
 
 
-def read_recorded(dialect: Dialect, file: str) -> Reading:
+def read_recorded(dialect: Dialect, file: str) -> DialectReading:
     """What is read of a stream as a server sent it, one read for each event and for each comment."""
     parts = (Path(__file__).parent / "streams" / file).read_bytes().removesuffix(b"\n\n").split(b"\n\n")
     reads = [Read(place, 5, part + b"\n\n") for place, part in enumerate(parts)]
@@ -51,14 +51,14 @@ def read_recorded(dialect: Dialect, file: str) -> Reading:
     return reading
 
 
-def read_whole(dialect: Dialect, data: Any) -> Reading:
+def read_whole(dialect: Dialect, data: Any) -> DialectReading:
     """What is read of an answer that came without streaming."""
     reading = dialect()
     reading.whole(text_of(data))
     return reading
 
 
-def assembled(reading: Reading) -> Any:
+def assembled(reading: DialectReading) -> Any:
     """The answer without streaming; there must be no fault."""
     whole = reading.assemble()
     assert (None, "") == (reading.error_kind, reading.error)

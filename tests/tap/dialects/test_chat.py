@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.chat import ChatReading
-from pytest_agentbench.tap.dialects.reading import Reading
+from pytest_agentbench.tap.dialects.reading import DialectReading
 from tests.tap.dialects.telling import (
     anything,
     assembled,
@@ -41,11 +41,11 @@ all_usages = odd(completion_tokens=st.integers(), prompt_tokens_details=odd(cach
 all_chunks = odd(id=texts, choices=st.lists(choices, max_size=3), usage=all_usages, object=texts, error=st.none())
 
 
-def read(*data: Any, name: str = "message") -> Reading:
+def read(*data: Any, name: str = "message") -> DialectReading:
     return read_of(ChatReading, *data, name=name)
 
 
-def read_whole(data: Any) -> Reading:
+def read_whole(data: Any) -> DialectReading:
     return read_whole_of(ChatReading, data)
 
 
