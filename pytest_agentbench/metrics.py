@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from pytest_agentbench.records import OUTPUT_KINDS, Chunk, LLMCall, Rollout
+from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.windows import Span, duration_ns
 
 
 def ttft_ns(call: LLMCall) -> int | None:
     """Time to first token: from the send to the first output chunk."""
-    return _since_sent(call, _output(call))
+    return _since_sent(call, call.output)
 
 
 def first_event_ns(call: LLMCall) -> int | None:
@@ -26,7 +26,7 @@ def first_event_ns(call: LLMCall) -> int | None:
 
 def first_answer_ns(call: LLMCall) -> int | None:
     """From the send to the first output chunk that is not reasoning."""
-    return _since_sent(call, [chunk for chunk in _output(call) if chunk.kind != "reasoning"])
+    return _since_sent(call, [chunk for chunk in call.output if chunk.kind != "reasoning"])
 
 
 def itl_ns(call: LLMCall) -> list[int]:
@@ -35,7 +35,7 @@ def itl_ns(call: LLMCall) -> list[int]:
     A server that packs n tokens into a chunk shows one gap for them; `tpot_ns` is the mean per token. Chunks that were read
     together have a gap of 0: `clean_stamps` says how many.
     """
-    return [later.at_ns - earlier.at_ns for earlier, later in pairwise(_output(call))] if _measured(call) else []
+    return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _measured(call) else []
 
 
 def tpot_ns(call: LLMCall) -> float | None:
@@ -44,11 +44,16 @@ def tpot_ns(call: LLMCall) -> float | None:
     A server that counts tokens in every event says how many the first one held; of others it is taken as one. None where no token
     came after the first chunk, or none is known to.
     """
-    output = _output(call)
+    output = call.output
     if not _measured(call) or len(output) < 2:
         return None
-    later = output_tokens(call) - max(1, output[0].tokens or 1)
+    later = later_tokens(call)
     return (output[-1].at_ns - output[0].at_ns) / later if later > 0 else None
+
+
+def later_tokens(call: LLMCall) -> int:
+    """The output tokens of a call with output that came after its first chunk; that is one token where the server does not say."""
+    return output_tokens(call) - max(1, call.output[0].tokens or 1)
 
 
 def e2e_ns(call: LLMCall) -> int | None:
@@ -69,7 +74,7 @@ def client_queue_ns(call: LLMCall) -> int | None:
 
 def output_tokens(call: LLMCall) -> int:
     """The server's count of completion tokens; without one, the number of output chunks (`token_source` says which)."""
-    return len(_output(call)) if call.completion_tokens is None else call.completion_tokens
+    return len(call.output) if call.completion_tokens is None else call.completion_tokens
 
 
 def output_throughput(calls: Sequence[LLMCall]) -> float | None:
@@ -105,17 +110,13 @@ def clean_stamps(call: LLMCall) -> tuple[int, int]:
     Chunks of one read share its stamp. A chunk that shares it only with what follows the output (the finish reason, usage, [DONE])
     counts as clean: servers write these together.
     """
-    output = _output(call) if _measured(call) else []
+    output = call.output if _measured(call) else []
     merged = sum(not chunk.own_stamp and chunk.at_ns == later.at_ns for chunk, later in pairwise(output))
     return len(output) - merged, len(output)
 
 
 def _measured(call: LLMCall) -> bool:
     return call.error_kind is None and call.sent_ns is not None
-
-
-def _output(call: LLMCall) -> list[Chunk]:
-    return [chunk for chunk in call.chunks if chunk.kind in OUTPUT_KINDS]
 
 
 def _since_sent(call: LLMCall, chunks: Sequence[Chunk]) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pytest_agentbench import metrics, windows
 from pytest_agentbench.quantiles import LOW, Pool, adjusted, numbers, percentile, series, spread, tail
-from pytest_agentbench.records import OUTPUT_KINDS, Json, LLMCall, Rollout
+from pytest_agentbench.records import Json, LLMCall, Rollout
 from pytest_agentbench.slo import Goodput
 from pytest_agentbench.stopwatch import Reading, busiest, judge
 from pytest_agentbench.windows import Span, TokenTimes
@@ -90,7 +90,7 @@ class Performance:
             if (value := latency(call)) is not None:
                 self.latencies[name].append(value / 1e6)
         self.itl.add(metrics.itl_ns(call))
-        self.lag.add(chunk.lag_ns for chunk in call.chunks if chunk.lag_ns is not None and chunk.kind in OUTPUT_KINDS)
+        self.lag.add(chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None)
         clean, events = metrics.clean_stamps(call)
         self.clean += clean
         self.events += events

@@ -162,6 +162,11 @@ class LLMCall:
     retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
 
+    @property
+    def output(self) -> list[Chunk]:
+        """The chunks with text or a tool call, in the order in which they came."""
+        return [chunk for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
+
     def to_dict(self) -> Json:
         data = {each.name: getattr(self, each.name) for each in fields(self)}
         data["chunks"] = [[*chunk] for chunk in self.chunks]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import secrets
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -48,7 +47,7 @@ class Services:
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
-        self._taps: list[Child] = []
+        self._taps: dict[str, Child] = {}  # by the names of their logs
         self._pool: Child | None = None
         self._line: socket.socket | None = None
         self._sending = threading.Lock()
@@ -79,14 +78,14 @@ class Services:
         self.costs = self._costs()
         if self._line is not None:
             self._line.close()
-        stopping = [_thread(child.stop, "agentbench-stop") for child in (self._pool, *self._taps) if child is not None]
+        stopping = [_thread(child.stop, "agentbench-stop") for child in (self._pool, *self._taps.values()) if child is not None]
         self.backend.stop()
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
 
     def _costs(self) -> Json:
-        children = {"pool": self._pool, **dict(zip(_tap_names(), self._taps, strict=False)), "engine": getattr(self.backend, "child", None)}
+        children = {"pool": self._pool, **self._taps, "engine": getattr(self.backend, "child", None)}
         return {name: cost for name, child in children.items() if child is not None and (cost := child.cost())}
 
     def _start(self) -> None:
@@ -103,7 +102,7 @@ class Services:
             return
         self._send({"op": "start", "endpoint": asdict(self.endpoint), "taps": taps})
         _thread(self._watch_backend, "agentbench-watch-backend")
-        for tap in self._taps:
+        for tap in self._taps.values():
             _thread(functools.partial(self._watch_tap, tap), "agentbench-watch-tap")
 
     def _start_taps_and_pool(self) -> Json:
@@ -111,16 +110,16 @@ class Services:
         logs, token = self.directory / "backend", secrets.token_urlsafe(16)
         with _reserved() as reserved:
             tap_config = {"token": token, "port": reserved.getsockname()[1], "budgets": self.tap_config["budgets"]}
-            for name in itertools.islice(_tap_names(), self.tap_config["processes"]):
-                self._taps.append(Child("pytest_agentbench.tap", tap_config, logs / f"{name}.log"))
+            for name in _tap_names(self.tap_config["processes"]):
+                self._taps[name] = Child("pytest_agentbench.tap", tap_config, logs / f"{name}.log")
             with self.listener:
                 config = {**self.pool_config, "token": self.token, "listener": self.listener.fileno()}
                 self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
                 self._line = wire.connect(self.port, self.token, "controller")
-            self.cpu.start({**dict(zip(_tap_names(), self._taps, strict=False)), "pool": self._pool})
+            self.cpu.start({**self._taps, "pool": self._pool})
             self._connected.set()
             _thread(self._listen, "agentbench-pool")
-            ports = [tap.ready() for tap in self._taps]
+            ports = [tap.ready() for tap in self._taps.values()]
         return {"port": ports[0]["port"], "control_ports": [each["control_port"] for each in ports], "token": token}
 
     def _start_backend(self) -> None:
@@ -199,9 +198,9 @@ class Services:
             self._pool.process.kill()
 
 
-def _tap_names() -> Iterator[str]:
+def _tap_names(count: int) -> list[str]:
     """tap, tap-2, tap-3, ..."""
-    return itertools.chain(("tap",), (f"tap-{number}" for number in itertools.count(2)))
+    return ["tap", *(f"tap-{number}" for number in range(2, count + 1))]
 
 
 def _reserved() -> socket.socket:

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from pytest_agentbench.records import OUTPUT_KINDS, LLMCall, Rollout
+from pytest_agentbench.records import LLMCall, Rollout
 
 Span = tuple[int, int]  # start and end, monotonic nanoseconds
 
@@ -89,7 +89,7 @@ class TokenTimes:
 
     def add(self, call: LLMCall, tokens: int) -> bool:
         """Spreads a call's tokens over its output events: as the server counted them, else evenly. False when it has no such events."""
-        output = [chunk for chunk in call.chunks if chunk.kind in OUTPUT_KINDS]
+        output = call.output
         before = 0.0
         for number, chunk in enumerate(output, 1):
             counted = number < len(output) and chunk.tokens is not None
@@ -129,7 +129,7 @@ def split(rollout: Rollout) -> dict[str, int]:
 def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:
     for call in rollout.calls:
         sent = call.ended_ns if call.sent_ns is None else call.sent_ns
-        first = next((chunk.at_ns for chunk in call.chunks if chunk.kind in OUTPUT_KINDS), call.ended_ns)
+        first = next((chunk.at_ns for chunk in call.output), call.ended_ns)
         yield "client_queue", call.received_ns if call.called_ns is None else call.called_ns, sent
         yield "first_token", sent, first
         yield "decoding", first, call.ended_ns

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, output, rate
+from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, rate
 from pytest_agentbench.quantiles import series
 from pytest_agentbench.records import LLMCall
 
@@ -43,12 +43,12 @@ def aiperf(calls: Iterable[LLMCall]) -> Figures:
     values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
-        if not goes_for_good(call) or not output(call):
+        if not goes_for_good(call) or not call.output:
             failed += 1
             continue
         good += 1
         tokens += output_tokens(call)
-        extent.add(called_ns(call), output(call)[-1].at_ns)
+        extent.add(called_ns(call), call.output[-1].at_ns)
         _add(values, call)
     rows: dict[str, list[float | None]] = {name: columns(values[name], COLUMNS) for name in ROWS if values[name]}
     if failed:
@@ -66,7 +66,7 @@ def aiperf(calls: Iterable[LLMCall]) -> Figures:
 
 def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
     """The metrics of one call."""
-    events, start, tokens = output(call), called_ns(call), output_tokens(call)
+    events, start, tokens = call.output, called_ns(call), output_tokens(call)
     first, last = events[0].at_ns, events[-1].at_ns
     values[TTFT].append((first - start) / 1e6)
     values[LATENCY].append((last - start) / 1e6)

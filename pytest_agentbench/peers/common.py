@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pytest_agentbench.quantiles import percentile
-from pytest_agentbench.records import OUTPUT_KINDS, Chunk, LLMCall
+from pytest_agentbench.records import LLMCall
 
 NO_CHOICES = frozenset({"usage", "other"})  # kinds of events that say nothing about an answer
 
@@ -19,14 +19,9 @@ def called_ns(call: LLMCall) -> int:
     return next(at for at in (call.called_ns, call.sent_ns, call.received_ns) if at is not None)
 
 
-def output(call: LLMCall) -> list[Chunk]:
-    """The events with text or a tool call."""
-    return [chunk for chunk in call.chunks if chunk.kind in OUTPUT_KINDS]
-
-
 def goes_for_good(call: LLMCall) -> bool:
     """Whether a tool that does not look for errors within a stream takes a call for a success."""
-    return call.error_kind is None or (call.error_kind == "error_event" and bool(output(call)))
+    return call.error_kind is None or (call.error_kind == "error_event" and bool(call.output))
 
 
 def mean(values: Sequence[float]) -> float | None:

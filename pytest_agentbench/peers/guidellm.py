@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import Extent, called_ns, output, rate
+from pytest_agentbench.peers.common import Extent, called_ns, rate
 from pytest_agentbench.records import LLMCall
 
 COLUMNS = ("mean", "median", "p95", "p99")
@@ -31,7 +31,7 @@ def guidellm(calls: Iterable[LLMCall]) -> Figures:
     extent = Extent()
     good = failed = total = 0
     for call in calls:
-        events = output(call)
+        events = call.output
         if call.error_kind or not events:
             failed += 1
             continue

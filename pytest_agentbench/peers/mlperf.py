@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from pytest_agentbench.metrics import output_tokens
+from pytest_agentbench.metrics import later_tokens, output_tokens
 from pytest_agentbench.peers import Figures
-from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, output, rate
+from pytest_agentbench.peers.common import CLOCK, TOKENS, Extent, called_ns, columns, rate
 from pytest_agentbench.quantiles import percentile, series
 from pytest_agentbench.records import LLMCall
 
@@ -25,7 +25,7 @@ def mlperf(calls: Iterable[LLMCall]) -> Figures:
     values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
-        events, start = output(call), called_ns(call)
+        events, start = call.output, called_ns(call)
         if call.error_kind or not events:
             failed += 1
             continue
@@ -35,8 +35,8 @@ def mlperf(calls: Iterable[LLMCall]) -> Figures:
         values["ttft_ms"].append((events[0].at_ns - start) / 1e6)
         values["latency_ms"].append((call.ended_ns - start) / 1e6)
         values["chunk_delta_ms"].extend((later.at_ns - earlier.at_ns) / 1e6 for earlier, later in pairwise(events))
-        if (later_tokens := output_tokens(call) - max(1, events[0].tokens or 1)) > 0:
-            values["tpot_ms"].append((call.ended_ns - events[0].at_ns) / 1e6 / later_tokens)
+        if (later := later_tokens(call)) > 0:
+            values["tpot_ms"].append((call.ended_ns - events[0].at_ns) / 1e6 / later)
     rows: dict[str, list[float | None]] = {
         name: columns(values[name], COLUMNS) for name in ("ttft_ms", "tpot_ms", "chunk_delta_ms", "latency_ms")
     }

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pytest_agentbench import metrics
 from pytest_agentbench.quantiles import percentile
-from pytest_agentbench.records import OUTPUT_KINDS, LLMCall
+from pytest_agentbench.records import LLMCall
 from tests.benchmarks.measuring import BenchmarkError
 from tests.benchmarks.truth import Served
 
@@ -79,7 +79,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
     """Raises BenchmarkError for a call that failed, or whose chunks are not those that were sent."""
     errors = Errors()
     for call, request in pairs:
-        chunks = [chunk for chunk in call.chunks if chunk.kind in OUTPUT_KINDS]
+        chunks = call.output
         sent = request.output
         ttft = metrics.ttft_ns(call)
         if ttft is None or [chunk.kind for chunk in chunks] != [event.kind for event in sent]:
