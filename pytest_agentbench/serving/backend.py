@@ -12,7 +12,8 @@ from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.ready import listed_models
-from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec
+from pytest_agentbench.serving.spec import AnySpec, EmbeddedSpec, UrlSpec
+from pytest_agentbench.serving.stackspec import StackSpec
 
 
 class Backend(Protocol):
@@ -96,5 +97,13 @@ class Url:
         """Nothing was started."""
 
 
-def make_backend(spec: EmbeddedSpec | UrlSpec) -> Backend:
-    return Embedded(spec) if isinstance(spec, EmbeddedSpec) else Url(spec)
+def make_backend(spec: AnySpec) -> Backend:
+    match spec:
+        case EmbeddedSpec():
+            return Embedded(spec)
+        case UrlSpec():
+            return Url(spec)
+        case StackSpec():
+            from pytest_agentbench.serving.stacked import Stacked
+
+            return Stacked(spec)

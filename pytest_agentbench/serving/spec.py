@@ -7,19 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, FiniteFloat, field_validator
+from pydantic import Field, field_validator
 
-from pytest_agentbench.config import Spec, load_yaml, override, validate
+from pytest_agentbench.config import load_yaml, override, validate
 from pytest_agentbench.errors import ConfigError
-
-
-class BackendSpec(Spec):
-    """Keys that every kind of backend has."""
-
-    name: str
-    model: str | None = None  # name sent in requests; None: the first model that the backend lists
-    thresholds: dict[str, dict[str, FiniteFloat]] = {}  # suite -> thresholds that replace the suite's own on this backend
-    note: str = ""  # a sentence for every report made with this backend
+from pytest_agentbench.serving.backendspec import BackendSpec
+from pytest_agentbench.serving.stackspec import LabelsSpec, StackSpec
 
 
 class EmbeddedSpec(BackendSpec):
@@ -44,6 +37,8 @@ class UrlSpec(BackendSpec):
     url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1
     api_key_env: str | None = None  # name of the environment variable that holds the key
     ca_file: str | None = None  # certificate authority of an https URL, PEM
+    headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
+    labels: LabelsSpec = LabelsSpec()
 
     @field_validator("url")
     @classmethod
@@ -53,10 +48,12 @@ class UrlSpec(BackendSpec):
         return url.rstrip("/")
 
 
-KINDS: dict[str, type[EmbeddedSpec | UrlSpec]] = {"embedded": EmbeddedSpec, "url": UrlSpec}
+AnySpec = EmbeddedSpec | UrlSpec | StackSpec
+
+KINDS: dict[str, type[AnySpec]] = {"embedded": EmbeddedSpec, "url": UrlSpec, "stack": StackSpec}
 
 
-def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> EmbeddedSpec | UrlSpec:
+def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> AnySpec:
     """The backend that a name, a YAML file or a URL stands for; raises ConfigError with what is known."""
     if wanted.startswith(("http://", "https://")):
         data, where = {"kind": "url", "name": "url", "url": wanted}, wanted
@@ -65,11 +62,31 @@ def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = (
         data, where = {"name": file.stem, **load_yaml(file)}, str(file)
         if data.get("script"):
             data["script"] = str(file.parent / str(data["script"]))
+        if "services" in data or "include" in data:
+            data = {"kind": "stack", **_with_included(data, file), "here": str(file.parent.absolute())}
     data = override(data, changes, where)
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: kind should be one of {', '.join(KINDS)}, not {kind!r}")
     return validate(KINDS[kind], data, where)
+
+
+def _with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A stack with the services of the YAMLs that it includes before its own; raises ConfigError for a service that is there twice."""
+    services: dict[str, Any] = {}
+    wanted = data.pop("include", [])
+    for name in [wanted] if isinstance(wanted, str) else wanted:
+        other = load_yaml(file.parent / str(name))
+        if unknown := [key for key in other if key not in ("services", "include", "note")]:
+            raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
+        services = _joined(services, _with_included(other, file.parent / str(name))["services"], file)
+    return {**data, "services": _joined(services, data.get("services") or {}, file)}
+
+
+def _joined(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
+    if twice := sorted(services.keys() & more.keys()):
+        raise ConfigError(f"{file}: the service {twice[0]!r} is there twice, here or in what is included")
+    return {**services, **more}
 
 
 def find_backend(wanted: str, root: Path) -> Path:
