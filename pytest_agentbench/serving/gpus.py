@@ -83,7 +83,7 @@ def named(listed: str, devices: Sequence[nvml.Device]) -> list[Gpu]:
 def _uuid(name: str, devices: Sequence[nvml.Device]) -> str | None:
     """The GPU that an index, a UUID or the start of one means. An index or a UUID of a GPU in parts means its first part."""
     wholes = {device.number: device for device in devices}
-    if device := wholes.get(str(int(name)) if name.isdigit() else ""):
+    if device := wholes.get(str(int(name)) if name.isdecimal() else ""):
         return (device.parts or (device,))[0].uuid
     parts = {part.uuid: part.uuid for device in devices for part in device.parts}
     uuids = {**{device.uuid: (device.parts or (device,))[0].uuid for device in devices}, **parts}
