@@ -44,6 +44,7 @@ class Services:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
+        self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
@@ -157,6 +158,7 @@ class Services:
 
     def _handle(self, message: Json, body: bytes) -> None:
         if message["op"] == "drained":
+            self.labels = message["labels"]
             self._drained.set()
             return
         try:

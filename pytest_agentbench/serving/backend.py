@@ -72,11 +72,15 @@ class Url:
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
+        if spec.headers:
+            self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
-        endpoint = Endpoint(self.spec.url, self.spec.model or "", self.name, self._api_key(), self.spec.ca_file)
+        spec, key = self.spec, self._api_key()
+        rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump()
+        endpoint = Endpoint(spec.url, spec.model or "", self.name, key, spec.ca_file, spec.headers, rate, labels)
         models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")

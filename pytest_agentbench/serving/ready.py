@@ -18,7 +18,7 @@ def listed_models(endpoint: Endpoint) -> list[str]:
     """Names of the models an endpoint lists; raises BackendError with what was asked and what came back."""
     url = f"{endpoint.url}/models"
     hint = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    headers = {**endpoint.headers, **({"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {})}
     opener = build_opener(ProxyHandler({}), HTTPSHandler(context=_tls(endpoint.ca_file)))
     try:
         with opener.open(Request(url, headers=headers), timeout=TIMEOUT) as answer:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.serving.labels import TOLD
 from pytest_agentbench.tap.dialects.growing import renewed
 from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body
 
@@ -91,6 +92,13 @@ class ChoicesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "prompt_tokens_details", "cached_tokens")
+
+    @property
+    def server(self) -> Json | None:
+        """Of Dynamo, which tells it in the `nvext` of its last chunk."""
+        nvext = self._head.get("nvext")
+        told = {name: nvext[name] for name in TOLD if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
+        return told or None
 
     @property
     def _counted_tokens(self) -> int | None:

@@ -65,6 +65,11 @@ class Reading:
         return None
 
     @property
+    def server(self) -> Json | None:
+        """What the server told of its own work on the call."""
+        return None
+
+    @property
     def _counted_tokens(self) -> int | None:
         """Completion tokens by the server's count."""
         return None
