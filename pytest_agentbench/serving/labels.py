@@ -17,8 +17,9 @@ FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
 SESSION = "x-dynamo-session-id"
 FINAL = "x-dynamo-session-final"
 
-#: What Dynamo tells about a call when it is asked for it; it comes with the last chunk.
+#: What Dynamo tells of a call when it is asked for it, and the dialects in which it can be asked.
 TOLD = ("worker_id", "timing")
+TELLING = ("chat", "completions", "responses")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class DynamoLabels(Labels):
 
     def label(self, id: str) -> Label:
         nvext: Json = {"extra_fields": [*TOLD], **({"agent_hints": self.hints} if self.hints else {})}
-        return Label({SESSION: id}, {dialect: {"nvext": nvext} for dialect in ("chat", "completions")})
+        return Label({SESSION: id}, {dialect: {"nvext": nvext} for dialect in TELLING})
 
     def release(self, url: str, model: str, id: str) -> Release | None:
         if not self.ends:

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.labels import TOLD
 from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body, told
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -95,10 +94,7 @@ class ChoicesReading(DialectReading):
 
     @property
     def server(self) -> Json | None:
-        """Of Dynamo, which tells it in the `nvext` of its last chunk."""
-        nvext = self._head.get("nvext")
-        told = {name: nvext[name] for name in TOLD if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
-        return told or None
+        return told(self._head)
 
     @property
     def _counted_tokens(self) -> int | None:
