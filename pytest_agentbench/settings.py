@@ -184,12 +184,12 @@ def _budget(text: str) -> float | None:
     if text.strip() == "off":
         return None
     try:
-        seconds = seconds(text)
+        limit = seconds(text)
     except ValueError:
-        seconds = 0
-    if not seconds:
+        limit = 0
+    if not limit:
         raise ValueError("a time such as 500ms, 90s or 10m, or `off`")
-    return seconds
+    return limit
 
 
 def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[str, Any]:

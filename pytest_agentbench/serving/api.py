@@ -53,7 +53,7 @@ class Api:
         return self._open(path, json.dumps(body).encode(), timeout)
 
     def _open(self, path: str, body: bytes | None, timeout: float) -> Any:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {**self.endpoint.headers, **({"Content-Type": "application/json"} if body is not None else {})}
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
         return self._opener.open(Request(f"{self.endpoint.url}{path}", body, headers), timeout=timeout)

@@ -26,10 +26,9 @@ class Speed(NamedTuple):
 
 def probe(endpoint: Endpoint) -> Speed:
     """Raises BackendError when a chat brings no token."""
-    chats = [_chat(endpoint, number) for number in range(CHATS)]
-    rates = [rate for *_, rate in chats if rate is not None]
-    first, whole = (statistics.median(chat[place] for chat in chats) for place in (0, 1))
-    return Speed(first * 1e3, whole * 1e3, statistics.median(rates) if rates else None)
+    firsts, wholes, rates = zip(*(_chat(endpoint, number) for number in range(CHATS)), strict=True)
+    known = [rate for rate in rates if rate is not None]
+    return Speed(statistics.median(firsts) * 1e3, statistics.median(wholes) * 1e3, statistics.median(known) if known else None)
 
 
 def _chat(endpoint: Endpoint, number: int) -> tuple[float, float, float | None]:

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
@@ -174,7 +173,8 @@ class Stack:
     def _prove(self) -> Endpoint:
         """The ladder at the endpoint."""
         front = next(each for each in self.instances if each.service == self.spec.front)
-        endpoint = Endpoint(f"{front.url}{self.spec.path}", self.spec.model or "", self.spec.name)
+        url, labels = f"{front.url}{self.spec.path}", self.spec.labels.model_dump()
+        endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
 
         def waits(rung: str) -> None:
             self._doing[front.name] = f"proving {rung}"
@@ -186,7 +186,7 @@ class Stack:
             self._alive()  # a death says more
             raise BackendError(f"{error}{self._log_of(front)}") from error
         self.facts["proof"] = rungs
-        return Endpoint(**{**asdict(endpoint), "model": ladder.model})
+        return ladder.answering
 
     def _warm(self, endpoint: Endpoint) -> None:
         """Requests at once, as many as will be in flight; nobody counts them."""

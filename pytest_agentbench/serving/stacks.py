@@ -162,14 +162,14 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
     return Held(home, connection, child)
 
 
-def reap() -> list[tuple[str, list[int]]]:
-    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, pids that were killed)."""
+def reap() -> list[tuple[str, list[str]]]:
+    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended)."""
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()} | {of for _, of in processes()}
     return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 
-def reap_one(home: Path) -> list[int]:
+def reap_one(home: Path) -> list[str]:
     """The same for one stack without a guardian."""
-    killed = kill_marked(str(home))
+    killed = [f"process {pid}" for pid in kill_marked(str(home))]
     shutil.rmtree(home, ignore_errors=True)
     return killed
