@@ -151,11 +151,18 @@ def _stack(name: str, changes: list[str]) -> StackSpec:
 def _running(name: str) -> tuple[Path, Json]:
     from pytest_agentbench.serving import stacks
 
-    there = list(stacks.running())
-    for home, facts in there:
-        if name in (facts["backend"], home.name) or Path(name).stem == facts["backend"]:
-            return home, facts
-    raise ConfigError(f"no stack {name!r} runs; there are: {', '.join(facts['backend'] for _, facts in there) or 'none'}")
+    if (there := _found(name)) is not None:
+        return there
+    known = ", ".join(facts["backend"] for _, facts in stacks.running())
+    raise ConfigError(f"no stack {name!r} runs; there are: {known or 'none'}")
+
+
+def _found(name: str) -> tuple[Path, Json] | None:
+    """A stack that runs, by its backend's name, its YAML or its folder's name; one that is ready before others."""
+    from pytest_agentbench.serving import stacks
+
+    found = [each for each in stacks.running() if name == each[0].name or Path(name).stem == each[1]["backend"]]
+    return min(found, key=lambda each: each[1]["state"] != "ready", default=None)
 
 
 def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
@@ -163,13 +170,15 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     from pytest_agentbench.records import Endpoint
     from pytest_agentbench.serving.backend import url_endpoint
     from pytest_agentbench.serving.spec import UrlSpec, load_backend
-    from pytest_agentbench.serving.stackspec import ReadySpec, StackSpec
+    from pytest_agentbench.serving.stackspec import ReadySpec
 
+    if (there := _found(name)) is not None:
+        facts = there[1]
+        return Endpoint(facts["url"], facts["model"], facts["backend"]), ReadySpec(**facts["ready"])
     spec = load_backend(name, Path.cwd())
     if isinstance(spec, UrlSpec):
         return url_endpoint(spec), ReadySpec(in_a_row=1)
-    _, facts = _running(name)
-    return Endpoint(facts["url"], facts["model"], facts["backend"]), spec.ready if isinstance(spec, StackSpec) else ReadySpec()
+    raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots a stack")
 
 
 def _seconds(option: str, text: str) -> float:

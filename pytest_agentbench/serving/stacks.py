@@ -51,7 +51,11 @@ class Held:
     def ready(self, on_progress: Callable[[str], None] = lambda _: None) -> Endpoint:
         """Waits until it serves; raises BackendError with why it does not, MissingError for what this machine lacks."""
         while True:
-            message = self._next()
+            try:
+                message = self._next()
+            except OSError as error:
+                why = "it was stopped while it started" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
+                raise BackendError(why) from error
             match message["op"]:
                 case "progress":
                     on_progress(message["text"])
