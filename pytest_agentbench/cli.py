@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_agentbench import cli_env, cli_weights
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -66,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     )
     show.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
     show.set_defaults(run=run_show)
+
+    cli_env.add_to(commands)
+    cli_weights.add_to(commands)
     return top
 
 
