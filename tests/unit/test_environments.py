@@ -148,6 +148,7 @@ def test_resolve_a_folder_or_an_interpreter(tmp_path: Path, monkeypatch: pytest.
     assert tmp_path / "here" / "own" / "bin" / "python" == resolve_python("own/", tmp_path / "here")
     assert [mine] * 3 == [resolve_python(wanted, tmp_path / "here") for wanted in (".venvs/mine", str(mine), str(mine.parents[1]))]
     assert "sh" == resolve_python("sh", tmp_path).name
+    assert Path(sys.executable) == resolve_python("agentbench", tmp_path)
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
     assert (
         f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
-        "environments by name: dynamo, dynamo-sglang, dynamo-vllm, sglang, vllm, vllm-cpu"
+        "environments by name: dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu"
     ) == str(unknown_one.value)
 
 
@@ -168,7 +169,7 @@ def test_an_unknown_name(capsys: Capture) -> None:
     """The command lists the known ones, before it makes any."""
     status = main(["env", "create", "dynamo", "dynamite"])
 
-    said = "agentbench: no environment 'dynamite'; known: dynamo, dynamo-sglang, dynamo-vllm, sglang, vllm, vllm-cpu\n"
+    said = "agentbench: no environment 'dynamite'; known: dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu\n"
     assert (1, said) == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):
