@@ -38,5 +38,5 @@ $(VENV)/bench.stamp: $(VENV)/pip.stamp pyproject.toml
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/bench.stamp pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[hub]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[hub,gpu]" --group dev
 	touch $@

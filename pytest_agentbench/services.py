@@ -62,6 +62,7 @@ class Services:
         self._sending = threading.Lock()
         self._connected = threading.Event()  # the pool can be told, or never will
         self._drained = threading.Event()
+        self._told = {"drained": self._drained, "want": desk.wanted}  # what the pool says without waiting for a reply
         self._finishing = False
         self._boot = _thread(self._start, "agentbench-boot")
 
@@ -177,8 +178,8 @@ class Services:
                 self._abandon()
 
     def _handle(self, message: Json, body: bytes) -> None:
-        if message["op"] == "drained":
-            self._drained.set()
+        if message["op"] in self._told:
+            self._told[message["op"]].set()
             return
         try:
             reply, error = self._reply(message, body), ""
@@ -195,9 +196,6 @@ class Services:
                 return b""
             case "finished":
                 return self.desk.finished(message, body)
-            case "want":
-                self.desk.wanted.set()
-                return b""
             case "fetch":
                 return self.desk.recorded(RolloutKey(*message["key"]))
             case other:

@@ -198,8 +198,9 @@ class Pool:
 
     async def _backend_there(self) -> None:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
-        if not self.booted.is_set():
-            await self._ask_controller({"op": "want"})
+        await self.controlled.wait()
+        if self.controller is not None and not self.booted.is_set():
+            self.controller.write(wire.pack({"op": "want"}))
         await self.booted.wait()
 
     async def _open(self, upgrade: bool | None) -> wire.Frame:
