@@ -35,7 +35,10 @@ class Handler(BaseHTTPRequestHandler):
             "/seen": (200, self.seen),
             "/environ": (200, dict(os.environ)),
             "/v1/models": (200, {"object": "list", "data": [{"id": self.options.model}]}),
-            f"/v1/models/{self.options.model}/ready": (200, {"ready": True, "namespaces": {"x": {"worker_types": {"decode": {"workers": 2}}}}}),
+            f"/v1/models/{self.options.model}/ready": (
+                200,
+                {"ready": True, "namespaces": {"x": {"worker_types": {"decode": {"workers": 2}}}}},
+            ),
         }
         self.answer(*answers.get(self.path, (404, {"detail": "Not Found"})))
 
@@ -57,7 +60,10 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
 
     def stream(self, message: dict[str, Any]) -> None:
-        events = [{"choices": [{"index": 0, "delta": message, "finish_reason": None}]}, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+        events = [
+            {"choices": [{"index": 0, "delta": message, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        ]
         text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         self.say(200, "text/event-stream", text.encode())
 
