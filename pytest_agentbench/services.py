@@ -18,6 +18,8 @@ from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
+from pytest_agentbench.serving.sampler import Sampler
+from pytest_agentbench.serving.samples import FILE as SAMPLES
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
@@ -46,6 +48,7 @@ class Services:
         self.endpoint: Endpoint | None = None
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
+        self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self._taps: dict[str, Child] = {}  # by the names of their logs
         self._pool: Child | None = None
@@ -74,6 +77,8 @@ class Services:
         if self._send({"op": "finish"}):
             self._drained.wait(DRAIN)
         self._finishing = True
+        if self.sampler is not None:
+            self.sampler.stop()
         self.cpu.stop()
         self.costs = self._costs()
         if self._line is not None:
@@ -126,12 +131,20 @@ class Services:
         logs = self.directory / "backend"
         logs.mkdir(exist_ok=True)
         try:
-            self.endpoint = self.backend.start(logs)
+            endpoint = self.backend.start(logs)
+            self._start_sampler()
+            self.endpoint = endpoint
         except Exception as error:  # a backend may come from a hook
             if self._finishing:
                 return  # it was stopped while it started
             fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
             self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
+
+    def _start_sampler(self) -> None:
+        sources = self.backend.metrics()
+        if (sources.targets or sources.gpus) and not self._finishing:
+            self.sampler = Sampler(sources, self.directory / SAMPLES)
+            self.sampler.start()
 
     def _watch_backend(self) -> None:
         if died := self.backend.watch():

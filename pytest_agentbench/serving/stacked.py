@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.sampler import Sources
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
@@ -21,6 +22,9 @@ class Stacked:
 
     def start(self, directory: Path) -> Endpoint:
         raise BackendError(f"stacks cannot be started yet; {directory} stays empty")
+
+    def metrics(self) -> Sources:
+        return Sources(every_s=self.spec.sample_every)
 
     def watch(self) -> str | None:
         return None
