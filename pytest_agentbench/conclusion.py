@@ -23,6 +23,7 @@ from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
+    from pytest_agentbench.services import Services
 
 
 class Gathered(NamedTuple):
@@ -57,7 +58,7 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
     for found, variant, group in groups(controller.found):
         if found.suite and group in ledger.selected:
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
-            limits += judge(found, group, suites[group], settings.thresholds)
+            limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
     return {
         "schema": SCHEMA,
@@ -86,8 +87,15 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
         "serving": gathered.serving,
         "processes": services.costs,
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
-        "verdict": "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS",
+        "verdict": verdict(services, suites, limits),
     }
+
+
+def verdict(services: Services, suites: Json, limits: Sequence[Limit]) -> str:
+    """SKIPPED when this machine lacks what the backend needs, and nobody insisted on it."""
+    if services.missing:
+        return "SKIPPED"
+    return "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS"
 
 
 def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> Json | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_agentbench import wire
-from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts import prepare, record_line, run_rollout
@@ -35,10 +35,10 @@ class PooledTap:
         return self.open_now(upgrade)
 
     def open_now(self, upgrade: bool | None = None) -> tuple[str, str, str]:
-        """(id, base URL, model); raises InfraError with the reason when there is no backend."""
+        """(id, base URL, model); raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
         answer, _ = self._asker.ask({"op": "open", "upgrade": upgrade})
         if answer["reason"]:
-            raise InfraError(answer["reason"])
+            raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
 
     async def close(self, id: str) -> list[Json]:

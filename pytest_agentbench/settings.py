@@ -34,6 +34,8 @@ class Option(NamedTuple):
 
 OPTIONS = (
     Option("backend", "the stack under test: a name in backends/, a YAML file, or the base URL of a running server", "NAME", "embedded"),
+    Option("keep-backend", "leave a stack running this long after the session (30m), for the next one of the same backend", "TIME"),
+    Option("gpu-wait", "wait this long for GPUs that others have", "TIME", "0s"),
     Option("concurrency", "rollouts in flight at once (default: the number of xdist workers, or 8)", "N"),
     Option("limit", "take only the first N scenarios of each suite: a quick check", "N"),
     Option("trials", "run every scenario N times (default: what suite.yaml says)", "N"),
@@ -59,6 +61,8 @@ class Settings:
     """What the user asked for, checked."""
 
     backend: str
+    keep_backend: float | None  # seconds
+    gpu_wait: float  # seconds
     concurrency: int | None
     limit: int | None
     trials: int | None
@@ -114,6 +118,8 @@ def read_settings(config: pytest.Config) -> Settings:
     values = {option.name: _value(config, option) for option in OPTIONS}
     return Settings(
         backend=values["backend"],
+        keep_backend=_checked("keep-backend", values, _seconds),
+        gpu_wait=_checked("gpu-wait", values, _seconds) or 0.0,
         concurrency=_checked("concurrency", values, _positive),
         limit=_checked("limit", values, _positive),
         trials=_checked("trials", values, _positive),

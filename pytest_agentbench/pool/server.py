@@ -87,7 +87,7 @@ class Pool:
             case "start":
                 await self._start(**message)
             case "failed":
-                self.scheduler.stop(message["reason"], "infra_error")
+                self.scheduler.stop(message["reason"], message["status"])
                 self.booted.set()
             case "cancel":
                 self.scheduler.cancel(message["reason"])
@@ -167,11 +167,10 @@ class Pool:
             case "scenario":
                 return {}, orjson.dumps(asdict(self._scenario(RolloutKey(*message["key"]))))
             case "backend":
-                await self.booted.wait()
-                return {
-                    "endpoint": {**asdict(self.endpoint), "api_key": None} if self.endpoint else None,
-                    "reason": self.scheduler.broken,
-                }, b""
+                await self._backend_there()
+                endpoint = {**asdict(self.endpoint), "api_key": None} if self.endpoint else None
+                status = self.scheduler.broken_status if self.scheduler.broken else ""
+                return {"endpoint": endpoint, "reason": self.scheduler.broken, "status": status}, b""
             case "open":
                 return await self._open(message.get("upgrade"))
             case "close":
@@ -197,12 +196,19 @@ class Pool:
         body = self.scheduler.body(key)
         return asdict(outcome), body if body is not None else await self._ask_controller({"op": "fetch", "key": key})
 
-    async def _open(self, upgrade: bool | None) -> wire.Frame:
+    async def _backend_there(self) -> None:
+        """Waits until it answers, or never will; one that is booted on demand is demanded."""
+        await self.controlled.wait()
+        if self.controller is not None and not self.booted.is_set():
+            self.controller.write(wire.pack({"op": "want"}))
         await self.booted.wait()
+
+    async def _open(self, upgrade: bool | None) -> wire.Frame:
+        await self._backend_there()
         try:
             id, base_url, model = await self.open(upgrade)
         except InfraError as error:
-            return {"reason": str(error)}, b""
+            return {"reason": str(error), "status": self.scheduler.broken_status}, b""
         return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
 
     # ------------------------------------------------------------------------------------------ running

@@ -24,6 +24,8 @@ class Backend(Protocol):
     note: str  # a sentence for every report
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
     description: Json  # what run.json says about the stack; no secrets
+    waits: bool  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
+    status: str  # what its boot waits for, for whoever looks on
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
@@ -40,6 +42,8 @@ class Backend(Protocol):
 
 class Embedded:
     """The built-in engine in a process of its own."""
+
+    waits, status = False, ""
 
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
@@ -76,6 +80,8 @@ class Embedded:
 class Url:
     """Something that already runs: nothing to start or stop, but it has to answer."""
 
+    waits, status = False, ""
+
     def __init__(self, spec: UrlSpec) -> None:
         self.spec = spec
         self.name, self.note = spec.name, spec.note
@@ -108,7 +114,8 @@ class Url:
         """Nothing was started."""
 
 
-def make_backend(spec: AnySpec) -> Backend:
+def make_backend(spec: AnySpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> Backend:
+    """`keep` (None: it ends with the session) and `gpu_wait` in seconds; `warm_up` requests before anything is measured."""
     match spec:
         case EmbeddedSpec():
             return Embedded(spec)
@@ -117,4 +124,4 @@ def make_backend(spec: AnySpec) -> Backend:
         case StackSpec():
             from pytest_agentbench.serving.stacked import Stacked
 
-            return Stacked(spec)
+            return Stacked(spec, keep=keep, gpu_wait=gpu_wait, warm_up=warm_up)

@@ -148,7 +148,7 @@ async def test_no_backend() -> None:
         controller, early, late = [await connected.connect(role) for role in ("controller", "test", "test")]
         early.say(op="rollout", key=KEY)
         await asyncio.sleep(0.05)
-        controller.say(op="failed", reason="no GPU")
+        controller.say(op="failed", reason="no GPU", status="infra_error")
 
         refused = {"status": "infra_error", "reason": "no GPU", "recorded": False}
         assert (refused, b"") == await early.hear()
@@ -156,9 +156,9 @@ async def test_no_backend() -> None:
         late.say(op="rollout", key=KEY)
         assert (refused, b"") == await late.hear()
         late.say(op="backend")
-        assert ({"endpoint": None, "reason": "no GPU"}, b"") == await late.hear()
+        assert ({"endpoint": None, "reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
         late.say(op="open")
-        assert ({"reason": "no GPU"}, b"") == await late.hear()
+        assert ({"reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
 
 
 async def test_the_backend_without_its_key() -> None:
