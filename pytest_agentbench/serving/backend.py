@@ -12,12 +12,13 @@ from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.ready import listed_models
+from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.spec import AnySpec, EmbeddedSpec, UrlSpec
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
 class Backend(Protocol):
-    """The seam between a session and the stack under test. All three methods may be called from a thread."""
+    """The seam between a session and the stack under test. All methods may be called from a thread."""
 
     name: str
     note: str  # a sentence for every report
@@ -28,6 +29,9 @@ class Backend(Protocol):
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
+
+    def metrics(self) -> Sources:
+        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
 
     def watch(self) -> str | None:
         """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched."""
@@ -47,16 +51,20 @@ class Embedded:
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
         self.child: Child | None = None
+        self.port = 0
         self.stopping = False
 
     def start(self, directory: Path) -> Endpoint:
         model = self.spec.model or f"embedded-{self.spec.policy}"
         options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
         self.child = Child("pytest_agentbench.engine", {**options, "model": model, "host": "127.0.0.1"}, directory / "engine.log")
-        port = self.child.ready()["port"]
-        endpoint = Endpoint(f"http://127.0.0.1:{port}/v1", model, self.name)
+        self.port = self.child.ready()["port"]
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", model, self.name)
         listed_models(endpoint)
         return endpoint
+
+    def metrics(self) -> Sources:
+        return Sources((Target("engine", 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
     def watch(self) -> str | None:
         assert self.child is not None
@@ -89,6 +97,9 @@ class Url:
         if self.spec.model and self.spec.model not in models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")
         return replace(endpoint, model=self.spec.model or models[0])
+
+    def metrics(self) -> Sources:
+        return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
     def watch(self) -> str | None:
         return None

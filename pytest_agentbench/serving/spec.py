@@ -45,6 +45,7 @@ class UrlSpec(BackendSpec):
     api_key_env: str | None = None  # name of the environment variable that holds the key
     ca_file: str | None = None  # certificate authority of an https URL, PEM
     headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
+    metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
     rate_limit: RateLimit = RateLimit()
     labels: LabelsSpec = LabelsSpec()
 
@@ -66,6 +67,16 @@ class UrlSpec(BackendSpec):
         if self.api_key_env and any(name.lower() == "authorization" for name in self.headers):
             raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
         return self
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_http(cls, urls: list[str]) -> list[str]:
+        return [cls._is_http(url) for url in urls]
 
     @field_validator("url")
     @classmethod

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.serving import stacks
+from pytest_agentbench.serving import gpus, stacks
+from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
@@ -40,6 +41,11 @@ class Stacked:
         endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump())
         self.description["boot"] = self._held.boot
         return endpoint
+
+    def metrics(self) -> Sources:
+        assert self._held is not None
+        leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
+        return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self) -> str | None:
         assert self._held is not None
