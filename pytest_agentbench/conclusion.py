@@ -8,12 +8,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_agentbench import windows
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, environment
 from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.serving.crosscheck import Client, disagreements
+from pytest_agentbench.serving.enginestats import NAMES, summary, tally
+from pytest_agentbench.serving.sampler import Sampler
+from pytest_agentbench.serving.samples import read_samples
+from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
@@ -26,6 +32,7 @@ class Gathered(NamedTuple):
     tallies: dict[str, SuiteTally]  # of each suite under each variant
     performance: Json
     stopwatch: Json
+    serving: Json | None
     environment: Json
 
 
@@ -35,9 +42,11 @@ def gather(controller: Controller) -> Gathered:
     controller.services.finish()
     controller.ledger.journal.close()
     performance = Performance(controller.concurrency, controller.settings.slo)
-    tallies = read(controller.directory, controller.found, performance)
+    client = Client()
+    tallies = read(controller.directory, controller.found, performance, client)
     stopwatch = performance.stopwatch(controller.services.cpu.samples)
-    return Gathered(tallies, performance.summary(), stopwatch, environment(controller.config.rootpath))
+    told = serving(controller.services.sampler, controller.directory, performance.call_spans, client)
+    return Gathered(tallies, performance.summary(), stopwatch, told, environment(controller.config.rootpath))
 
 
 def conclude(controller: Controller, gathered: Gathered) -> Json:
@@ -71,10 +80,12 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
             "served_model": services.endpoint and services.endpoint.model,
             "failure": services.failure,
         },
+        "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,
         "stopwatch": gathered.stopwatch,
         "performance": gathered.performance,
+        "serving": gathered.serving,
         "processes": services.costs,
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
         "verdict": verdict(services, suites, limits),
@@ -88,11 +99,26 @@ def verdict(services: Services, suites: Json, limits: Sequence[Limit]) -> str:
     return "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS"
 
 
-def read(directory: Path, found: Sequence[Found], performance: Performance) -> dict[str, SuiteTally]:
+def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> Json | None:
+    """What the stack told of itself, and where that differs from what the tap saw; None where it told nothing."""
+    if sampler is None:
+        return None
+    told = summary(tally(read_samples(directory, NAMES), windows.outer(calls)))
+    return {
+        **told,
+        "disagreements": disagreements(told["server"], client),
+        "notes": sampler.notes,
+        "looks": sampler.rounds,
+        "cpu_s": sampler.cpu_s,
+    }
+
+
+def read(directory: Path, found: Sequence[Found], performance: Performance, client: Client) -> dict[str, SuiteTally]:
     """One pass over the journal, one rollout in memory at a time; a tally for each suite under each variant."""
     main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
     tallies = {group: SuiteTally() for group in main_scores}
     for rollout in read_journal(directory):
+        client.add(rollout)
         if rollout.kind == "scenario":
             tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)

@@ -19,6 +19,8 @@ from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
+from pytest_agentbench.serving.sampler import Sampler
+from pytest_agentbench.serving.samples import FILE as SAMPLES
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
@@ -51,8 +53,10 @@ class Services:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
+        self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
+        self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
         self.missing = False  # whether the backend did not start for something that this machine lacks
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self.boot_began = 0.0  # seconds, time.monotonic()
@@ -90,6 +94,8 @@ class Services:
             self._drained.wait(DRAIN)
         self._finishing = True
         self.desk.wanted.set()  # a boot that nobody wanted ends here
+        if self.sampler is not None:
+            self.sampler.stop()
         self.cpu.stop()
         self.costs = self._costs()
         if self._line is not None:
@@ -147,13 +153,21 @@ class Services:
                 self.desk.wanted.wait()
             if not self._finishing:
                 self.boot_began = time.monotonic()
-                self.endpoint = self.backend.start(logs)
+                endpoint = self.backend.start(logs)
+                self._start_sampler()
+                self.endpoint = endpoint
         except Exception as error:  # a backend may come from a hook
             if self._finishing:
                 return  # it was stopped while it started
             fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
             self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
             self.missing = isinstance(error, MissingError) and not self.insists
+
+    def _start_sampler(self) -> None:
+        sources = self.backend.metrics()
+        if (sources.targets or sources.gpus) and not self._finishing:
+            self.sampler = Sampler(sources, self.directory / SAMPLES)
+            self.sampler.start()
 
     def _watch_backend(self) -> None:
         if died := self.backend.watch():
@@ -179,6 +193,7 @@ class Services:
 
     def _handle(self, message: Json, body: bytes) -> None:
         if message["op"] in self._told:
+            self.labels = message.get("labels", self.labels)
             self._told[message["op"]].set()
             return
         try:

@@ -122,7 +122,7 @@ def _candidates(wanted: int | Sequence[str | int]) -> tuple[list[Gpu], int]:
             raise MissingError(f"{_gpus(wanted)} wanted; {have}")
         return there, wanted
     names = [str(name) for name in wanted]
-    chosen = [gpu for gpu in there if any(_is_meant(gpu, name) for name in names)]
+    chosen = find(names)
     if absent := [name for name in names if not any(_is_meant(gpu, name) for gpu in there)]:
         raise MissingError(f"GPU {absent[0]} wanted; {have}")
     if len(chosen) != len(names):
@@ -181,8 +181,14 @@ def in_use(gpu: Gpu) -> str:
     return ""
 
 
-def wait_released(gpus: Sequence[Gpu], pids: Sequence[int], timeout: float) -> list[str]:
+def find(names: Sequence[str]) -> list[Gpu]:
+    """Those of the visible GPUs that are named, by index or UUID."""
+    return [gpu for gpu in visible() if any(_is_meant(gpu, name) for name in names)] if names else []
+
+
+def wait_released(ids: Sequence[str], pids: Sequence[int], timeout: float) -> list[str]:
     """Waits until processes are gone and the memory of GPUs is back; what is still there after `timeout` seconds, a sentence each."""
+    gpus = find(ids)
     deadline = time.monotonic() + timeout
     while left := _still_there(gpus, pids):
         if time.monotonic() >= deadline:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.serving import stacks
+from pytest_agentbench.serving import gpus, stacks
+from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
@@ -36,9 +38,14 @@ class Stacked:
             self._held.keep(self.keep)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = self._held.ready(self._progress)
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump())
         self.description["boot"] = self._held.boot
         return endpoint
+
+    def metrics(self) -> Sources:
+        assert self._held is not None
+        leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
+        return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self) -> str | None:
         assert self._held is not None

@@ -8,7 +8,8 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError, unknown_name
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add(commands: Any) -> None:
+    """The parsers of these commands."""
     env = commands.add_parser("env", help="make and list the environments that engines run in, each with an interpreter of its own")
     verbs = env.add_subparsers(title="commands", required=True)
     create = verbs.add_parser("create", help="make environments with pinned versions; one that is there is left alone")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 
-def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+def add(commands: Any) -> None:
+    """The parsers of these commands."""
     weights = commands.add_parser("weights", help="fetch the weights of models")
     verbs = weights.add_subparsers(title="commands", required=True)
     get = verbs.add_parser("get", help="fetch a model from the Hugging Face hub, after a look at its licence, the token and the disk")
