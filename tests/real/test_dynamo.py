@@ -19,7 +19,7 @@ from tests.real.booting import ROOT, STACKS, Booted, booted
 #: So long that the router knows most of it again.
 PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20
 
-WORKER = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
+WORKER: Json = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -128,18 +128,17 @@ cold<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 def test_llama_template(tmp_path: Path) -> None:
     """Dynamo writes with backends/llama3_json.jinja what Llama 3.3 was trained on, several calls in one turn included."""
     model = tmp_path / "model"
-    make = [
-        resolve_python("dynamo", ROOT),
-        "-c",
-        f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(model)!r}))",
-    ]
-    subprocess.run(make, cwd=ROOT / "backends", check=True, timeout=60)
+    make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(model)!r}))"
+    subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)
     settings = json.loads((model / "tokenizer_config.json").read_text())
     template = (ROOT / "backends" / "llama3_json.jinja").read_text()
     (model / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": "<|end|>", "chat_template": template}))
     run = ["python", "{here}/dynamo_mocker.py", str(model), "--model-name={model}", "--speedup-ratio=1000"]
     with booted("dynamo-mocker", tmp_path, [("services.worker.run", run)]) as stack:
-        tool = {"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}}
+        tool = {
+            "type": "function",
+            "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}},
+        }
         prompt = stack.prompt(TALK, tools=[tool])
 
     instructions = re.findall(r"You have these functions\. (.*)", prompt)[0]
