@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
@@ -317,4 +318,4 @@ def _lacks(check: HttpCheck, url: str) -> str:
         return str(error)
     if said.status != 200:
         return f"GET {url} answered {said}"
-    return "" if check.says in said.text else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
+    return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"

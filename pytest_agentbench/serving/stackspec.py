@@ -47,8 +47,17 @@ class HttpCheck(Spec):
 
     http: str  # path, e.g. /health
     port: str = "port"  # name of one of the service's ports
-    says: str = ""  # text that the answer has to hold
+    says: str = ""  # regular expression that is found in the answer
     timeout: PositiveFloat | None = None  # seconds; None: the stack's
+
+    @field_validator("says")
+    @classmethod
+    def _compiles(cls, says: str) -> str:
+        try:
+            re.compile(says)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from None
+        return says
 
 
 class MetricsSpec(Spec):
