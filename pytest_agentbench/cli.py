@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_agentbench.commands import backend, env, weights
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -59,6 +60,8 @@ def parser() -> argparse.ArgumentParser:
     subset.add_argument("--seed", type=int, help="a random sample instead of the first ones")
     subset.set_defaults(run=run_subset)
 
+    backend.add(commands)
+
     show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
     show.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")
     show.add_argument(
@@ -66,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     )
     show.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
     show.set_defaults(run=run_show)
+
+    env.add(commands)
+    weights.add(commands)
     return top
 
 

@@ -8,15 +8,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_agentbench import windows
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, environment
 from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.serving.crosscheck import Client, disagreements
+from pytest_agentbench.serving.enginestats import NAMES, summary, tally
+from pytest_agentbench.serving.sampler import Sampler
+from pytest_agentbench.serving.samples import read_samples
+from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
+    from pytest_agentbench.services import Services
 
 
 class Gathered(NamedTuple):
@@ -25,6 +32,7 @@ class Gathered(NamedTuple):
     tallies: dict[str, SuiteTally]  # of each suite under each variant
     performance: Json
     stopwatch: Json
+    serving: Json | None
     environment: Json
 
 
@@ -34,9 +42,11 @@ def gather(controller: Controller) -> Gathered:
     controller.services.finish()
     controller.ledger.journal.close()
     performance = Performance(controller.concurrency, controller.settings.slo)
-    tallies = read(controller.directory, controller.found, performance)
+    client = Client()
+    tallies = read(controller.directory, controller.found, performance, client)
     stopwatch = performance.stopwatch(controller.services.cpu.samples)
-    return Gathered(tallies, performance.summary(), stopwatch, environment(controller.config.rootpath))
+    told = serving(controller.services.sampler, controller.directory, performance.call_spans, client)
+    return Gathered(tallies, performance.summary(), stopwatch, told, environment(controller.config.rootpath))
 
 
 def conclude(controller: Controller, gathered: Gathered) -> Json:
@@ -48,7 +58,7 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
     for found, variant, group in groups(controller.found):
         if found.suite and group in ledger.selected:
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
-            limits += judge(found, group, suites[group], settings.thresholds)
+            limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
     return {
         "schema": SCHEMA,
@@ -70,21 +80,45 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
             "served_model": services.endpoint and services.endpoint.model,
             "failure": services.failure,
         },
+        "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,
         "stopwatch": gathered.stopwatch,
         "performance": gathered.performance,
+        "serving": gathered.serving,
         "processes": services.costs,
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
-        "verdict": "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS",
+        "verdict": verdict(services, suites, limits),
     }
 
 
-def read(directory: Path, found: Sequence[Found], performance: Performance) -> dict[str, SuiteTally]:
+def verdict(services: Services, suites: Json, limits: Sequence[Limit]) -> str:
+    """SKIPPED when this machine lacks what the backend needs, and nobody insisted on it."""
+    if services.missing:
+        return "SKIPPED"
+    return "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS"
+
+
+def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> Json | None:
+    """What the stack told of itself, and where that differs from what the tap saw; None where it told nothing."""
+    if sampler is None:
+        return None
+    told = summary(tally(read_samples(directory, NAMES), windows.outer(calls)))
+    return {
+        **told,
+        "disagreements": disagreements(told["server"], client),
+        "notes": sampler.notes,
+        "looks": sampler.rounds,
+        "cpu_s": sampler.cpu_s,
+    }
+
+
+def read(directory: Path, found: Sequence[Found], performance: Performance, client: Client) -> dict[str, SuiteTally]:
     """One pass over the journal, one rollout in memory at a time; a tally for each suite under each variant."""
     main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
     tallies = {group: SuiteTally() for group in main_scores}
     for rollout in read_journal(directory):
+        client.add(rollout)
         if rollout.kind == "scenario":
             tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)

@@ -97,7 +97,8 @@ class Controller:
         spec = load_backend(name, self.config.rootpath, self.settings.backend_changes)
         if isinstance(spec, EmbeddedSpec) and spec.policy not in POLICIES:
             raise ConfigError(f"backend {spec.name!r}: {unknown_name('policy', spec.policy, POLICIES)}")
-        return make_backend(spec)
+        settings = self.settings
+        return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
         from pytest_agentbench.directory import new_directory
@@ -114,14 +115,21 @@ class Controller:
         self._catch_sigterm()
         self._redactor = Redactor()
         self.ledger = Ledger(self.directory, self._redacted, self._tell_hooks)
-        self.services = Services(self.backend, self.directory, self._pool_config(), self._tap_config(), self.ledger)
+        self.services = Services(self.backend, self.directory, self._pool_config(), self._tap_config(), self.ledger, insists=self._insists)
+
+    @property
+    def _insists(self) -> bool:
+        """Whether somebody asked for this backend, or for a verdict: then a test that cannot run is an ERROR, no SKIP."""
+        return self.config.getoption("agentbench_backend", None) is not None or bool(self.settings.thresholds)
 
     def _pool_config(self) -> Json:
         from pytest_agentbench.ledger import known_durations
 
+        assert self.directory is not None
         return {
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
+            "run": self.directory.name,
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
             "scheduling": {

@@ -3,6 +3,7 @@
 AgentbenchError
 ├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
 ├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
+│   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
 └── RolloutError       raised inside a rollout; becomes its status, never a score
     ├── InfraError     backend, network, judge: `infra_error`, tried again
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
@@ -24,6 +25,10 @@ class ConfigError(AgentbenchError):
 
 class BackendError(AgentbenchError):
     """The stack under test did not start, died or does not answer."""
+
+
+class MissingError(BackendError):
+    """The machine lacks something that the backend needs: GPUs, an environment, a key. The message says how to get it."""
 
 
 class RolloutError(AgentbenchError):

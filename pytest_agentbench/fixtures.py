@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.worker import refuse
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm import LLM
@@ -66,7 +67,7 @@ def backend(request: pytest.FixtureRequest) -> Endpoint:
     """
     answer, _ = _asked(request, {"op": "backend"})
     if answer["endpoint"] is None:
-        pytest.fail(answer["reason"], pytrace=False)
+        refuse(answer["reason"], answer["status"])
     return Endpoint(**answer["endpoint"])
 
 
@@ -76,14 +77,14 @@ def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
     Its calls are timed and journaled as a rollout of their own, which no mean counts.
     """
-    from pytest_agentbench.errors import InfraError
+    from pytest_agentbench.errors import InfraError, MissingError
     from pytest_agentbench.inline import adhoc
 
     client = adhoc(_connected(request), request.node.nodeid)
     try:
         opened = client.__enter__()
-    except InfraError as error:
-        pytest.fail(str(error), pytrace=False)
+    except (InfraError, MissingError) as error:
+        refuse(str(error), "missing" if isinstance(error, MissingError) else "infra_error")
     yield opened
     client.__exit__(None, None, None)
 

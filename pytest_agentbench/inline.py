@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_agentbench import wire
-from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts import prepare, record_line, run_rollout
@@ -31,14 +31,14 @@ class PooledTap:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
-        return self.open_now(upgrade)
+    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
+        return self.open_now(key, upgrade)
 
-    def open_now(self, upgrade: bool | None = None) -> tuple[str, str, str]:
-        """(id, base URL, model); raises InfraError with the reason when there is no backend."""
-        answer, _ = self._asker.ask({"op": "open", "upgrade": upgrade})
+    def open_now(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
+        """(id, base URL, model); raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
+        answer, _ = self._asker.ask({"op": "open", "key": key, "upgrade": upgrade})
         if answer["reason"]:
-            raise InfraError(answer["reason"])
+            raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
 
     async def close(self, id: str) -> list[Json]:
@@ -78,7 +78,7 @@ def submitted(asker: Asker, rollout: Rollout) -> Rollout:
 def adhoc(asker: Asker, name: str) -> Iterator[LLM]:
     """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
     tap = PooledTap(asker)
-    id, base_url, model = tap.open_now()
+    id, base_url, model = tap.open_now(RolloutKey("", name))
     llm = LLM(base_url, model)
     started_at, started = time.time(), time.monotonic_ns()
     try:

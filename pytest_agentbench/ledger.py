@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,10 @@ class Ledger:
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)
         self._redact, self._on_finished = redact, on_finished
+        self.wanted = threading.Event()  # a test that needs the backend is known
         self.planned_keys = 0
         self.selected: dict[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
-        self.first_plan = 0.0  # seconds, time.monotonic()
+        self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
         self.tokens = 0
@@ -30,7 +32,12 @@ class Ledger:
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
     def planned(self, keys: int, selected: dict[str, int]) -> None:
-        self.planned_keys, self.selected, self.first_plan = keys, selected, time.monotonic()
+        self.planned_keys, self.selected, self.began = keys, selected, time.monotonic()
+        if keys:
+            self.wanted.set()
+
+    def begun(self) -> None:
+        self.began = time.monotonic()
 
     def finished(self, summary: Json, line: bytes) -> bytes:
         """Journals a rollout; returns the line as it was written."""

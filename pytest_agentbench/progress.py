@@ -15,8 +15,10 @@ import pytest
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
     from pytest_agentbench.ledger import Ledger
+    from pytest_agentbench.services import Services
 
 EVERY = 0.5  # seconds between two drawings
+BEAT = 30.0  # seconds between two lines of a boot that nobody looks at
 MAKE_ROOM = "\x1bD\x1b[A"  # scroll when the cursor is on the last row, and go back up
 BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
 
@@ -27,6 +29,8 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
+    elif reporter is not None:
+        config.pluginmanager.register(Heartbeat(reporter, controller), "agentbench-heartbeat")
 
 
 class Progress:
@@ -53,9 +57,14 @@ class Progress:
 
     def _keep_drawing(self) -> None:
         while not self._over.wait(EVERY):
-            ledger = self._controller.ledger
-            if ledger is not None and ledger.planned_keys:
-                self._line.draw(status_line(ledger, time.monotonic())[: self._writer.fullwidth - 1])
+            if text := self._text():
+                self._line.draw(text[: self._writer.fullwidth - 1])
+
+    def _text(self) -> str:
+        ledger, services = self._controller.ledger, self._controller.services
+        if ledger is None or services is None or not ledger.planned_keys:
+            return ""
+        return boot_line(services) if services.boot_status else status_line(ledger, time.monotonic())
 
 
 class Line:
@@ -102,9 +111,36 @@ class Line:
             self._drawn = False
 
 
+class Heartbeat:
+    """Where nobody looks on, a line every half a minute says what a boot waits for: a log without it looks like a session that hangs."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._reporter, self._controller = reporter, controller
+        self._over = threading.Event()
+
+    def pytest_runtestloop(self) -> None:
+        threading.Thread(target=self._keep_saying, name="agentbench-heartbeat", daemon=True).start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+
+    def _keep_saying(self) -> None:
+        while not self._over.wait(BEAT):
+            services = self._controller.services
+            if services is not None and services.boot_status:
+                self._reporter.ensure_newline()
+                self._reporter.write_line(boot_line(services))
+
+
+def boot_line(services: Services) -> str:
+    """`agentbench boots vllm · 83 s · engine: waiting for /health · loading weights`"""
+    return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
+
+
 def status_line(ledger: Ledger, now: float) -> str:
     """`agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`"""
-    seconds = max(now - ledger.first_plan, 1e-9)
+    seconds = max(now - ledger.began, 1e-9)
     parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
     parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*ledger.score_sums.items()][:1]]
     parts.append(f"{ledger.tokens / seconds:.0f} tok/s")

@@ -6,6 +6,7 @@ import functools
 import secrets
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_agentbench import wire
-from pytest_agentbench.errors import AgentbenchError
+from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
+from pytest_agentbench.serving.sampler import Sampler
+from pytest_agentbench.serving.samples import FILE as SAMPLES
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
@@ -26,7 +29,12 @@ SETTLE = 1.0  # seconds that a backend which was still booting gets to notice th
 class Desk(Protocol):
     """What the controller does with what the pool reports. Called in a thread."""
 
+    wanted: threading.Event  # a test that needs the backend is known
+
     def planned(self, keys: int, selected: dict[str, int]) -> None: ...
+
+    def begun(self) -> None:
+        """The backend is ready: rollouts run from now on."""
 
     def finished(self, summary: Json, line: bytes) -> bytes:
         """Journals a rollout; returns the line as it was written."""
@@ -37,31 +45,42 @@ class Desk(Protocol):
 class Services:
     """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
 
-    def __init__(self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk) -> None:
-        """`tap_config` holds `processes` and `budgets`, seconds by name."""
+    def __init__(self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk, *, insists: bool) -> None:
+        """`tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip."""
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
+        self.insists = insists
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
+        self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
+        self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
+        self.missing = False  # whether the backend did not start for something that this machine lacks
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
+        self.boot_began = 0.0  # seconds, time.monotonic()
         self._taps: dict[str, Child] = {}  # by the names of their logs
         self._pool: Child | None = None
         self._line: socket.socket | None = None
         self._sending = threading.Lock()
         self._connected = threading.Event()  # the pool can be told, or never will
         self._drained = threading.Event()
+        self._told = {"drained": self._drained, "want": desk.wanted}  # what the pool says without waiting for a reply
         self._finishing = False
         self._boot = _thread(self._start, "agentbench-boot")
+
+    @property
+    def boot_status(self) -> str:
+        """What the backend's boot waits for; empty when it does not boot, or is quick."""
+        return "" if self.endpoint or self.failure else self.backend.status
 
     def fail(self, reason: str) -> None:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
         if self._finishing:
             return
         self.failure = self.failure or reason
-        if not self._send({"op": "failed", "reason": self.failure}):
+        if not self._send({"op": "failed", "reason": self.failure, "status": "missing" if self.missing else "infra_error"}):
             self._abandon()
 
     def cancel(self, reason: str) -> None:
@@ -74,6 +93,9 @@ class Services:
         if self._send({"op": "finish"}):
             self._drained.wait(DRAIN)
         self._finishing = True
+        self.desk.wanted.set()  # a boot that nobody wanted ends here
+        if self.sampler is not None:
+            self.sampler.stop()
         self.cpu.stop()
         self.costs = self._costs()
         if self._line is not None:
@@ -100,6 +122,7 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
+        self.desk.begun()
         self._send({"op": "start", "endpoint": asdict(self.endpoint), "taps": taps})
         _thread(self._watch_backend, "agentbench-watch-backend")
         for tap in self._taps.values():
@@ -126,12 +149,25 @@ class Services:
         logs = self.directory / "backend"
         logs.mkdir(exist_ok=True)
         try:
-            self.endpoint = self.backend.start(logs)
+            if self.backend.waits:
+                self.desk.wanted.wait()
+            if not self._finishing:
+                self.boot_began = time.monotonic()
+                endpoint = self.backend.start(logs)
+                self._start_sampler()
+                self.endpoint = endpoint
         except Exception as error:  # a backend may come from a hook
             if self._finishing:
                 return  # it was stopped while it started
             fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
             self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
+            self.missing = isinstance(error, MissingError) and not self.insists
+
+    def _start_sampler(self) -> None:
+        sources = self.backend.metrics()
+        if (sources.targets or sources.gpus) and not self._finishing:
+            self.sampler = Sampler(sources, self.directory / SAMPLES)
+            self.sampler.start()
 
     def _watch_backend(self) -> None:
         if died := self.backend.watch():
@@ -156,8 +192,9 @@ class Services:
                 self._abandon()
 
     def _handle(self, message: Json, body: bytes) -> None:
-        if message["op"] == "drained":
-            self._drained.set()
+        if message["op"] in self._told:
+            self.labels = message.get("labels", self.labels)
+            self._told[message["op"]].set()
             return
         try:
             reply, error = self._reply(message, body), ""

@@ -56,6 +56,11 @@ def total_ns(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
+def outer(spans: Sequence[Span]) -> Span | None:
+    """From the first start to the last end; None without spans."""
+    return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
+
+
 def duration_ns(spans: Sequence[Span]) -> int:
     """From the first start to the last end, ramp, drain and pauses included."""
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0

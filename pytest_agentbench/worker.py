@@ -9,11 +9,12 @@ import socket
 from collections.abc import Generator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from pytest_agentbench import wire
+from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.showing import properties, rollout_section
 
@@ -25,7 +26,7 @@ KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 Report = pytest.TestReport
 
 ROLLOUT = pytest.StashKey[Rollout]()
-TROUBLE = pytest.StashKey[str]()
+TROUBLE = pytest.StashKey[tuple[str, str]]()  # why there is no rollout, and the status that it has instead
 
 
 class Worker:
@@ -120,7 +121,7 @@ class Worker:
         if ROLLOUT not in item.stash and TROUBLE not in item.stash:
             self._fetch(item)
         if ROLLOUT not in item.stash:
-            pytest.fail(item.stash[TROUBLE], pytrace=False)
+            refuse(*item.stash[TROUBLE])
         rollout = item.stash[ROLLOUT]
         if rollout.status in ("infra_error", "cancelled"):
             pytest.fail(f"{rollout.key}: {rollout.status}: {rollout.reason}", pytrace=False)
@@ -133,7 +134,10 @@ class Worker:
             from pytest_agentbench.inline import run_inline
 
             assert not isinstance(self._source, dict)
-            item.stash[ROLLOUT] = run_inline(self, self._source, rollout_key(item))
+            try:
+                item.stash[ROLLOUT] = run_inline(self, self._source, rollout_key(item))
+            except MissingError as error:
+                item.stash[TROUBLE] = str(error), "missing"
         else:
             self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
 
@@ -141,7 +145,8 @@ class Worker:
         if body:
             item.stash[ROLLOUT] = Rollout.from_json(body)
         else:
-            item.stash[TROUBLE] = f"{rollout_key(item)}: {outcome.get('status', 'infra_error')}: {outcome['reason']}"
+            status = outcome.get("status", "infra_error")
+            item.stash[TROUBLE] = f"{rollout_key(item)}: {status}: {outcome['reason']}", status
 
     def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
         """The pool's answer; when the pool is gone, an outcome that says why."""
@@ -181,6 +186,13 @@ class Worker:
     def pytest_sessionfinish(self) -> None:
         if self._line is not None:
             self._line.close()
+
+
+def refuse(reason: str, status: str) -> NoReturn:
+    """Ends a test that cannot measure: a SKIP when this machine lacks something, else an ERROR."""
+    if status == "missing":
+        pytest.skip(reason)
+    pytest.fail(reason, pytrace=False)
 
 
 def suite_keys(suite: Json) -> list[RolloutKey]:

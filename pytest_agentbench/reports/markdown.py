@@ -16,6 +16,7 @@ from pytest_agentbench.reports.wording import (
     TIMINGS,
     calls_text,
     dataset_text,
+    doubt_lines,
     failed_lines,
     few_text,
     goodput_text,
@@ -24,6 +25,7 @@ from pytest_agentbench.reports.wording import (
     number,
     percent,
     range_text,
+    server_lines,
     statuses_text,
     steady_text,
     stopwatch_text,
@@ -57,6 +59,8 @@ def _lines(run: Json) -> Iterator[str]:
         yield from _suite(name, suite)
     yield from _limits(run["limits"])
     yield from _performance(run["performance"], run["stopwatch"])
+    if serving := run.get("serving"):
+        yield from _serving(serving)
     yield from _setup(run)
 
 
@@ -148,6 +152,13 @@ def _split(split: Json | None) -> Iterator[str]:
             for part, title in PARTS.items()
         ]
         yield from table(["part", "share", "mean ms", "median ms"], rows)
+
+
+def _serving(serving: Json) -> Iterator[str]:
+    yield "\n## What the server says of itself\n"
+    yield from (f"- {line if about == 'server' else f'{about}: {line}'}" for about, line in server_lines(serving))
+    yield from (f"- **{about}**: {line}" for about, line in doubt_lines(serving))
+    yield f"\nFrom {serving['looks']} looks, all of which are in samples.jsonl beside this file."
 
 
 def _setup(run: Json) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pytest_agentbench.reports.wording import (
     TIMINGS,
     calls_text,
     dataset_text,
+    doubt_lines,
     failed_lines,
     few_text,
     goodput_text,
@@ -20,6 +21,7 @@ from pytest_agentbench.reports.wording import (
     number,
     range_text,
     score_text,
+    server_lines,
     split_text,
     statuses_text,
     steady_text,
@@ -49,6 +51,8 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
     if verbosity > 0:
         _write_rollouts(terminal, directory, with_tools=verbosity > 1)
     _write_performance(terminal, run["performance"], run["stopwatch"])
+    if serving := run.get("serving"):
+        _write_serving(terminal, serving)
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if run["plan"]["not_run"]:
@@ -100,6 +104,13 @@ def _write_performance(terminal: Terminal, performance: Json, stopwatch: Json) -
     if performance["split"]:
         terminal.write_line(f"time        {split_text(performance['split'])}")
     _write_timings(terminal, performance)
+
+
+def _write_serving(terminal: Terminal, serving: Json) -> None:
+    for about, line in server_lines(serving):
+        terminal.write_line(f"{about:<11} {line}")
+    for about, line in doubt_lines(serving):
+        terminal.write_line(f"{about:<11} {line}", yellow=True)
 
 
 def _write_timings(terminal: Terminal, performance: Json) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_agentbench.quantiles import HIGH, needed
@@ -171,6 +171,34 @@ def calls_text(performance: Json) -> str:
     calls = f"{performance['calls']} LLM calls{f' ({failed})' if failed else ''} in {performance['span_s']:.1f} s"
     sources, stamps = (", ".join(performance[name]) or "none" for name in ("token_sources", "stamps"))
     return f"{calls}, token counts from {sources}, stamps: {stamps}"
+
+
+def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
+    """(what it is about, a line) of what the stack told of itself."""
+    cache, usage = serving["prefix_cache"], serving["kv_usage"]
+    ratio = "unknown" if cache["hit_ratio"] is None else f"{cache['hit_ratio']:.2f} ({cache['source']})"
+    preemptions = "" if serving["preemptions"] is None else f", {serving['preemptions']:.0f} preemptions"
+    yield "server", f"prefix cache hit ratio {ratio}{preemptions}"
+    if serving["rounds"]:
+        used = "unknown" if usage["max"] is None else f"{percent(usage['mean'])} mean, {percent(usage['max'])} peak"
+        requests = ", ".join(f"{name} {_load_text(serving[name])}" for name in ("running", "waiting"))
+        yield "server", f"KV cache {used}; requests: {requests}"
+    else:
+        yield "server", f"nobody looked while calls were under way: they took less than the time between two of {serving['looks']} looks"
+    if serving["resets"]:
+        yield "server", f"counters fell {serving['resets']} times: something was started again"
+    for gpu, seen in serving["gpus"].items():
+        busy, watts = number(seen["sm_percent_mean"]), number(seen["power_w_mean"], 0)
+        yield f"GPU {gpu}", f"{seen['used_mib_max']:,} of {seen['total_mib']:,} MiB at most, {busy} % busy, {watts} W mean"
+
+
+def doubt_lines(serving: Json) -> list[tuple[str, str]]:
+    """(what it is about, a sentence) of what does not agree, or could not be seen."""
+    return [*(("differs", each) for each in serving["disagreements"]), *(("sampling", each) for each in serving["notes"])]
+
+
+def _load_text(load: Json) -> str:
+    return "unknown" if load["max"] is None else f"{number(load['mean'])} mean {load['max']:.0f} peak"
 
 
 def dataset_text(suite: Json) -> str:

@@ -12,20 +12,26 @@ from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.ready import listed_models
+from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.spec import AnySpec, EmbeddedSpec, UrlSpec
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
 class Backend(Protocol):
-    """The seam between a session and the stack under test. All three methods may be called from a thread."""
+    """The seam between a session and the stack under test. All methods may be called from a thread."""
 
     name: str
     note: str  # a sentence for every report
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
     description: Json  # what run.json says about the stack; no secrets
+    waits: bool  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
+    status: str  # what its boot waits for, for whoever looks on
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
+
+    def metrics(self) -> Sources:
+        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
 
     def watch(self) -> str | None:
         """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched."""
@@ -37,22 +43,28 @@ class Backend(Protocol):
 class Embedded:
     """The built-in engine in a process of its own."""
 
+    waits, status = False, ""
+
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
         self.child: Child | None = None
+        self.port = 0
         self.stopping = False
 
     def start(self, directory: Path) -> Endpoint:
         model = self.spec.model or f"embedded-{self.spec.policy}"
         options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
         self.child = Child("pytest_agentbench.engine", {**options, "model": model, "host": "127.0.0.1"}, directory / "engine.log")
-        port = self.child.ready()["port"]
-        endpoint = Endpoint(f"http://127.0.0.1:{port}/v1", model, self.name)
+        self.port = self.child.ready()["port"]
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", model, self.name)
         listed_models(endpoint)
         return endpoint
+
+    def metrics(self) -> Sources:
+        return Sources((Target("engine", 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
     def watch(self) -> str | None:
         assert self.child is not None
@@ -68,27 +80,26 @@ class Embedded:
 class Url:
     """Something that already runs: nothing to start or stop, but it has to answer."""
 
+    waits, status = False, ""
+
     def __init__(self, spec: UrlSpec) -> None:
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
+        if spec.headers:
+            self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
-        endpoint = Endpoint(self.spec.url, self.spec.model or "", self.name, self._api_key(), self.spec.ca_file)
+        endpoint = url_endpoint(self.spec)
         models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")
         return replace(endpoint, model=self.spec.model or models[0])
 
-    def _api_key(self) -> str | None:
-        if self.spec.api_key_env is None:
-            return None
-        key = os.environ.get(self.spec.api_key_env, "").strip()  # a line break from a file would end up in the header
-        if not key:
-            raise ConfigError(f"backend {self.name!r} wants its key in the environment variable {self.spec.api_key_env}, which is not set")
-        return key
+    def metrics(self) -> Sources:
+        return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
     def watch(self) -> str | None:
         return None
@@ -97,7 +108,23 @@ class Url:
         """Nothing was started."""
 
 
-def make_backend(spec: AnySpec) -> Backend:
+def url_endpoint(spec: UrlSpec) -> Endpoint:
+    """Raises ConfigError when the key is not where the YAML says."""
+    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump()
+    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels)
+
+
+def _api_key(spec: UrlSpec) -> str | None:
+    if spec.api_key_env is None:
+        return None
+    key = os.environ.get(spec.api_key_env, "").strip()  # a line break from a file would end up in the header
+    if not key:
+        raise ConfigError(f"backend {spec.name!r} wants its key in the environment variable {spec.api_key_env}, which is not set")
+    return key
+
+
+def make_backend(spec: AnySpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> Backend:
+    """`keep` (None: it ends with the session) and `gpu_wait` in seconds; `warm_up` requests before anything is measured."""
     match spec:
         case EmbeddedSpec():
             return Embedded(spec)
@@ -106,4 +133,4 @@ def make_backend(spec: AnySpec) -> Backend:
         case StackSpec():
             from pytest_agentbench.serving.stacked import Stacked
 
-            return Stacked(spec)
+            return Stacked(spec, keep=keep, gpu_wait=gpu_wait, warm_up=warm_up)

@@ -95,6 +95,13 @@ class Child:
                 continue
         self.process.stdout.close()
 
+    def leave_alone(self) -> None:
+        """It outlives this process: nothing is to be waited for, and nothing to be warned of."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process.returncode = 0
+
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
             os.killpg(self.process.pid, number)

@@ -1,33 +1,59 @@
-"""Proof that an endpoint answers, before any rollout is spent on it."""
+"""Proof that an endpoint answers, before any rollout is spent on it: a ladder from an open port to a call of a tool."""
 
 from __future__ import annotations
 
 import json
-import ssl
-from http.client import HTTPException
-from urllib.error import HTTPError
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+import math
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.records import Endpoint
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.api import Api, Said
+from pytest_agentbench.serving.stackspec import ReadySpec
 
-TIMEOUT = 30.0  # seconds for the list of models
+PAUSE = 0.2  # seconds between two tries of a rung
+TOOL_TRIES = 3  # a model may answer in words once
+ANSWER = 120.0  # seconds that a chat may take: the first one may compile kernels
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+class NeverReady(BackendError):
+    """Waiting does not help: the endpoint says no and will go on to."""
+
+
+class Rung(NamedTuple):
+    """One thing that is proven."""
+
+    name: str
+    detail: str
+    seconds: float  # that it took, waiting included
 
 
 def listed_models(endpoint: Endpoint) -> list[str]:
     """Names of the models an endpoint lists; raises BackendError with what was asked and what came back."""
     url = f"{endpoint.url}/models"
     hint = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=_tls(endpoint.ca_file)))
     try:
-        with opener.open(Request(url, headers=headers), timeout=TIMEOUT) as answer:
-            models = [str(model["id"]) for model in json.load(answer)["data"]]
-    except HTTPError as error:
-        error.close()  # it holds the connection
-        raise BackendError(f"GET {url} answered {error.code} {error.reason}; {hint}") from error
-    except (OSError, HTTPException) as error:
-        raise BackendError(f"GET {url} got no answer: {getattr(error, 'reason', error)}; {hint}") from error
+        said = Api(endpoint).get("/models")
+    except BackendError as error:
+        raise error if "ca_file" in str(error) else BackendError(f"{error}; {hint}") from error
+    if said.status != 200:
+        raise BackendError(f"GET {url} answered {said.status} {said.reason}; {hint}")
+    try:
+        models = [str(model["id"]) for model in json.loads(said.text)["data"]]
     except (ValueError, KeyError, TypeError) as error:
         raise BackendError(f"GET {url} did not answer with a list of models ({error!r}); {hint}") from error
     if not models:
@@ -35,8 +61,128 @@ def listed_models(endpoint: Endpoint) -> list[str]:
     return models
 
 
-def _tls(ca_file: str | None) -> ssl.SSLContext:
+class Ladder:
+    """Every rung is tried again and again until it holds, until `deadline` (time.monotonic()), or until `alive` raises."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        spec: ReadySpec,
+        deadline: float = math.inf,
+        alive: Callable[[], None] = lambda: None,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed."""
+        self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
+        self.model = endpoint.model
+        self._api = Api(endpoint)
+
+    @property
+    def answering(self) -> Endpoint:
+        """The endpoint with the model that it serves, once that is known."""
+        return replace(self.endpoint, model=self.model)
+
+    def climb(self) -> Iterator[Rung]:
+        """The rungs one by one as they hold; raises BackendError with the one that does not."""
+        rungs: dict[str, Callable[[], str]] = {"port": self._port, "models": self._models}
+        if self.spec.workers:
+            rungs["workers"] = self._workers
+        rungs["chat"] = self._chat
+        if self.spec.tools != "none":
+            rungs["tools"] = self._tools
+        for name, rung in rungs.items():
+            started = time.monotonic()
+            self.on_wait(name)
+            detail = self._until_it_holds(name, rung)
+            yield Rung(name, detail, time.monotonic() - started)
+
+    def _until_it_holds(self, name: str, rung: Callable[[], str]) -> str:
+        while True:
+            self.alive()
+            try:
+                return rung()
+            except NeverReady:
+                raise
+            except BackendError as error:
+                self.alive()
+                if time.monotonic() + PAUSE > self.deadline:
+                    raise BackendError(f"not ready in time, `{name}` does not hold: {error}") from error
+            time.sleep(PAUSE)
+
+    def _port(self) -> str:
+        parts = urlsplit(self.endpoint.url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError as error:
+            raise BackendError(f"nothing listens on {host}:{port} ({error.strerror or error})") from error
+        return f"{host}:{port}"
+
+    def _models(self) -> str:
+        models = listed_models(self.endpoint)
+        self.model = self.endpoint.model or models[0]
+        if self.model not in models:
+            raise BackendError(f"{self.endpoint.url} does not serve {self.model!r}; it lists: {', '.join(models)}")
+        return ", ".join(models)
+
+    def _workers(self) -> str:
+        """Dynamo lists a model before its workers are all there."""
+        said = self._api.get(f"/models/{self.model}/ready")
+        there = _workers(said.json())
+        missing = [f"{there.get(kind, 0)} of {wanted} {kind}" for kind, wanted in self.spec.workers.items() if there.get(kind, 0) < wanted]
+        if said.status != 200 or missing:
+            raise BackendError(f"/models/{self.model}/ready answered {said}; workers: {', '.join(missing)}")
+        return ", ".join(f"{count} {kind}" for kind, count in there.items())
+
+    def _chat(self) -> str:
+        """As many one-token chats as have to go well in a row."""
+        for _ in range(self.spec.in_a_row):
+            _choice(self._post({"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}))
+        return f"{self.spec.in_a_row} in a row"
+
+    def _tools(self) -> str:
+        question = [{"role": "user", "content": "What is the current weather in the city of Paris? Use the tool."}]
+        asked = {"max_tokens": 512, "messages": question, "tools": [TOOL], "tool_choice": self.spec.tools}
+        for _ in range(TOOL_TRIES):
+            said = self._post(asked)
+            if 400 <= said.status < 500:
+                raise NeverReady(f"a chat with tools (tool_choice {self.spec.tools}) was answered {said}; {HINT_TOOLS}")
+            calls = _choice(said)["message"].get("tool_calls") or []
+            if calls:
+                return str(calls[0].get("function", {}).get("name"))
+        raise NeverReady(f"asked {TOOL_TRIES} times to call a tool, the model answered in words; {HINT_TOOLS}")
+
+    def _post(self, fields: Json) -> Said:
+        body = {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
+        said = self._api.post("/chat/completions", body, min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        if said.status in (401, 403):
+            raise NeverReady(f"a chat was answered {said}; is the key right?")
+        return said
+
+
+HINT_TOOLS = "does the engine have its tool parser? `ready: {tools: none}` is for a stack that calls none"
+
+
+def _choice(said: Said) -> Any:
+    """The first choice of a chat; raises BackendError with what came instead."""
+    answer = said.json()
     try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        raise BackendError(f"ca_file {ca_file} cannot be used: {error.strerror or error}") from error
+        if said.status == 200:
+            choice = answer["choices"][0]
+            choice["message"].get("content")
+            return choice
+    except (LookupError, TypeError, AttributeError):
+        pass
+    raise BackendError(f"a chat was answered {said.status} {said.reason}: {' '.join(said.text.split())[:300]}")
+
+
+def _workers(said: Any) -> dict[str, int]:
+    """Worker type -> how many, over all namespaces of Dynamo's answer."""
+    counts: dict[str, int] = {}
+    try:
+        for namespace in said["namespaces"].values():
+            for kind, facts in namespace["worker_types"].items():
+                counts[kind] = counts.get(kind, 0) + int(facts["workers"])
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return {}
+    return counts

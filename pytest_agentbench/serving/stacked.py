@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving import gpus, stacks
+from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
 class Stacked:
     """Services of this machine; a guardian process starts, watches and stops them."""
 
-    def __init__(self, spec: StackSpec) -> None:
-        self.spec = spec
+    waits = True
+
+    def __init__(self, spec: StackSpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> None:
+        """`keep` and `gpu_wait` in seconds; `warm_up` requests are made unless the YAML says how many."""
+        self.spec, self.keep, self.gpu_wait, self.warm_up = spec, keep, gpu_wait, warm_up
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description: Json = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.description: Json = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        self.status = ""  # what the boot waits for
+        self._held: stacks.Held | None = None
+        self._stopped = threading.Event()
 
     def start(self, directory: Path) -> Endpoint:
-        raise BackendError(f"stacks cannot be started yet; {directory} stays empty")
+        """One that is kept and idle is used again; its prefix cache is warm."""
+        self._held = stacks.find_kept(self.spec)
+        self.description["reused"] = self._held is not None
+        if self._held is None:
+            self._held = stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
+        if self.keep is not None:
+            self._held.keep(self.keep)
+        if self._stopped.is_set():  # while the guardian was starting
+            self.stop()
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump())
+        self.description["boot"] = self._held.boot
+        return endpoint
+
+    def metrics(self) -> Sources:
+        assert self._held is not None
+        leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
+        return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self) -> str | None:
-        return None
+        assert self._held is not None
+        return self._held.death() or None
 
     def stop(self) -> None:
-        """Nothing was started."""
+        """A kept one is let go and stays."""
+        self._stopped.set()
+        if self._held is None:
+            return
+        if self.description["reused"] or self.keep is not None:
+            self._held.let_go()
+        else:
+            self._held.stop()
+
+    def _progress(self, text: str) -> None:
+        self.status = text

@@ -107,9 +107,9 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
 def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> None:
     """When the backend is gone before the tests are known, each of them is told so; none waits for a rollout that cannot run."""
     controller, line = pool.connect("controller"), pool.connect()
-    wire.send(controller, {"op": "failed", "reason": "the backend is gone"})
+    wire.send(controller, {"op": "failed", "reason": "the backend is gone", "status": "infra_error"})
 
-    assert {"endpoint": None, "reason": "the backend is gone"} == asked(line, op="backend")[0]
+    assert {"endpoint": None, "reason": "the backend is gone", "status": "infra_error"} == asked(line, op="backend")[0]
 
     wire.send(line, {"op": "plan", "keys": [KEY], "selected": {"shop": 1}})
     wire.receive(controller)

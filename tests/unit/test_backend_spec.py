@@ -93,9 +93,9 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({}, "kind should be one of embedded, url, not None"),
-        ({"kind": "vllm"}, "kind should be one of embedded, url, not 'vllm'"),
-        ({"kind": ["url"]}, "kind should be one of embedded, url, not ['url']"),
+        ({}, "kind should be one of embedded, url, stack, not None"),
+        ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
+        ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
         ({"kind": "url"}, "the key 'url' is missing"),
         ({"kind": "url", "url": "localhost:8000"}, "url: should start with http:// or https://, not 'localhost:8000'"),
         ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
@@ -130,4 +130,4 @@ def test_each_kind_has_its_backend() -> None:
 
     assert (Embedded, Url) == (type(embedded), type(url))
     assert ("e", "a baseline", {"shop": {"tsq": 0.1}}) == (embedded.name, embedded.note, embedded.thresholds)
-    assert {"kind": "url", "name": "u", "url": "http://x", "api_key_env": "SHOP_KEY", "note": ""} == url.description
+    assert {"kind": "url", "name": "u", "url": "http://x", "api_key_env": "SHOP_KEY"} == url.description

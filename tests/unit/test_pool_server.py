@@ -85,7 +85,7 @@ async def session(**config: Any) -> AsyncIterator[Session]:
     """A pool that is served, and ends when the test does."""
     scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
     suites = json.loads(json.dumps({"shop": shop().to_wire()}))
-    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, **config})
+    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, "run": "r", **config})
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
@@ -139,7 +139,7 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
 
         outcome, body = await test.hear()
         assert (True, b"{}") == (outcome["recorded"], body)
-        assert ({"op": "drained"}, b"") == await controller.hear()
+        assert ({"op": "drained", "labels": None}, b"") == await controller.hear()
 
 
 async def test_no_backend() -> None:
@@ -148,7 +148,7 @@ async def test_no_backend() -> None:
         controller, early, late = [await connected.connect(role) for role in ("controller", "test", "test")]
         early.say(op="rollout", key=KEY)
         await asyncio.sleep(0.05)
-        controller.say(op="failed", reason="no GPU")
+        controller.say(op="failed", reason="no GPU", status="infra_error")
 
         refused = {"status": "infra_error", "reason": "no GPU", "recorded": False}
         assert (refused, b"") == await early.hear()
@@ -156,9 +156,9 @@ async def test_no_backend() -> None:
         late.say(op="rollout", key=KEY)
         assert (refused, b"") == await late.hear()
         late.say(op="backend")
-        assert ({"endpoint": None, "reason": "no GPU"}, b"") == await late.hear()
-        late.say(op="open")
-        assert ({"reason": "no GPU"}, b"") == await late.hear()
+        assert ({"endpoint": None, "reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
+        late.say(op="open", key=KEY)
+        assert ({"reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
 
 
 async def test_the_backend_without_its_key() -> None:

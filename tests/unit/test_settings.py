@@ -14,6 +14,8 @@ from pytest_agentbench.settings import OPTIONS, Option, Settings, read_settings
 #: For each option: a value for the command line, another one for the ini file, and what they are read as.
 VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "backend": ("vllm", "http://127.0.0.1:8000/v1", "vllm", "http://127.0.0.1:8000/v1"),
+    "keep-backend": ("30m", "1h", 1800.0, 3600.0),
+    "gpu-wait": ("5m", "10s", 300.0, 10.0),
     "concurrency": ("48", "4", 48, 4),
     "limit": ("3", "5", 3, 5),
     "trials": ("2", "3", 2, 3),
@@ -62,6 +64,8 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     """Without options: the embedded backend, the suite's own agent, two retries, reports beside the tests."""
     expected = Settings(
         backend="embedded",
+        keep_backend=None,
+        gpu_wait=0.0,
         concurrency=None,
         limit=None,
         trials=None,

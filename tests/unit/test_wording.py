@@ -13,6 +13,7 @@ from pytest_agentbench.reports.markdown import table, write
 from pytest_agentbench.reports.wording import (
     calls_text,
     dataset_text,
+    doubt_lines,
     failed_lines,
     few_text,
     goodput_text,
@@ -22,6 +23,7 @@ from pytest_agentbench.reports.wording import (
     percent,
     range_text,
     score_text,
+    server_lines,
     split_text,
     statuses_text,
     steady_text,
@@ -209,6 +211,39 @@ def test_tables() -> None:
     assert ["| a | b |", "| --- | --- |", "| x \\| y | two lines |", "|  | 1 |"] == [
         *table(["a", "b"], [["x | y", "two\nlines"], ["", "1"]])
     ]
+
+
+SERVING: Json = {
+    "looks": 12,
+    "rounds": 9,
+    "resets": 0,
+    "prefix_cache": {"hit_ratio": 0.625, "source": "vllm:prefix_cache_hits_total"},
+    "kv_usage": {"mean": 0.25, "max": 0.5},
+    "running": {"mean": 3.25, "max": 8.0},
+    "waiting": {"mean": None, "max": None},
+    "preemptions": 3.0,
+    "gpus": {},
+    "disagreements": [],
+    "notes": [],
+}
+
+
+def test_what_the_server_says() -> None:
+    """Cache, load and preemptions are told where they are known, restarts where there were some, GPUs where there are any."""
+    quiet = {**SERVING, "rounds": 0, "resets": 2, "prefix_cache": {"hit_ratio": None, "source": None}, "preemptions": None}
+    gpu = {"used_mib_max": 70_000, "total_mib": 81_559, "sm_percent_mean": 87.5, "power_w_mean": None}
+
+    assert [
+        ("server", "prefix cache hit ratio 0.62 (vllm:prefix_cache_hits_total), 3 preemptions"),
+        ("server", "KV cache 25.0 % mean, 50.0 % peak; requests: running 3.2 mean 8 peak, waiting unknown"),
+        ("GPU 0", "70,000 of 81,559 MiB at most, 87.5 % busy, - W mean"),
+    ] == [*server_lines({**SERVING, "gpus": {"0": gpu}})]
+    assert [
+        ("server", "prefix cache hit ratio unknown"),
+        ("server", "nobody looked while calls were under way: they took less than the time between two of 12 looks"),
+        ("server", "counters fell 2 times: something was started again"),
+    ] == [*server_lines(quiet)]
+    assert [("differs", "a"), ("sampling", "b")] == doubt_lines({**SERVING, "disagreements": ["a"], "notes": ["b"]})
 
 
 def run_with(*rollouts: Rollout) -> Json:

@@ -1,0 +1,250 @@
+"""`python -m pytest_agentbench.serving.guardian`: starts a stack, keeps it while somebody holds it, and tears it down, whatever happens.
+
+Whoever wants the stack holds a connection to the guardian's socket. When the last one is gone (closed, or its process died,
+SIGKILL included) everything is stopped; a stack that is kept waits for the next holder until its time is over.
+The services are the guardian's children, and their GPUs are locked by it: no other process has to remember anything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench import wire
+from pytest_agentbench.child import read_config, serving
+from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.marks import LOCK
+from pytest_agentbench.serving.stack import Stack
+from pytest_agentbench.serving.stackspec import StackSpec
+
+FIRST_HOLDER = 20.0  # seconds that whoever started the guardian gets to connect
+TOLD_EVERY = 0.5  # seconds between two words about a boot
+
+FACTS = "stack.json"  # in the stack's folder: what others may know of it
+SOCKET = "control"
+GUARDIAN_LOG = "guardian.log"
+
+
+class Guardian:
+    """One stack's life."""
+
+    def __init__(self, config: Json) -> None:
+        self.home, self.logs = Path(config["home"]), Path(config["logs"])
+        self.spec = StackSpec(**config["spec"])
+        self.facts: Json = {
+            "backend": self.spec.name,
+            "spec_hash": config["spec_hash"],
+            "pid": os.getpid(),
+            "logs": str(self.logs),
+            "ready": self.spec.ready.model_dump(),
+        }
+        self.facts |= {"started_at": datetime.now().astimezone().isoformat(timespec="seconds"), "state": "booting", "keep_s": None}
+        self.stack = Stack(self.spec, self.home, self.logs, gpu_wait=config["gpu_wait"], warm_up=config["warm_up"], log=self.log)
+        self.outcome: Json | None = None  # of the boot, as holders are told
+        self.over = threading.Event()
+        self._changed = threading.Condition()
+        self._holders: dict[socket.socket, str] = {}
+        self._sending = threading.Lock()
+        self._until = time.monotonic() + FIRST_HOLDER  # without a holder it ends then
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def live(self) -> None:
+        """From the first process to the last port."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        lock = self._lock()
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.home / SOCKET))
+        listener.listen(16)
+        self._write_facts()
+        serving()
+        _thread(self._welcome, listener)
+        _thread(self._boot)
+        _thread(self._tell_progress)
+        self._wait_while_wanted()
+        self.facts["state"] = "stopping"
+        self._write_facts()
+        self.stack.stop()
+        self._tell({"op": "stopped", "restarts": self.stack.restarts()})
+        listener.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+        lock.close()
+
+    def _lock(self) -> Any:
+        """Held as long as this process lives: by it others see that the stack has an owner. Services do not inherit it."""
+        lock = (self.home / LOCK).open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock
+
+    def _boot(self) -> None:
+        try:
+            endpoint = self.stack.boot()
+        except AgentbenchError as error:
+            self._decide({"op": "failed", "reason": str(error), "missing": isinstance(error, MissingError)})
+            return
+        except Exception as error:  # a fault of ours: the holders shall not wait for ever
+            self._decide({"op": "failed", "reason": f"the guardian failed: {error!r}; see {GUARDIAN_LOG}", "missing": False})
+            raise
+        self.facts |= {
+            "state": "ready",
+            "url": endpoint.url,
+            "model": endpoint.model,
+            "boot": self.stack.facts,
+            "metrics": self.stack.metrics(),
+        }
+        self._write_facts()
+        self._decide({"op": "ready", "endpoint": asdict(endpoint), "boot": self.stack.facts, "metrics": self.stack.metrics()})
+        self.stack.failed.wait()
+        if not self.stack.stopping.is_set():
+            self._decide({"op": "died", "reason": self.stack.failure})
+
+    def _decide(self, outcome: Json) -> None:
+        """Those who hold it learn it now, those who come later when they come."""
+        self.outcome = outcome
+        self._tell(outcome)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait_while_wanted(self) -> None:
+        """Until it is told to stop, or has nobody and no time left. One that failed and has nobody goes at once."""
+        with self._changed:
+            while not self.over.is_set():
+                failed = self.outcome is not None and self.outcome["op"] != "ready"
+                if not self._holders and (failed or time.monotonic() >= self._until):
+                    return
+                self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
+
+    def end(self, why: str) -> None:
+        self.log(f"stopping: {why}")
+        self.over.set()
+        self.stack.stopping.set()  # a boot under way gives up
+        self.stack.failed.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------------------------------------ holders
+
+    def _welcome(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # closed at the end
+            while True:
+                connection, _ = listener.accept()
+                _thread(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Obeys one holder until it is gone."""
+        who = _peer(connection)
+        with connection, suppress(OSError, ValueError, EOFError):
+            while _speaks(connection, who):
+                message, _ = wire.receive(connection)
+                self._obey(connection, message, who)
+        self._leave(connection)
+
+    def _obey(self, connection: socket.socket, message: Json, who: int) -> None:
+        match message["op"]:
+            case "hold":
+                with self._changed:
+                    taken = bool(self._holders) and message.get("alone", False)
+                    if not taken and not self.over.is_set():
+                        self._holders[connection] = f"pid {who}"
+                self.log(f"{'refused' if taken else 'held by'} pid {who}")
+                self._say(connection, {"op": "busy" if taken or self.over.is_set() else "held"})
+                if self.outcome is not None:
+                    self._say(connection, self.outcome)
+            case "keep":
+                self.facts["keep_s"] = message["seconds"]
+                self._write_facts()
+            case "stop":
+                self.end(f"pid {who} said so")
+
+    def _leave(self, connection: socket.socket) -> None:
+        with self._changed:
+            who = self._holders.pop(connection, None)
+            if who is None:
+                return
+            keep = self.facts["keep_s"] or 0.0
+            if not self._holders:
+                self._until = time.monotonic() + keep
+                self.facts["until"] = time.time() + keep
+            self._changed.notify_all()
+        self.log(f"{who} is gone{f'; kept for {keep:g} s' if keep and not self._holders else ''}")
+        self._write_facts()
+
+    def _tell_progress(self) -> None:
+        while self.outcome is None and not self.over.wait(TOLD_EVERY):
+            if text := self.stack.status():
+                self._tell({"op": "progress", "text": text})
+
+    def _tell(self, message: Json) -> None:
+        for connection in list(self._holders):
+            self._say(connection, message)
+
+    def _say(self, connection: socket.socket, message: Json) -> None:
+        with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
+            wire.send(connection, message)
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def log(self, text: str) -> None:
+        with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping
+            file.write(f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} {text}\n")
+
+    def _write_facts(self) -> None:
+        draft = self.home / f".{FACTS}.{threading.get_ident()}"
+        with suppress(OSError):
+            draft.write_text(json.dumps(self.facts))
+            draft.replace(self.home / FACTS)
+
+
+def _speaks(connection: socket.socket, pid: int) -> bool:
+    """Waits for the next word of a holder; False when its process is gone, even if a fork of it still has the connection."""
+    try:
+        process = os.pidfd_open(pid) if pid else -1
+    except OSError:
+        return False
+    try:
+        waited = [connection.fileno(), *([process] if process >= 0 else [])]
+        ready, _, _ = select.select(waited, [], [])
+        return connection.fileno() in ready
+    finally:
+        if process >= 0:
+            os.close(process)
+
+
+def _peer(connection: socket.socket) -> int:
+    """Process id of the other side; 0 where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED") or not hasattr(os, "pidfd_open"):
+        return 0
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)
+
+
+def _thread(target: Any, *arguments: Any) -> None:
+    threading.Thread(target=target, args=arguments, daemon=True).start()
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    guardian = Guardian(read_config())
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
+    guardian.live()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The mark that every process and container of a stack carries, by which leftovers are found and nothing else is touched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+#: Environment variable of every process of a stack: the stack's folder.
+VARIABLE = "AGENTBENCH_STACK"
+
+#: Label of every container, network and volume of a stack: the same folder.
+LABEL = "pytest-agentbench.stack"
+
+LOCK = "lock"  # in a stack's folder; its guardian holds it as long as it lives
+
+
+def marked(home: str) -> dict[str, str]:
+    return {VARIABLE: home}
+
+
+def is_alive(home: str) -> bool:
+    """Whether a stack has a guardian; the one who asks must not be it."""
+    try:
+        with Path(home, LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # its folder is gone
+    return False
+
+
+def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
+    """(pid, stack's folder) of every living process of this user with a mark; only those of `home` when it is given."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and (of := _mark(entry)) and of == (home or of):
+            yield int(entry.name), of
+
+
+def _mark(process: Path) -> str:
+    prefix = f"{VARIABLE}=".encode()
+    try:
+        variables = (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""  # it ended, or belongs to somebody else
+    return next((os.fsdecode(each[len(prefix) :]) for each in variables if each.startswith(prefix)), "")
+
+
+def kill_marked(home: str) -> list[int]:
+    """SIGKILL to every process of a stack; returns their pids. What they start meanwhile is marked and killed as well."""
+    killed: list[int] = []
+    while pids := [pid for pid, _ in processes(home) if pid not in killed]:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed += pids
+    return killed

@@ -1,0 +1,132 @@
+"""What NVML tells about the GPUs of this machine. The library is loaded when somebody asks; without it there are no GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MIB = 1 << 20
+
+
+class Device(NamedTuple):
+    """A GPU, or with an empty `number` a MIG part of one."""
+
+    number: str
+    uuid: str
+    name: str
+    parts: tuple[Device, ...] = ()
+
+
+class Process(NamedTuple):
+    """What computes on a GPU."""
+
+    pid: int
+    name: str
+    mib: int | None  # None: the driver does not tell
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.name}{'' if self.mib is None else f', {self.mib:,} MiB'})"
+
+
+class Usage(NamedTuple):
+    free_mib: int
+    total_mib: int
+    processes: tuple[Process, ...]
+
+
+class Load(NamedTuple):
+    """How busy a GPU is; None: the driver does not tell."""
+
+    used_mib: int
+    total_mib: int
+    sm_percent: float | None  # share of the last second or so in which a kernel ran
+    power_w: float | None
+
+
+@functools.cache
+def library() -> tuple[Any, str]:
+    """(the library, ready for questions; "") or (None; why there is none)."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "nvidia-ml-py is not installed: pip install 'pytest-agentbench[gpu]'"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, f"NVML says: {error}; there is no NVIDIA driver here, or this container was not given its GPUs"
+    return pynvml, ""
+
+
+def devices() -> list[Device]:
+    """The GPUs in the order of their indexes, which is that of the PCI bus; none without NVML."""
+    nvml, _ = library()
+    if nvml is None:
+        return []
+    return [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def _device(nvml: Any, index: int) -> Device:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    parts = tuple(Device("", _text(nvml.nvmlDeviceGetUUID(part)), _text(nvml.nvmlDeviceGetName(part))) for part in _parts(nvml, handle))
+    return Device(str(index), _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle)), parts)
+
+
+def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
+    """MIG parts; most GPUs know of none."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(nvml.NVMLError_NotFound):  # fewer were made than could be
+                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+        return
+
+
+def usage(uuid: str) -> Usage:
+    """Memory and processes of a GPU or a MIG part."""
+    nvml, _ = library()
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return Usage(memory.free // MIB, memory.total // MIB, tuple(_process(each) for each in running))
+
+
+def load(uuid: str) -> Load:
+    """How busy a GPU or a MIG part is now."""
+    nvml, _ = library()
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    busy: float | None = None
+    watts: float | None = None
+    with contextlib.suppress(nvml.NVMLError):  # a MIG part does not tell
+        busy = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    with contextlib.suppress(nvml.NVMLError):
+        watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return Load(memory.used // MIB, memory.total // MIB, busy, watts)
+
+
+def driver() -> tuple[str, str]:
+    """Versions of the driver and of the newest CUDA that it can do."""
+    nvml, _ = library()
+    version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    return _text(nvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _process(running: Any) -> Process:
+    return Process(running.pid, process_name(running.pid), None if running.usedGpuMemory is None else running.usedGpuMemory // MIB)
+
+
+def process_name(pid: int) -> str:
+    """The name of a process; those of other containers have none here."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "of another container or user"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

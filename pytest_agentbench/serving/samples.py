@@ -1,0 +1,82 @@
+"""samples.jsonl: what the services of a backend and its GPUs told over time, a line for each look at one of them.
+
+A service's first line has all its series; a later one has those that changed and those that are new. A line speaks of series by
+their number: the place in the list that the `series` of all its lines since the last `first` make together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_agentbench.records import Json
+
+FILE = "samples.jsonl"
+
+Source = tuple[str, int]  # service and replica, counted from 0
+
+
+class Series(NamedTuple):
+    """One time series: a metric of a replica under some labels."""
+
+    source: Source
+    name: str
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one look found."""
+
+    round: int  # looks of the same round belong together
+    at_ns: int  # time.monotonic_ns() when the answer was there
+    source: Source
+    first: bool = False  # `values` has all series that there are
+    values: Mapping[Series, float] = field(default_factory=dict)  # of series that changed or are new
+    gone: frozenset[Series] = frozenset()
+    failed: str = ""  # why there is nothing; only the first of several such looks is written
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """How busy a GPU was."""
+
+    round: int
+    at_ns: int
+    gpu: str
+    used_mib: int
+    total_mib: int
+    sm_percent: float | None
+    power_w: float | None
+
+
+def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | GpuSample]:
+    """The samples of a run, with those of their series that have one of these names; nothing where none were taken."""
+    path = directory / FILE
+    if not path.is_file():
+        return
+    tables: dict[Source, list[Series | None]] = {}
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):  # a last line may be torn by a kill
+                yield _sample(json.loads(line), tables, names)
+
+
+def _sample(line: Json, tables: dict[Source, list[Series | None]], names: Container[str]) -> Sample | GpuSample:
+    if "gpu" in line:
+        return GpuSample(line["round"], line["ns"], line["gpu"], line["used_mib"], line["total_mib"], line["sm_percent"], line["power_w"])
+    source = line["service"], line["replica"]
+    if "failed" in line:
+        return Sample(line["round"], line["ns"], source, failed=line["failed"])
+    table = tables.setdefault(source, [])
+    first = "first" in line
+    if first:
+        table.clear()
+    for name, labels in line.get("series", ()):
+        table.append(Series(source, name, tuple(sorted(labels.items()))) if name in names else None)
+    values = {series: value for number, value in line["values"] if value is not None and (series := table[number])}
+    gone = frozenset(series for number in line.get("gone", ()) if (series := table[number]))
+    return Sample(line["round"], line["ns"], source, first, values, gone)

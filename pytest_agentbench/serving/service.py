@@ -1,0 +1,116 @@
+"""One process of a stack, with all that it starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.serving.marks import marked
+
+LOG_TAIL = 50  # lines of a dead service's log that its error carries
+
+
+class Running(Protocol):
+    """A process or a container; a `Process`, a `Container`."""
+
+    log: Path
+    command: str  # as a shell would have it; no secrets
+
+    def start(self) -> None:
+        """Raises BackendError when it cannot be started at all."""
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+
+    def wait(self) -> int:
+        """Blocks until it ends."""
+
+    def stop(self, grace: float) -> None:
+        """SIGTERM, `grace` seconds, SIGKILL; returns when it is gone. May be called twice, and for one that never started."""
+
+
+class Process:
+    """A command in a session of its own."""
+
+    def __init__(self, run: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
+        """`env` is the whole environment."""
+        self.run, self.env, self.cwd, self.log = list(run), dict(env), cwd, log
+        self.command = shlex.join(run)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        program = shutil.which(self.run[0], path=self.env.get("PATH"))
+        if program is None:
+            raise BackendError(
+                f"there is no command {self.run[0]!r} (of `{self.command}`); is its environment the right one? See `python:`"
+            )
+        try:
+            with self.log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [program, *self.run[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=self.env,
+                    cwd=self.cwd,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise BackendError(f"`{self.command}` cannot be started: {error.strerror}: {error.filename}") from error
+
+    def exit_code(self) -> int | None:
+        return self._process.poll() if self._process else None
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait()
+
+    def stop(self, grace: float) -> None:
+        """The whole process group; what the leader leaves behind is killed at once."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError, PermissionError):  # the group is empty, or only what has left it is
+            os.killpg(self._process.pid, number)
+
+
+def environment(own: Mapping[str, str], mark: str, bin_folder: Path | None) -> dict[str, str]:
+    """The user's environment for a service: without what belongs to the test run, marked, with the interpreter's commands first."""
+    from pytest_agentbench.serving.process import child_environment
+
+    inherited = {name: value for name, value in child_environment().items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    if bin_folder is not None:
+        inherited["PATH"] = f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"
+    return {**inherited, **own, **marked(mark)}
+
+
+def tail(log: Path, lines: int = LOG_TAIL) -> list[str]:
+    """The last lines of a log, however long it is."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - (1 << 16)))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []

@@ -1,0 +1,320 @@
+"""A stack of services: started in the order of their dependencies, proven ready, watched, and stopped in reverse."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.api import Api
+from pytest_agentbench.serving.gpus import Lease, lease, wait_released
+from pytest_agentbench.serving.hints import hint
+from pytest_agentbench.serving.instances import Factory, Instance, instances_of, share_out
+from pytest_agentbench.serving.marks import kill_marked
+from pytest_agentbench.serving.ports import Reserved, holder, is_free
+from pytest_agentbench.serving.ready import PAUSE, Ladder
+from pytest_agentbench.serving.service import Running, tail
+from pytest_agentbench.serving.stackspec import HttpCheck, StackSpec
+from pytest_agentbench.serving.templates import dependencies
+
+RELEASED = 120.0  # seconds that ports and GPU memory get to be free after the last service ended
+
+Log = Callable[[str], None]
+
+
+class Stack:
+    """One boot of a stack. `boot` and `stop` are called once each, the latter from any thread and at any moment."""
+
+    def __init__(self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: Log) -> None:
+        """`home` is a folder of the stack's own; `gpu_wait` in seconds; `warm_up` requests are made before it counts as booted."""
+        self.spec, self.home, self.logs, self.gpu_wait, self.log = spec, home, logs, gpu_wait, log
+        self.warm_up = warm_up if spec.warm_up is None else spec.warm_up
+        self.needs = dependencies(spec)
+        self.instances: list[Instance] = []
+        self.facts: Json = {}  # what is worth knowing of the boot
+        self.failure = ""  # why it is of no use any more; the first reason counts
+        self.failed = threading.Event()
+        self.stopping = threading.Event()
+        self._doing: dict[str, str] = {}  # service -> what is waited for
+        self._up: dict[str, threading.Event] = defaultdict(threading.Event)
+        self._reserved = Reserved()
+        self._leases: list[Lease] = []  # of GPUs
+        self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
+        self._watchers: list[threading.Thread] = []
+
+    def status(self) -> str:
+        """What the boot waits for, with the last line of that service's log."""
+        doing = dict(self._doing)
+        if not doing:
+            return ""
+        name, what = next(reversed(doing.items()))
+        last = next((tail(each.log, 1) for each in self.instances if each.name == name), [])
+        return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
+
+    # ------------------------------------------------------------------------------------------------ boot
+
+    def boot(self) -> Endpoint:
+        """Raises BackendError with why it does not serve, MissingError for what this machine lacks."""
+        started = time.monotonic()
+        try:
+            self._prepare()
+            booting = time.monotonic()
+            self.deadline = booting + self.spec.ready.timeout
+            self._bring_up()
+            services = time.monotonic()
+            endpoint = self._prove()
+            proven = time.monotonic()
+            self._warm(endpoint)
+            ended = time.monotonic()
+        except AgentbenchError as error:
+            self._fail(str(error))
+            raise
+        finally:
+            self._doing.clear()
+        self.facts |= {
+            "waited_for_gpus_s": round(booting - started, 3),
+            "services_s": round(services - booting, 3),
+            "proof_s": round(proven - services, 3),
+            "warm_up": {"requests": self.warm_up, "seconds": round(ended - proven, 3)},
+            "boot_s": round(ended - started, 3),
+        }
+        self.log(f"ready after {ended - started:.1f} s at {endpoint.url}")
+        return endpoint
+
+    def _prepare(self) -> None:
+        """GPUs, ports, and everything that can be wrong before something is started."""
+        (self.home / "run").mkdir(parents=True, exist_ok=True)
+        self.instances = instances_of(self.spec, self.logs, self._reserved.take)
+        factory = Factory(self.spec, self.home, self.instances)
+        for each in self.instances:
+            factory.check(each)
+        for each in self.instances:
+            for port in {each.spec.port, *each.spec.ports.values()} - {0}:
+                if not is_free(port):
+                    raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
+        self._lease()
+        self._factory = factory
+        self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
+
+    def _lease(self) -> None:
+        wanted = sum(each.spec.gpus for each in self.instances if isinstance(each.spec.gpus, int))
+        pinned = [str(gpu) for each in self.instances if isinstance(each.spec.gpus, list) for gpu in each.spec.gpus]
+        if not wanted and not pinned:
+            return
+        end = time.monotonic() + self.gpu_wait
+        ids: tuple[str, ...] = ()
+        if pinned:
+            self._leases.append(lease(pinned, self.gpu_wait, self._waits_for_gpus, stack=self.spec.name))
+        if wanted:
+            self._leases.append(lease(wanted, max(0.0, end - time.monotonic()), self._waits_for_gpus, stack=self.spec.name))
+            ids = self._leases[-1].ids
+        share_out(self.instances, ids)
+        self.log(f"leased GPUs: {', '.join([*pinned, *ids])}")
+
+    def _waits_for_gpus(self, what: str) -> None:
+        self._alive()
+        self._doing["gpus"] = what
+
+    def _bring_up(self) -> None:
+        """All services, each as soon as those that it needs are ready."""
+        with ThreadPoolExecutor(len(self.spec.services), "agentbench-bring-up") as threads:
+            done = [threads.submit(self._bring_up_one, name) for name in self.spec.services]
+        for each in done:
+            each.result()
+        self._alive()
+
+    def _bring_up_one(self, service: str) -> None:
+        mine = [each for each in self.instances if each.service == service]
+        try:
+            for other in self.needs[service]:
+                while not self._up[other].wait(PAUSE):
+                    self._alive()
+            for each in mine:
+                self._start(each)
+            for each in mine:
+                self._until_ready(each)
+            self._up[service].set()
+        except Exception as error:  # those that wait for this service shall not wait for ever
+            self._fail(str(error) if isinstance(error, AgentbenchError) else f"{service}: {error!r}")
+
+    def _start(self, instance: Instance) -> None:
+        with self._changing:
+            self._alive()
+            for port in instance.ports.values():
+                self._reserved.let_go(port)
+            running = self._factory.make(instance)
+            instance.running = running
+            self.log(f"starting {instance.name}: {running.command}")
+            running.start()
+        watcher = threading.Thread(target=self._watch, args=(instance, running), name="agentbench-watch", daemon=True)
+        self._watchers.append(watcher)
+        watcher.start()
+
+    def _until_ready(self, instance: Instance) -> None:
+        check = instance.spec.ready
+        if check is None:
+            return
+        url = instance.url_of(check.port, check.http)
+        self._doing[instance.name] = f"waiting for {check.http}"
+        deadline = min(self.deadline, time.monotonic() + (check.timeout or float("inf")))
+        while said := _lacks(check, url):
+            self._alive()
+            if time.monotonic() > deadline:
+                raise BackendError(f"{instance.name} is not ready in time: {said}{self._log_of(instance)}")
+            self.stopping.wait(PAUSE)
+        self.log(f"{instance.name} is ready: {url}")
+        self._doing.pop(instance.name, None)
+
+    def _prove(self) -> Endpoint:
+        """The ladder at the endpoint."""
+        front = next(each for each in self.instances if each.service == self.spec.front)
+        url, labels = f"{front.url}{self.spec.path}", self.spec.labels.model_dump()
+        endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
+
+        def waits(rung: str) -> None:
+            self._doing[front.name] = f"proving {rung}"
+
+        ladder = Ladder(endpoint, self.spec.ready, self.deadline, self._alive, waits)
+        try:
+            rungs = [rung._asdict() for rung in ladder.climb()]
+        except BackendError as error:
+            self._alive()  # a death says more
+            raise BackendError(f"{error}{self._log_of(front)}") from error
+        self.facts["proof"] = rungs
+        return ladder.answering
+
+    def _warm(self, endpoint: Endpoint) -> None:
+        """Requests at once, as many as will be in flight; nobody counts them."""
+        if not self.warm_up:
+            return
+        self._doing[self.spec.front] = f"warming up with {self.warm_up} requests"
+        body = {
+            "model": endpoint.model,
+            "messages": [{"role": "user", "content": "Count to ten."}],
+            "max_tokens": 16,
+            **self.spec.ready.chat,
+        }
+        api = Api(endpoint)
+        with ThreadPoolExecutor(self.warm_up, "agentbench-warm-up") as threads:
+            answers = list(threads.map(lambda _: api.post("/chat/completions", body, 120), range(self.warm_up)))
+        if failed := [said for said in answers if said.status != 200]:
+            raise BackendError(f"{len(failed)} of {self.warm_up} requests of the warm-up failed; the first was answered {failed[0]}")
+
+    # ------------------------------------------------------------------------------------------------ while it runs
+
+    def _watch(self, instance: Instance, running: Running) -> None:
+        code = running.wait()
+        if self.stopping.is_set():
+            return
+        reason = f"{instance.name} ended with exit code {code}: `{running.command}`{self._log_of(instance)}"
+        if instance.restarts >= instance.spec.restart:
+            self._fail(reason)
+            return
+        instance.restarts += 1
+        self.log(f"{reason}\nstarting it again, for the {instance.restarts}. time of {instance.spec.restart}")
+        try:
+            running.stop(0)
+            self._start(instance)
+        except AgentbenchError as error:
+            self._fail(f"{reason}\nand could not be started again: {error}")
+
+    def restarts(self) -> Json:
+        """How often each instance was started again."""
+        return {each.name: each.restarts for each in self.instances if each.restarts}
+
+    def metrics(self) -> list[Json]:
+        """Where every instance that has metrics tells them."""
+        return [
+            {"service": each.service, "replica": each.replica, "url": each.url_of(spec.port, spec.path)}
+            for each in self.instances
+            if (spec := each.spec.metrics) is not None
+        ]
+
+    def _alive(self) -> None:
+        if self.stopping.is_set():
+            raise BackendError(self.failure or "it was stopped while it started")
+        if self.failure:
+            raise BackendError(self.failure)
+
+    def _fail(self, reason: str) -> None:
+        if not self.failure:
+            self.failure = reason
+            self.log(reason)
+            self.failed.set()
+
+    def _log_of(self, instance: Instance) -> str:
+        """The end of a log, and what it hints at, to be put behind a sentence."""
+        lines = tail(instance.log)
+        known = hint(lines)
+        shown = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+        return f"{f'{chr(10)}hint: {known}' if known else ''}\nthe end of {instance.log}:\n{shown}"
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def stop(self) -> None:
+        """Front first; returns when processes, containers, ports and GPU memory are gone, and says in the log what was done."""
+        started = time.monotonic()
+        self.stopping.set()
+        with self._changing:
+            for level in self._front_first():
+                with ThreadPoolExecutor(len(level), "agentbench-stop") as threads:
+                    list(threads.map(self._stop_one, level))
+        for watcher in self._watchers:
+            watcher.join(5)
+        if killed := kill_marked(str(self.home)):
+            self.log(f"killed what the services left behind: {', '.join(map(str, killed))}")
+        self._reserved.close()
+        self._wait_for_ports()
+        self._give_gpus_back()
+        self.log(f"stopped in {time.monotonic() - started:.1f} s")
+
+    def _front_first(self) -> Iterable[list[Instance]]:
+        """Those that nobody needs any more, until none is left."""
+        left = {each.service for each in self.instances}
+        while left:
+            free = {name for name in left if not any(name in self.needs[other] for other in left - {name})}
+            yield [each for each in self.instances if each.service in free]
+            left -= free
+
+    def _stop_one(self, instance: Instance) -> None:
+        if (running := instance.running) is None:
+            return
+        started = time.monotonic()
+        ended_before = running.exit_code()
+        running.stop(instance.spec.grace)
+        if ended_before is None:
+            self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")
+
+    def _wait_for_ports(self) -> None:
+        end = time.monotonic() + RELEASED
+        started = [each for each in self.instances if each.running is not None]
+        for port in sorted({port for each in started for port in each.ports.values()}):
+            while not is_free(port):
+                if time.monotonic() > end:
+                    self.log(f"port {port} is still taken, by {holder(port)}")
+                    break
+                time.sleep(0.05)
+
+    def _give_gpus_back(self) -> None:
+        if gpus := [gpu for each in self._leases for gpu in each.ids]:
+            left = wait_released(gpus, [], RELEASED)
+            self.log(f"GPUs {', '.join(gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
+        for each in self._leases:
+            each.release()
+
+
+def _lacks(check: HttpCheck, url: str) -> str:
+    """Why a service is not ready yet; nothing when it is."""
+    root, path = url[: url.index("/", len("http://"))], url[url.index("/", len("http://")) :]
+    try:
+        said = Api(Endpoint(root, "")).get(path, timeout=5)
+    except BackendError as error:
+        return str(error)
+    if said.status != 200:
+        return f"GET {url} answered {said}"
+    return "" if check.says in said.text else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"

@@ -1,0 +1,179 @@
+"""Stacks that run on this machine: started, found again, held and let go. The other side of `guardian.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_agentbench import wire
+from pytest_agentbench.errors import BackendError, MissingError
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.guardian import FACTS, GUARDIAN_LOG, SOCKET
+from pytest_agentbench.serving.marks import is_alive, kill_marked, processes
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.serving.stackspec import StackSpec
+
+STOPPED = 180.0  # seconds that a stack gets to stop, before it is left to its guardian
+
+
+def stacks_folder() -> Path:
+    """Where stacks of this user have their folders; short, for a socket's path may have some 100 characters."""
+    own = os.environ.get("AGENTBENCH_STACKS")
+    folder = Path(own) if own else Path(tempfile.gettempdir(), f"agentbench-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def spec_hash(spec: StackSpec) -> str:
+    """Of everything that decides what is started; a name and a note do not."""
+    said = spec.model_dump_json(exclude={"name", "note", "thresholds", "labels", "warm_up", "sample_every"})
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+class Held:
+    """A stack with a connection to its guardian: as long as it is open the stack stays."""
+
+    def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
+        self.home, self._connection, self._child = home, connection, child
+        self._leaving = False
+        self.boot: Json = {}  # facts of the boot
+        self.metrics: list[Json] = []
+
+    def ready(self, on_progress: Callable[[str], None] = lambda _: None) -> Endpoint:
+        """Waits until it serves; raises BackendError with why it does not, MissingError for what this machine lacks."""
+        while True:
+            try:
+                message = self._next()
+            except OSError as error:
+                why = "it was stopped while it started" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
+                raise BackendError(why) from error
+            match message["op"]:
+                case "progress":
+                    on_progress(message["text"])
+                case "ready":
+                    self.boot, self.metrics = message["boot"], message["metrics"]
+                    return Endpoint(**message["endpoint"])
+                case "failed" | "died":
+                    raise (MissingError if message.get("missing") else BackendError)(message["reason"])
+
+    def death(self) -> str:
+        """Blocks until it dies; returns what died. Empty when it was stopped or let go."""
+        with suppress(OSError, ValueError):
+            while True:
+                message = self._next()
+                if message["op"] == "died":
+                    return str(message["reason"])
+                if message["op"] == "stopped":
+                    return ""
+        return "" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
+
+    def stop(self) -> None:
+        """Tears it down; what a guardian that died left behind is killed from here."""
+        self._leaving = True
+        with suppress(OSError):
+            wire.send(self._connection, {"op": "stop"})
+        self._wait_for_the_end()
+        self.let_go()
+        if self._child is not None:
+            self._child.stop()
+
+    def keep(self, seconds: float) -> None:
+        """It stays when it is let go, for so long."""
+        with suppress(OSError):
+            wire.send(self._connection, {"op": "keep", "seconds": seconds})
+        if self._child is not None:
+            self._child.leave_alone()
+
+    def let_go(self) -> None:
+        self._leaving = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits in `death` wakes up
+        self._connection.close()
+
+    def _wait_for_the_end(self) -> None:
+        end = time.monotonic() + STOPPED
+        while is_alive(str(self.home)) and time.monotonic() < end:
+            time.sleep(0.02)
+        if not is_alive(str(self.home)):
+            reap_one(self.home)
+
+    def _next(self) -> Json:
+        message, _ = wire.receive(self._connection)
+        return message
+
+
+def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held:
+    """Starts a guardian, which boots the stack; raises BackendError when not even that goes well."""
+    home = stacks_folder() / f"{spec.name[:32]}-{secrets.token_hex(4)}"
+    home.mkdir(mode=0o700)
+    config = {
+        "spec": spec.model_dump(mode="json"),
+        "spec_hash": spec_hash(spec),
+        "home": str(home),
+        "logs": str(logs),
+        "gpu_wait": gpu_wait,
+        "warm_up": warm_up,
+    }
+    child = Child("pytest_agentbench.serving.guardian", config, logs / GUARDIAN_LOG)
+    child.ready()
+    return _hold(home, child)
+
+
+def find_kept(spec: StackSpec) -> Held | None:
+    """A stack of the same spec that is ready, kept, and held by nobody else; None where there is none."""
+    wanted = spec_hash(spec)
+    for home, facts in running():
+        if facts["spec_hash"] == wanted and facts["state"] == "ready" and facts["keep_s"] is not None:
+            with suppress(BackendError, OSError):
+                return _hold(home, alone=True)
+    return None
+
+
+def running() -> Iterator[tuple[Path, Json]]:
+    """Folder and facts of every stack of this user that has a guardian."""
+    for facts in sorted(stacks_folder().glob(f"*/{FACTS}")):
+        if is_alive(str(facts.parent)):
+            with suppress(OSError, ValueError):  # it has just ended
+                yield facts.parent, json.loads(facts.read_text())
+
+
+def attach(home: Path) -> Held:
+    """Holds a stack beside whoever else does."""
+    return _hold(home)
+
+
+def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Held:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(home / SOCKET))
+        wire.send(connection, {"op": "hold", "alone": alone})
+        message, _ = wire.receive(connection)
+    except OSError as error:
+        connection.close()
+        raise BackendError(f"the guardian in {home} does not answer: {error}") from error
+    if message["op"] == "busy":
+        connection.close()
+        raise BackendError(f"the stack in {home} is held by another session, or about to end")
+    return Held(home, connection, child)
+
+
+def reap() -> list[tuple[str, list[str]]]:
+    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended)."""
+    homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()} | {of for _, of in processes()}
+    return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
+
+
+def reap_one(home: Path) -> list[str]:
+    """The same for one stack without a guardian."""
+    killed = [f"process {pid}" for pid in kill_marked(str(home))]
+    shutil.rmtree(home, ignore_errors=True)
+    return killed

@@ -1,0 +1,110 @@
+"""What a session shows of what the server says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_agentbench.serving.process import Child
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an engine that already runs."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "rules.yaml").write_text(json.dumps(FIND_THEN_ANSWER))
+    config = {"policy": "script", "script": str(folder / "rules.yaml"), "model": "small"}
+    engine = Child("pytest_agentbench.engine", config, folder / "log")
+    yield f"http://127.0.0.1:{engine.ready()['port']}"
+    engine.stop()
+
+
+@WAYS
+def test_the_server_counts_what_the_tap_does(project: Project, way: tuple[str, ...]) -> None:
+    """The engine's own counts are in the run and agree with the tap's; calls of tests' own are in them, too."""
+    by_hand = "async def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n"
+    project.suite(scenarios=4, test=f"def test_tools(rollout): pass\n\n{by_hand}")
+
+    result = project.run(*way, "scenarios/shop", "-o", "asyncio_mode=auto")
+
+    result.assert_outcomes(passed=5)
+    serving = project.run_json["serving"]
+    usage = [call for rollout in project.rollouts for call in rollout.calls]
+    assert (
+        "vllm",
+        sum(call.prompt_tokens or 0 for call in usage),
+        sum(call.completion_tokens or 0 for call in usage),
+        len(usage),
+    ) == tuple(serving["server"][name] for name in ("kind", "prompt_tokens", "output_tokens", "first_tokens"))
+    assert ([], []) == (serving["disagreements"], serving["notes"])
+    assert serving["looks"] >= 2
+    result.stdout.fnmatch_lines(["server      prefix cache hit ratio 0.?? (vllm:prefix_cache_hits_total)"])
+    assert "## What the server says of itself" in (project.directory / "report.md").read_text()
+    assert (project.directory / "samples.jsonl").is_file()
+
+
+def test_load(project: Project) -> None:
+    """What ran and waited is seen while calls were under way."""
+    rules = [{**FIND_THEN_ANSWER[0], "ttft_ms": 1500}, FIND_THEN_ANSWER[1]]
+    project.backend(rules, max_concurrency=2)
+    project.suite(scenarios=4)
+
+    result = project.run("scenarios/shop")
+
+    result.stdout.fnmatch_lines(["server      KV cache * peak; requests: running * mean 2 peak, waiting * mean 2 peak"])
+    assert 1 <= project.run_json["serving"]["rounds"] < project.run_json["serving"]["looks"]
+
+
+def test_a_server_that_already_runs(project: Project, server: str) -> None:
+    """It is looked at where its YAML says; one that says nothing of itself is no matter."""
+    project.suite()
+    project.write("backends/mine.yaml", json.dumps({"kind": "url", "url": f"{server}/v1", "metrics": f"{server}/metrics"}))
+
+    project.run("scenarios/shop", "--agentbench-backend=mine").assert_outcomes(passed=3)
+    told = project.run_json["serving"]
+    project.run("scenarios/shop", f"--agentbench-backend={server}/v1").assert_outcomes(passed=3)
+
+    assert (6, []) == (told["server"]["first_tokens"], told["disagreements"])
+    assert project.run_json["serving"] is None
+    assert not (project.directory / "samples.jsonl").exists()
+
+
+def test_somebody_else(project: Project, server: str) -> None:
+    """Calls that others make while the run goes on are told; so is a place where nothing can be looked at. Neither fails a test."""
+    project.suite(
+        test=f"""
+import json, urllib.request
+
+def test_tools(rollout):
+    body = json.dumps({{"model": "small", "messages": [{{"role": "user", "content": "many words " * 500}}]}}).encode()
+    urllib.request.urlopen(urllib.request.Request("{server}/v1/chat/completions", body)).close()
+"""
+    )
+    metrics = [f"{server}/metrics", "http://127.0.0.1:9/metrics"]
+    project.write("backends/mine.yaml", json.dumps({"kind": "url", "url": f"{server}/v1", "metrics": metrics}))
+
+    result = project.run("scenarios/shop", "--agentbench-backend=mine")
+
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "differs     vllm counts * prompt tokens, usage *: somebody else used the server, too",
+            "sampling    server[[]1[]]: * looks at http://127.0.0.1:9/metrics failed, the last one too: [[]Errno 111[]] Connection refused",
+        ]
+    )
+
+
+def test_a_full_disk(project: Project) -> None:
+    """Samples that cannot be written are told, and nothing else is lost."""
+    project.suite()
+    project.write("conftest.py", "from pytest_agentbench import services\n\nservices.SAMPLES = '/dev/full'\n")
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["sampling    full: * lines are lost: No space left on device"])
