@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_agentbench.commands import backend
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -58,6 +59,8 @@ def parser() -> argparse.ArgumentParser:
     subset.add_argument("--limit", type=int, default=3, metavar="N", help="how many (default: 3)")
     subset.add_argument("--seed", type=int, help="a random sample instead of the first ones")
     subset.set_defaults(run=run_subset)
+
+    backend.add(commands)
 
     show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
     show.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")

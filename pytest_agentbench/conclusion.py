@@ -80,6 +80,7 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
             "served_model": services.endpoint and services.endpoint.model,
             "failure": services.failure,
         },
+        "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,
         "stopwatch": gathered.stopwatch,

@@ -125,9 +125,11 @@ class Controller:
     def _pool_config(self) -> Json:
         from pytest_agentbench.ledger import known_durations
 
+        assert self.directory is not None
         return {
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
+            "run": self.directory.name,
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
             "scheduling": {

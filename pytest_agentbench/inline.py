@@ -31,12 +31,12 @@ class PooledTap:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
-        return self.open_now(upgrade)
+    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
+        return self.open_now(key, upgrade)
 
-    def open_now(self, upgrade: bool | None = None) -> tuple[str, str, str]:
+    def open_now(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
         """(id, base URL, model); raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
-        answer, _ = self._asker.ask({"op": "open", "upgrade": upgrade})
+        answer, _ = self._asker.ask({"op": "open", "key": key, "upgrade": upgrade})
         if answer["reason"]:
             raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
@@ -78,7 +78,7 @@ def submitted(asker: Asker, rollout: Rollout) -> Rollout:
 def adhoc(asker: Asker, name: str) -> Iterator[LLM]:
     """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
     tap = PooledTap(asker)
-    id, base_url, model = tap.open_now()
+    id, base_url, model = tap.open_now(RolloutKey("", name))
     llm = LLM(base_url, model)
     started_at, started = time.time(), time.monotonic_ns()
     try:

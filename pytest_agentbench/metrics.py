@@ -68,8 +68,11 @@ def tokens_per_s(call: LLMCall) -> float | None:
 
 
 def client_queue_ns(call: LLMCall) -> int | None:
-    """From the agent's call to the send: what the client, not the backend, took. None when the client did not say when it called."""
-    return None if call.called_ns is None or call.sent_ns is None else call.sent_ns - call.called_ns
+    """From the agent's call to the send, without what a rate limit held it back: what the client, not the backend, took.
+
+    None when the client did not say when it called.
+    """
+    return None if call.called_ns is None or call.sent_ns is None else call.sent_ns - call.called_ns - call.held_ns
 
 
 def output_tokens(call: LLMCall) -> int:

@@ -48,6 +48,7 @@ class Performance:
     without_chunks: int = 0  # successful calls with tokens of which nobody knows when they came
     calls: int = 0
     failed: Counter[str] = field(default_factory=Counter)  # error kind -> calls
+    held_ns: int = 0  # by the backend's rate limit
     output_tokens: int = 0
     prompt_tokens: int = 0
     cached: int | None = None
@@ -76,6 +77,7 @@ class Performance:
         self.calls += 1
         if call.sent_ns is not None:
             self.call_spans.append((call.sent_ns, call.ended_ns))
+        self.held_ns += call.held_ns
         self.prompt_tokens += call.prompt_tokens or 0
         self.stamps[call.stamp] += 1
         self.goodput.add(call)
@@ -116,6 +118,7 @@ class Performance:
             "itl_ms": spread(self.itl),
             "rollout_ms": spread(self.rollouts),
             "ttft_adjusted_ms": adjusted(self.latencies["ttft"], self.failed.total()),
+            "held_s": self.held_ns / 1e9,
             "output_tokens": self.output_tokens,
             "prompt_tokens": self.prompt_tokens,
             "output_tokens_per_s": self.output_tokens / span if span else None,

@@ -114,6 +114,9 @@ class Endpoint:
     backend: str = ""  # name of the backend, e.g. embedded
     api_key: str | None = field(default=None, repr=False)  # sent as a bearer token, never stored
     ca_file: str | None = None  # certificate authority of an https URL, PEM
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every call
+    requests_per_minute: float | None = None  # that it takes; None: as many as come
+    labels: Json = field(default_factory=dict)  # how rollouts are announced, as `labels` of a backend YAML has it; empty: not at all
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,8 @@ class LLMCall:
     error: str = ""  # one sentence
     retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
+    held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
+    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
 
     @property
     def output(self) -> list[Chunk]:

@@ -9,7 +9,7 @@ import math
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -36,8 +36,8 @@ UPGRADE = "stream_upgrade"
 class Tap(Protocol):
     """What a rollout needs of the tap."""
 
-    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
-        """A fresh token: (its id, the base URL that carries it, the model to ask for).
+    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
+        """A fresh token for an attempt: (its id, the base URL that carries it, the model to ask for).
 
         `upgrade` says whether calls that do not stream travel as streams; None: as each of them asks.
         """
@@ -118,13 +118,18 @@ async def run_rollout(
 
     Only a cancellation leaves this function as an exception.
     """
-    id, base_url, model = await tap.open(setup.upgrade)
+    id, base_url, model = await tap.open(key, setup.upgrade)
     sampling = {name: value for name, value in setup.sampling.items() if name != "model"}
     llm = LLM(base_url, str(setup.sampling.get("model") or model), sampling, session)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()
     with capture() as log:
-        status, reason, answer = await _outcome(setup.agent, scenario, llm, tools, budget)
+        try:
+            status, reason, answer = await _outcome(setup.agent, scenario, llm, tools, budget)
+        except asyncio.CancelledError:
+            with suppress(InfraError):
+                await tap.close(id)
+            raise
         ended = time.monotonic_ns()
         try:
             calls = tuple(map(LLMCall.from_dict, await tap.close(id)))

@@ -53,6 +53,7 @@ class Services:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
+        self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
@@ -192,6 +193,7 @@ class Services:
 
     def _handle(self, message: Json, body: bytes) -> None:
         if message["op"] in self._told:
+            self.labels = message.get("labels", self.labels)
             self._told[message["op"]].set()
             return
         try:

@@ -118,8 +118,8 @@ def read_settings(config: pytest.Config) -> Settings:
     values = {option.name: _value(config, option) for option in OPTIONS}
     return Settings(
         backend=values["backend"],
-        keep_backend=_checked("keep-backend", values, _seconds),
-        gpu_wait=_checked("gpu-wait", values, _seconds) or 0.0,
+        keep_backend=_checked("keep-backend", values, seconds),
+        gpu_wait=_checked("gpu-wait", values, seconds) or 0.0,
         concurrency=_checked("concurrency", values, _positive),
         limit=_checked("limit", values, _positive),
         trials=_checked("trials", values, _positive),
@@ -127,9 +127,9 @@ def read_settings(config: pytest.Config) -> Settings:
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
         thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
         slo=dict(_objective(text) for text in values["slo"]),
-        time_limit=_checked("time-limit", values, _seconds),
+        time_limit=_checked("time-limit", values, seconds),
         budgets={
-            "rollout": _checked("budget-rollout", values, _seconds),
+            "rollout": _checked("budget-rollout", values, seconds),
             "connect": _checked("budget-connect", values, _budget),
             "first_token": _checked("budget-first-token", values, _budget),
             "idle": _checked("budget-idle", values, _budget),
@@ -171,7 +171,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Seconds of a time as options have it; raises ValueError that says what would work."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if not found:
         raise ValueError("a time such as 90s, 150m or 2h")
@@ -183,12 +184,12 @@ def _budget(text: str) -> float | None:
     if text.strip() == "off":
         return None
     try:
-        seconds = _seconds(text)
+        limit = seconds(text)
     except ValueError:
-        seconds = 0
-    if not seconds:
+        limit = 0
+    if not limit:
         raise ValueError("a time such as 500ms, 90s or 10m, or `off`")
-    return seconds
+    return limit
 
 
 def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[str, Any]:

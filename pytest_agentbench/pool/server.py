@@ -14,6 +14,7 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.pool.announcing import Announcer
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
@@ -33,6 +34,7 @@ class Pool:
         self.setups: dict[tuple[str, str], Setup | ConfigError] = {}
         self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
         self.time_limit: float | None = config["time_limit"]
+        self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
         self.planned = False
         self.controller: asyncio.StreamWriter | None = None
@@ -43,6 +45,7 @@ class Pool:
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
         self.taps: Taps | None = None
+        self.announcer: Announcer | None = None
         self.tap_url = ""
         self.tokens = 0
         self.session: aiohttp.ClientSession | None = None
@@ -98,18 +101,25 @@ class Pool:
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
+        if self.announcer is not None:
+            await self.announcer.farewell()
         if self.controller is not None:
-            self.controller.write(wire.pack({"op": "drained"}))
+            tally = self.announcer.tally if self.announcer is not None else None
+            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally and tally.announced else None}))
             await self.controller.drain()
         self.finished.set()
 
     async def _start(self, endpoint: Json, taps: Json) -> None:
         """The backend answers: point the taps at it and go."""
+        assert self.session is not None
         self.endpoint = Endpoint(**endpoint)
         self.tap_url = f"http://127.0.0.1:{taps['port']}"
         try:
+            self.announcer = Announcer(self.endpoint, self.session, self.run)
             self.taps = await Taps.connect(taps["control_ports"], taps["token"])
             await self.taps.point_at(self.endpoint)
+        except ConfigError as error:
+            self.scheduler.stop(str(error), "infra_error")
         except (OSError, InfraError) as error:
             self.taps = None
             self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
@@ -168,11 +178,11 @@ class Pool:
                 return {}, orjson.dumps(asdict(self._scenario(RolloutKey(*message["key"]))))
             case "backend":
                 await self._backend_there()
-                endpoint = {**asdict(self.endpoint), "api_key": None} if self.endpoint else None
+                endpoint = {**asdict(self.endpoint), "api_key": None, "headers": {}} if self.endpoint else None
                 status = self.scheduler.broken_status if self.scheduler.broken else ""
                 return {"endpoint": endpoint, "reason": self.scheduler.broken, "status": status}, b""
             case "open":
-                return await self._open(message.get("upgrade"))
+                return await self._open(RolloutKey(*message["key"]), message.get("upgrade"))
             case "close":
                 return {}, orjson.dumps(await self.close(message["id"]))
             case "submit":
@@ -203,10 +213,10 @@ class Pool:
             self.controller.write(wire.pack({"op": "want"}))
         await self.booted.wait()
 
-    async def _open(self, upgrade: bool | None) -> wire.Frame:
+    async def _open(self, key: RolloutKey, upgrade: bool | None) -> wire.Frame:
         await self._backend_there()
         try:
-            id, base_url, model = await self.open(upgrade)
+            id, base_url, model = await self.open(key, upgrade)
         except InfraError as error:
             return {"reason": str(error), "status": self.scheduler.broken_status}, b""
         return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
@@ -234,18 +244,22 @@ class Pool:
             raise InfraError(str(setup))
         return setup
 
-    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
         """A token of the tap for one attempt; raises InfraError when there is no backend to speak to."""
-        if self.taps is None or self.endpoint is None:
+        if self.taps is None or self.endpoint is None or self.announcer is None:
             raise InfraError(self.scheduler.broken or "the backend is not there")
         self.tokens += 1
         id = f"{self.tokens}-{secrets.token_urlsafe(16)}"
-        await self.taps.open(id, upgrade)
+        await self.taps.open(id, upgrade, self.announcer.announce(id, key))
         return id, f"{self.tap_url}/r/{id}/v1", self.endpoint.model
 
     async def close(self, id: str) -> list[Json]:
-        assert self.taps is not None
-        return await self.taps.close(id)
+        """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
+        assert self.taps is not None and self.announcer is not None
+        try:
+            return await self.taps.close(id)
+        finally:
+            self.announcer.over(id)
 
 
 def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:

@@ -48,21 +48,29 @@ class Api:
     def post(self, path: str, body: Json, timeout: float = TIMEOUT) -> Said:
         return self._ask(path, json.dumps(body).encode(), timeout)
 
-    def _ask(self, path: str, body: bytes | None, timeout: float) -> Said:
-        """Raises BackendError when there is no answer at all."""
-        url = f"{self.endpoint.url}{path}"
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+    def open(self, path: str, body: Json, timeout: float) -> Any:
+        """An answer to be read line by line; raises OSError (HTTPError for one that is not 2xx) or HTTPException."""
+        return self._open(path, json.dumps(body).encode(), timeout)
+
+    def _open(self, path: str, body: bytes | None, timeout: float) -> Any:
+        headers = {**self.endpoint.headers, **({"Content-Type": "application/json"} if body is not None else {})}
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
+        return self._opener.open(Request(f"{self.endpoint.url}{path}", body, headers), timeout=timeout)
+
+    def _ask(self, path: str, body: bytes | None, timeout: float) -> Said:
+        """Raises BackendError when there is no answer at all."""
         try:
-            with self._opener.open(Request(url, body, headers), timeout=timeout) as answer:
+            with self._open(path, body, timeout) as answer:
                 return Said(answer.status, answer.reason, answer.read().decode(errors="replace"))
         except HTTPError as error:
             with error:  # it holds the connection
                 return Said(error.code, str(error.reason), error.read().decode(errors="replace"))
         except (OSError, HTTPException) as error:
             method = "GET" if body is None else "POST"
-            raise BackendError(f"{method} {url} got no answer: {getattr(error, 'reason', error) or repr(error)}") from error
+            raise BackendError(
+                f"{method} {self.endpoint.url}{path} got no answer: {getattr(error, 'reason', error) or repr(error)}"
+            ) from error
 
 
 def _opener(ca_file: str | None) -> OpenerDirector:

@@ -86,11 +86,13 @@ class Url:
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
+        if spec.headers:
+            self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
-        endpoint = Endpoint(self.spec.url, self.spec.model or "", self.name, self._api_key(), self.spec.ca_file)
+        endpoint = url_endpoint(self.spec)
         models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")
@@ -99,19 +101,26 @@ class Url:
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
-    def _api_key(self) -> str | None:
-        if self.spec.api_key_env is None:
-            return None
-        key = os.environ.get(self.spec.api_key_env, "").strip()  # a line break from a file would end up in the header
-        if not key:
-            raise ConfigError(f"backend {self.name!r} wants its key in the environment variable {self.spec.api_key_env}, which is not set")
-        return key
-
     def watch(self) -> str | None:
         return None
 
     def stop(self) -> None:
         """Nothing was started."""
+
+
+def url_endpoint(spec: UrlSpec) -> Endpoint:
+    """Raises ConfigError when the key is not where the YAML says."""
+    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump()
+    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels)
+
+
+def _api_key(spec: UrlSpec) -> str | None:
+    if spec.api_key_env is None:
+        return None
+    key = os.environ.get(spec.api_key_env, "").strip()  # a line break from a file would end up in the header
+    if not key:
+        raise ConfigError(f"backend {spec.name!r} wants its key in the environment variable {spec.api_key_env}, which is not set")
+    return key
 
 
 def make_backend(spec: AnySpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> Backend:

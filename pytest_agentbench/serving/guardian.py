@@ -46,7 +46,13 @@ class Guardian:
     def __init__(self, config: Json) -> None:
         self.home, self.logs = Path(config["home"]), Path(config["logs"])
         self.spec = StackSpec(**config["spec"])
-        self.facts: Json = {"backend": self.spec.name, "spec_hash": config["spec_hash"], "pid": os.getpid(), "logs": str(self.logs)}
+        self.facts: Json = {
+            "backend": self.spec.name,
+            "spec_hash": config["spec_hash"],
+            "pid": os.getpid(),
+            "logs": str(self.logs),
+            "ready": self.spec.ready.model_dump(),
+        }
         self.facts |= {"started_at": datetime.now().astimezone().isoformat(timespec="seconds"), "state": "booting", "keep_s": None}
         self.stack = Stack(self.spec, self.home, self.logs, gpu_wait=config["gpu_wait"], warm_up=config["warm_up"], log=self.log)
         self.outcome: Json | None = None  # of the boot, as holders are told

@@ -68,7 +68,7 @@ class Factory:
         own |= self._secrets(instance)
         if instance.spec.image is not None:
             return self._container(instance, command, own, values, where)
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(instance.gpus)
+        own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
         return Process(command, environment(own, str(self.home), python.parent if python else None), cwd, instance.log)
 

@@ -7,6 +7,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -75,6 +76,11 @@ class Ladder:
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
         self._api = Api(endpoint)
+
+    @property
+    def answering(self) -> Endpoint:
+        """The endpoint with the model that it serves, once that is known."""
+        return replace(self.endpoint, model=self.model)
 
     def climb(self) -> Iterator[Rung]:
         """The rungs one by one as they hold; raises BackendError with the one that does not."""

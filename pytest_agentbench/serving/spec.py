@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from pytest_agentbench.config import load_yaml, override, validate
+from pytest_agentbench.config import Spec, load_yaml, override, validate
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.serving.backendspec import BackendSpec
 from pytest_agentbench.serving.stackspec import LabelsSpec, StackSpec
+from pytest_agentbench.tap.heads import FRAMING, written
 
 
 class EmbeddedSpec(BackendSpec):
@@ -30,6 +31,12 @@ class EmbeddedSpec(BackendSpec):
     request_log: str | None = None  # JSON lines of every request body
 
 
+class RateLimit(Spec):
+    """What a managed endpoint takes."""
+
+    requests_per_minute: FiniteFloat | None = Field(default=None, gt=0)  # None: no limit
+
+
 class UrlSpec(BackendSpec):
     """Anything that already runs and speaks the OpenAI API."""
 
@@ -39,6 +46,7 @@ class UrlSpec(BackendSpec):
     ca_file: str | None = None  # certificate authority of an https URL, PEM
     headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
     metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
+    rate_limit: RateLimit = RateLimit()
     labels: LabelsSpec = LabelsSpec()
 
     @field_validator("metrics", mode="before")
@@ -50,6 +58,25 @@ class UrlSpec(BackendSpec):
     @classmethod
     def _are_http(cls, urls: list[str]) -> list[str]:
         return [cls._is_http(url) for url in urls]
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _labels_kind(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, _ in written(headers):
+            if name in FRAMING:
+                raise ValueError(f"{name.decode()!r} cannot be set: the tap writes what belongs to a connection or a single request")
+        return headers
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if self.api_key_env and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
+        return self
 
     @field_validator("url")
     @classmethod

@@ -7,14 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.api import Api
+from pytest_agentbench.serving.gpus import Lease, lease, wait_released
 from pytest_agentbench.serving.hints import hint
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of, share_out
 from pytest_agentbench.serving.marks import kill_marked
@@ -45,7 +43,7 @@ class Stack:
         self._doing: dict[str, str] = {}  # service -> what is waited for
         self._up: dict[str, threading.Event] = defaultdict(threading.Event)
         self._reserved = Reserved()
-        self._gpus: Any = None  # the lease
+        self._leases: list[Lease] = []  # of GPUs
         self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
         self._watchers: list[threading.Thread] = []
 
@@ -108,15 +106,13 @@ class Stack:
         pinned = [str(gpu) for each in self.instances if isinstance(each.spec.gpus, list) for gpu in each.spec.gpus]
         if not wanted and not pinned:
             return
-        from pytest_agentbench.serving.gpus import lease
-
-        self._gpus = ExitStack()
         end = time.monotonic() + self.gpu_wait
+        ids: tuple[str, ...] = ()
         if pinned:
-            self._gpus.enter_context(lease(pinned, self.gpu_wait, self._waits_for_gpus))
-        ids: list[str] = []
+            self._leases.append(lease(pinned, self.gpu_wait, self._waits_for_gpus, stack=self.spec.name))
         if wanted:
-            ids = list(self._gpus.enter_context(lease(wanted, max(0.0, end - time.monotonic()), self._waits_for_gpus)).ids)
+            self._leases.append(lease(wanted, max(0.0, end - time.monotonic()), self._waits_for_gpus, stack=self.spec.name))
+            ids = self._leases[-1].ids
         share_out(self.instances, ids)
         self.log(f"leased GPUs: {', '.join([*pinned, *ids])}")
 
@@ -177,7 +173,8 @@ class Stack:
     def _prove(self) -> Endpoint:
         """The ladder at the endpoint."""
         front = next(each for each in self.instances if each.service == self.spec.front)
-        endpoint = Endpoint(f"{front.url}{self.spec.path}", self.spec.model or "", self.spec.name)
+        url, labels = f"{front.url}{self.spec.path}", self.spec.labels.model_dump()
+        endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
 
         def waits(rung: str) -> None:
             self._doing[front.name] = f"proving {rung}"
@@ -189,7 +186,7 @@ class Stack:
             self._alive()  # a death says more
             raise BackendError(f"{error}{self._log_of(front)}") from error
         self.facts["proof"] = rungs
-        return Endpoint(**{**asdict(endpoint), "model": ladder.model})
+        return ladder.answering
 
     def _warm(self, endpoint: Endpoint) -> None:
         """Requests at once, as many as will be in flight; nobody counts them."""
@@ -304,14 +301,11 @@ class Stack:
                 time.sleep(0.05)
 
     def _give_gpus_back(self) -> None:
-        if self._gpus is None:
-            return
-        from pytest_agentbench.serving.gpus import wait_released
-
-        ids = [gpu for each in self.instances for gpu in each.gpus]
-        left = wait_released(ids, [], RELEASED)
-        self.log(f"GPUs {', '.join(ids)}: {f'after {RELEASED:g} s still in use: {left}' if left else 'memory is free'}")
-        self._gpus.close()
+        if gpus := [gpu for each in self._leases for gpu in each.gpus]:
+            left = wait_released(gpus, [], RELEASED)
+            self.log(f"GPUs {', '.join(gpu.id for gpu in gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
+        for each in self._leases:
+            each.release()
 
 
 def _lacks(check: HttpCheck, url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.records import Endpoint, Json
@@ -37,7 +38,7 @@ class Stacked:
             self._held.keep(self.keep)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = self._held.ready(self._progress)
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump())
         self.description["boot"] = self._held.boot
         return endpoint
 

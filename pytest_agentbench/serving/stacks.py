@@ -51,7 +51,11 @@ class Held:
     def ready(self, on_progress: Callable[[str], None] = lambda _: None) -> Endpoint:
         """Waits until it serves; raises BackendError with why it does not, MissingError for what this machine lacks."""
         while True:
-            message = self._next()
+            try:
+                message = self._next()
+            except OSError as error:
+                why = "it was stopped while it started" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
+                raise BackendError(why) from error
             match message["op"]:
                 case "progress":
                     on_progress(message["text"])
@@ -162,14 +166,14 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
     return Held(home, connection, child)
 
 
-def reap() -> list[tuple[str, list[int]]]:
-    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, pids that were killed)."""
+def reap() -> list[tuple[str, list[str]]]:
+    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended)."""
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()} | {of for _, of in processes()}
     return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 
-def reap_one(home: Path) -> list[int]:
+def reap_one(home: Path) -> list[str]:
     """The same for one stack without a guardian."""
-    killed = kill_marked(str(home))
+    killed = [f"process {pid}" for pid in kill_marked(str(home))]
     shutil.rmtree(home, ignore_errors=True)
     return killed

@@ -11,6 +11,7 @@ from asyncio.subprocess import PIPE
 from typing import NamedTuple
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.serving.labels import merged
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects import DIALECTS
 
@@ -37,34 +38,44 @@ class Asked(NamedTuple):
     hides_usage: bool = False  # the backend tells the usage, and the agent did not ask for it
 
 
-def ask(route: str, body: bytes, upgrade: bool, usage: bool) -> Asked:
-    """Makes a stream of a call that does not stream (`upgrade`), and asks for the usage of one that does (`usage`).
+class Wish(NamedTuple):
+    """What the backend is to be asked instead of what the agent asked."""
 
-    A body that is not understood stays as it is, and the backend will say what it thinks of it.
+    upgrade: bool  # make a stream of a call that does not stream
+    usage: bool  # ask for the usage of one that does
+    fields: Json  # labels; what the agent wrote itself counts more
+
+
+def ask(route: str, body: bytes, wish: Wish) -> Asked:
+    """The request that a wish makes of a body.
+
+    One that is not understood stays as it is, and the backend will say what it thinks of it.
     """
     dialect = DIALECTS[route]
     asked = jsontext.json_object(body)
     if asked is None:
         return Asked(body)
     model, streamed = str(asked.get("model") or ""), bool(asked.get("stream"))
+    if wish.fields:
+        asked = merged(asked, wish.fields)
     if not streamed:
-        stream = dialect.as_stream(asked) if upgrade else None
-        return Asked(body if stream is None else stream, model, upgraded=stream is not None)
-    with_usage = _with_usage(asked) if usage and dialect.name in ASKED_FOR_USAGE else None
-    return Asked(body if with_usage is None else with_usage, model, streamed=True, hides_usage=with_usage is not None)
+        stream = dialect.as_stream(asked) if wish.upgrade else None
+        return Asked(stream or _labelled(asked, wish) or body, model, upgraded=stream is not None)
+    with_usage = _with_usage(asked) if wish.usage and dialect.name in ASKED_FOR_USAGE else None
+    return Asked(with_usage or _labelled(asked, wish) or body, model, streamed=True, hides_usage=with_usage is not None)
 
 
-async def ask_elsewhere(route: str, body: bytes, upgrade: bool, usage: bool) -> Asked:
+async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
     """The same for a large body, in another process; here where there can be none."""
-    head = jsontext.dumps({"route": route, "upgrade": upgrade, "usage": usage}) + b"\n"
+    head = jsontext.dumps({"route": route, "wish": wish}) + b"\n"
     try:
         async with _turns:
             process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE)
             written, _ = await process.communicate(head + body)
     except OSError:
-        return ask(route, body, upgrade, usage)
+        return ask(route, body, wish)
     if process.returncode:
-        return ask(route, body, upgrade, usage)
+        return ask(route, body, wish)
     facts, _, changed = written.partition(b"\n")
     return Asked(changed or body, **jsontext.loads(facts))
 
@@ -81,9 +92,18 @@ def _with_usage(asked: Json) -> bytes | None:
         return None
 
 
+def _labelled(asked: Json, wish: Wish) -> bytes | None:
+    """The body to which fields were added; None without any, or where it cannot be written."""
+    try:
+        return jsontext.dumps(asked) if wish.fields else None
+    except ValueError:
+        return None
+
+
 def main() -> None:
     question, _, body = sys.stdin.buffer.read().partition(b"\n")
-    changed, *facts = ask(body=body, **jsontext.loads(question))
+    head = jsontext.loads(question)
+    changed, *facts = ask(head["route"], body, Wish(*head["wish"]))
     sys.stdout.buffer.write(jsontext.dumps(dict(zip(Asked._fields[1:], facts, strict=True))) + b"\n")
     sys.stdout.buffer.write(b"" if changed is body else changed)
 

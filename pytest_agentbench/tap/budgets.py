@@ -19,7 +19,7 @@ class Budgets:
     connect: float | None = None  # until there is a connection to the backend, TLS included
     first_token: float | None = None  # from the send to the first content, reasoning or tool call of a stream
     idle: float | None = None  # from one of those to the next
-    call: float | None = None  # from the whole request at the tap to the end of the answer
+    call: float | None = None  # from the whole request at the tap, or from where a rate limit lets it go, to the end of the answer
 
 
 class Watch:
@@ -33,8 +33,11 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._tokens: asyncio.TimerHandle | None = None
         self._call: asyncio.TimerHandle | None = None
-        if budgets.call is not None:
-            self._call = self._loop.call_later(budgets.call, self._call_is_over)
+
+    def begins(self) -> None:
+        """The call is on its way; while a rate limit held it back no time was running."""
+        if self._budgets.call is not None:
+            self._call = self._loop.call_later(self._budgets.call, self._call_is_over)
 
     def sent(self) -> None:
         """The request is with the backend, which now owes a token."""

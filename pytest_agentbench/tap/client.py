@@ -10,6 +10,7 @@ from typing import Any
 from pytest_agentbench import wire
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.labels import NO_LABEL, Label
 
 
 class TapControl:
@@ -74,11 +75,14 @@ class Taps:
 
     async def point_at(self, endpoint: Endpoint) -> None:
         """Where calls go from now on."""
-        await self._ask(op="upstream", url=endpoint.url, api_key=endpoint.api_key, ca_file=endpoint.ca_file)
+        rate = endpoint.requests_per_minute
+        each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
+        upstream = {"url": endpoint.url, "api_key": endpoint.api_key, "ca_file": endpoint.ca_file, "headers": dict(endpoint.headers)}
+        await self._ask(op="upstream", **upstream, requests_per_minute=each)
 
-    async def open(self, id: str, upgrade: bool | None) -> None:
+    async def open(self, id: str, upgrade: bool | None, label: Label = NO_LABEL) -> None:
         """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks."""
-        await self._ask(op="open", id=id, upgrade=upgrade)
+        await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict())
 
     async def close(self, id: str) -> list[Json]:
         """Ends a rollout; its calls in the order in which they came."""

@@ -67,8 +67,10 @@ class Request:
 class Exchange:
     """A request, from its last byte at the tap to the last byte of its answer."""
 
-    def __init__(self, agent: AgentConnection, request: Request, budgets: Budgets) -> None:
+    def __init__(self, agent: AgentConnection, request: Request, budgets: Budgets, labels: Headers) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
+        self.labels = labels  # headers that the backend gets, unless the agent sent some of these names
+        self.held_ns = 0  # by a rate limit
         self.asked = Asked(request.body)  # what the backend gets
         self.sent_ns: int | None = None
         self.status: int | None = None
@@ -88,6 +90,10 @@ class Exchange:
         return self.answer.last_output_ns() if self.answer else None
 
     # -------------------------------------------------------------------------------- what the upstream connection reports
+
+    def begins(self) -> None:
+        """Nothing but the connection stands between it and the backend."""
+        self._watch.begins()
 
     def sent(self, at_ns: int) -> None:
         if self.status is None:  # of a request that was answered before it was whole, there is no such time
@@ -214,6 +220,8 @@ class Exchange:
             cached_tokens=reading.cached_tokens,
             token_source=reading.token_source,
             finish_reason=reading.finish_reason,
+            held_ns=self.held_ns,
+            server=reading.server,
         )
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 
 from pytest_agentbench.tap import jsontext
 
 Headers = list[tuple[bytes, bytes]]
+
+#: What the name and the value of a header may be (RFC 9110, 5.1 and 5.5).
+NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+VALUE = re.compile(r"[\t -~\xa0-\xff]*")
 
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -17,10 +23,13 @@ _HOP_BY_HOP = frozenset(
 )
 
 #: Headers of a request that the tap writes itself, or keeps to itself.
-_OWN = frozenset(
+OWN = frozenset(
     b"host content-length accept-encoding authorization expect x-api-key http2-settings "
     b"x-agentbench-called-ns x-agentbench-stream-upgrade".split()
 )
+
+#: Headers that nobody but the tap can know.
+FRAMING = _HOP_BY_HOP | frozenset(b"host content-length accept-encoding expect".split())
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
@@ -30,19 +39,25 @@ def header(headers: Headers, name: bytes) -> bytes:
     return next((value for each, value in headers if each.lower() == name), b"")
 
 
-def end_to_end(headers: Headers, without: frozenset[bytes] = frozenset()) -> Headers:
+def end_to_end(headers: Headers, without: AbstractSet[bytes] = frozenset()) -> Headers:
     """The headers that travel on: neither those of the connection, nor those that it names."""
     dropped = without | _HOP_BY_HOP | set(re.split(rb"[\s,]+", header(headers, b"connection").lower()))
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 
-def request_head(method: bytes, target: str, headers: Headers, own: Headers) -> bytes:
-    """The head of a request as the backend gets it; `own` are the tap's headers."""
-    return _head(b"%b %b HTTP/1.1" % (method, target.encode()), [*own, *end_to_end(headers, _OWN)])
+def request_head(method: bytes, target: str, headers: Headers) -> bytes:
+    return _head(b"%b %b HTTP/1.1" % (method, target.encode()), headers)
 
 
 def response_head(status: int, headers: Headers) -> bytes:
     return _head(b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b"")), headers)
+
+
+def written(headers: Mapping[str, str]) -> Headers:
+    """Headers as they are sent, names in lower case; raises ValueError for what cannot be one."""
+    if wrong := [name for name, value in headers.items() if not (NAME.fullmatch(name) and VALUE.fullmatch(value))]:
+        raise ValueError(f"{wrong[0]!r} is no header")
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def error_body(message: str, code: str | None) -> bytes:

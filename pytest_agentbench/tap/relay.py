@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_agentbench import wire
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.agents import AgentConnection
-from pytest_agentbench.tap.asking import LARGE, ask, ask_elsewhere
+from pytest_agentbench.tap.asking import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.heads import Headers, written
 from pytest_agentbench.tap.turns import Turns
 from pytest_agentbench.tap.upstream import Upstream
+
+#: What the pool may say of the backend besides its URL.
+OF_UPSTREAM = ("api_key", "ca_file", "headers", "requests_per_minute")
 
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
 
@@ -25,6 +30,8 @@ class Caller:
     """A rollout that may call."""
 
     upgrade: bool | None  # whether its calls travel as streams; None: as each of them says; False: its requests are left alone
+    headers: Headers  # labels, for every request that has none of the name
+    fields: Mapping[str, Json]  # labels: dialect -> what its bodies get
     exchanges: list[Exchange] = field(default_factory=list)
 
 
@@ -53,22 +60,24 @@ class Relay:
         """Sends a request on its way that `refusal` has nothing against."""
         assert self.upstream is not None
         caller = self.open[id]
-        exchange = Exchange(agent, request, self.budgets)
+        exchange = Exchange(agent, request, self.budgets, caller.headers)
         caller.exchanges.append(exchange)
-        upgrade, usage = request.wants_upgrade(caller.upgrade), caller.upgrade is not False
-        if request.dialect is None:
+        dialect = request.dialect
+        if dialect is None:
             self.upstream.send(exchange)
-        elif len(request.body) < LARGE:
-            exchange.asked = ask(request.route, request.body, upgrade, usage)
+            return exchange
+        wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, caller.fields.get(dialect.name) or {})
+        if len(request.body) < LARGE:
+            exchange.asked = ask(request.route, request.body, wish)
             self.upstream.send(exchange)
         else:
-            task = asyncio.create_task(self._send_large(self.upstream, exchange, upgrade, usage))
+            task = asyncio.create_task(self._send_large(self.upstream, exchange, wish))
             self.rewriting.add(task)
             task.add_done_callback(self.rewriting.discard)
         return exchange
 
-    async def _send_large(self, upstream: Upstream, exchange: Exchange, upgrade: bool, usage: bool) -> None:
-        asked = await ask_elsewhere(exchange.request.route, exchange.request.body, upgrade, usage)
+    async def _send_large(self, upstream: Upstream, exchange: Exchange, wish: Wish) -> None:
+        asked = await ask_elsewhere(exchange.request.route, exchange.request.body, wish)
         if not exchange.over:
             exchange.asked = asked
             upstream.send(exchange)
@@ -95,10 +104,9 @@ class Relay:
     def answer(self, question: Any) -> Json:
         match question:
             case {"op": "upstream", "url": str(url)}:
-                return self._point_at(url, question.get("api_key"), question.get("ca_file"))
+                return self._point_at(url, **{name: question[name] for name in OF_UPSTREAM if name in question})
             case {"op": "open", "id": str(id)} if id not in self.open and id not in self.closed:
-                self.open[id] = Caller(question.get("upgrade"))
-                return {"ok": True}
+                return self._open(id, question.get("upgrade"), question.get("labels") or {})
             case {"op": "close", "id": str(id)} if id in self.open:
                 return {"calls": self._close(id)}
             case {"op": "stats"}:
@@ -106,10 +114,17 @@ class Relay:
                 return {"in_flight": running, "open": len(self.open), "clock_steps": self.upstream.clock.steps if self.upstream else 0}
         return {"error": f"the tap does not understand {str(question)[:200]}"}
 
-    def _point_at(self, url: str, api_key: str | None, ca_file: str | None) -> Json:
+    def _open(self, id: str, upgrade: bool | None, labels: Json) -> Json:
         try:
-            upstream = Upstream(url, api_key, ca_file)
-        except (ValueError, OSError, TypeError) as error:
+            self.open[id] = Caller(upgrade, written(labels.get("headers", {})), dict(labels.get("fields", {})))
+        except (ValueError, TypeError, AttributeError) as error:
+            return {"error": f"calls cannot be labelled so: {error}"}
+        return {"ok": True}
+
+    def _point_at(self, url: str, **more: Any) -> Json:
+        try:
+            upstream = Upstream(url, **more)
+        except (ValueError, OSError, TypeError, AttributeError) as error:
             return {"error": f"calls cannot go to {url}: {error}"}
         if self.upstream is not None:
             self.upstream.close()

@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -15,7 +16,8 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.heads import Headers, header, request_head
+from pytest_agentbench.tap.heads import OWN, Headers, end_to_end, header, request_head, written
+from pytest_agentbench.tap.pace import Pace
 from pytest_agentbench.tap.sockets import StampedSocket
 from pytest_agentbench.tap.stream import Read
 
@@ -35,8 +37,15 @@ class Addresses(NamedTuple):
 class Upstream:
     """Where calls go."""
 
-    def __init__(self, url: str, api_key: str | None = None, ca_file: str | None = None) -> None:
-        """Raises ValueError or OSError for what cannot be an address, a key or a file of certificates."""
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        ca_file: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        requests_per_minute: float | None = None,
+    ) -> None:
+        """Raises ValueError, TypeError or OSError for what cannot be an address, a key, a file of certificates, headers or a rate."""
         parts = urlsplit(url)
         if not ADDRESS.fullmatch(url) or not parts.hostname:
             raise ValueError("it is no http:// or https:// address")
@@ -48,6 +57,9 @@ class Upstream:
         self.own = [(b"host", self.authority.encode()), (b"accept-encoding", b"identity")]
         if api_key:
             self.own.append((b"authorization", b"Bearer " + api_key.encode()))
+        self.own += written(headers or {})
+        self.replaced = OWN | {name for name, _ in self.own}  # headers of agents that do not travel on
+        self.pace = None if requests_per_minute is None else Pace(requests_per_minute)
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses: Addresses | None = None
@@ -56,7 +68,15 @@ class Upstream:
         self.closed = False
 
     def send(self, exchange: Exchange) -> None:
-        """Sends a request on a free connection or a new one; what comes of it the exchange is told."""
+        """Sends a request, when the rate limit lets it go; what comes of it the exchange is told."""
+        if self.pace is None:
+            self.send_now(exchange)
+        else:
+            self.pace.take(exchange, self.send_now)
+
+    def send_now(self, exchange: Exchange) -> None:
+        """Takes a free connection or a new one."""
+        exchange.begins()
         while self.idle:
             connection = self.idle.pop()
             if not connection.transport.is_closing():
@@ -123,8 +143,10 @@ class Upstream:
         """The head of the request as the backend gets it."""
         request = exchange.request
         query = f"{'&' if '?' in request.path else '?'}{self.query}" if self.query else ""
-        own = [*self.own, (b"content-length", b"%d" % len(exchange.asked.body))]
-        return request_head(request.method, self.base + request.path + query, request.headers, own)
+        kept = end_to_end(request.headers, self.replaced)
+        labels = [label for label in exchange.labels if not header(kept, label[0])]
+        length = (b"content-length", b"%d" % len(exchange.asked.body))
+        return request_head(request.method, self.base + request.path + query, [*self.own, length, *labels, *kept])
 
 
 class UpstreamConnection(asyncio.Protocol):

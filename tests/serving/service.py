@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     options: argparse.Namespace
     started = time.monotonic()
-    seen: list[str] = []  # noqa: RUF012 - of the process
+    seen: list[str] = []  # what was asked of this process
 
     def do_GET(self) -> None:
         if self.path == "/die":
@@ -35,10 +35,7 @@ class Handler(BaseHTTPRequestHandler):
             "/seen": (200, self.seen),
             "/environ": (200, dict(os.environ)),
             "/v1/models": (200, {"object": "list", "data": [{"id": self.options.model}]}),
-            f"/v1/models/{self.options.model}/ready": (
-                200,
-                {"ready": True, "namespaces": {"x": {"worker_types": {"decode": {"workers": 2}}}}},
-            ),
+            f"/v1/models/{self.options.model}/ready": (200, {"namespaces": {"x": {"worker_types": {"decode": {"workers": 2}}}}}),
         }
         self.answer(*answers.get(self.path, (404, {"detail": "Not Found"})))
 
@@ -60,11 +57,8 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
 
     def stream(self, message: dict[str, Any]) -> None:
-        events = [
-            {"choices": [{"index": 0, "delta": message, "finish_reason": None}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-        ]
-        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        choices = [{"index": 0, "delta": message, "finish_reason": None}, {"index": 0, "delta": {}, "finish_reason": "stop"}]
+        text = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices) + "data: [DONE]\n\n"
         self.say(200, "text/event-stream", text.encode())
 
     def answer(self, status: int, body: Any) -> None:

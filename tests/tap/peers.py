@@ -49,10 +49,10 @@ class Tap:
     async def point_at(self, url: str, **more: Any) -> None:
         await self.control.ask(op="upstream", url=url, **more)
 
-    async def open(self, upgrade: bool | None = True) -> str:
+    async def open(self, upgrade: bool | None = True, **more: Any) -> str:
         """The id of a rollout that may call, by default with all its calls as streams."""
         id = uuid4().hex
-        await self.control.ask(op="open", id=id, upgrade=upgrade)
+        await self.control.ask(op="open", id=id, upgrade=upgrade, **more)
         return id
 
     async def close(self, id: str) -> list[LLMCall]:

@@ -85,7 +85,7 @@ async def session(**config: Any) -> AsyncIterator[Session]:
     """A pool that is served, and ends when the test does."""
     scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
     suites = json.loads(json.dumps({"shop": shop().to_wire()}))
-    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, **config})
+    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, "run": "r", **config})
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
@@ -139,7 +139,7 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
 
         outcome, body = await test.hear()
         assert (True, b"{}") == (outcome["recorded"], body)
-        assert ({"op": "drained"}, b"") == await controller.hear()
+        assert ({"op": "drained", "labels": None}, b"") == await controller.hear()
 
 
 async def test_no_backend() -> None:
@@ -157,7 +157,7 @@ async def test_no_backend() -> None:
         assert (refused, b"") == await late.hear()
         late.say(op="backend")
         assert ({"endpoint": None, "reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
-        late.say(op="open")
+        late.say(op="open", key=KEY)
         assert ({"reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
 
 

@@ -181,8 +181,8 @@ class QuietTap:
         self.calls, self.gone = [*calls], gone
         self.open_ids: list[str] = []
 
-    async def open(self, upgrade: bool | None = None) -> tuple[str, str, str]:
-        del upgrade
+    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
+        del key, upgrade
         self.open_ids.append("1")
         return "1", "http://127.0.0.1:9/r/1/v1", "served"
 

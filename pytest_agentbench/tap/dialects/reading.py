@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, TypeVar
 
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
+from pytest_agentbench.serving.labels import TOLD
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.stream import Event
 
@@ -62,6 +63,11 @@ class Reading:
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens served from the prefix cache."""
+        return None
+
+    @property
+    def server(self) -> Json | None:
+        """What the server told of its own work on the call."""
         return None
 
     @property
@@ -191,6 +197,13 @@ def count(usage: Any, *path: str) -> int | None:
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     return usage if isinstance(usage, int) else None
+
+
+def told(answer: Json) -> Json | None:
+    """What Dynamo tells of a call in `nvext`, which is complete in the last chunk, or in a whole answer."""
+    nvext = answer.get("nvext")
+    found = {name: nvext[name] for name in TOLD if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
+    return found or None
 
 
 def is_error(data: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, error_message, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, error_message, expect, stream_body, told
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -55,6 +55,10 @@ class ResponsesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "input_tokens_details", "cached_tokens")
+
+    @property
+    def server(self) -> Json | None:
+        return told(self._response or {})
 
     @property
     def _counted_tokens(self) -> int | None:

@@ -1,0 +1,1 @@
+"""The groups of commands of `agentbench`, one file each."""

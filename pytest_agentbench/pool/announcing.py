@@ -1,0 +1,145 @@
+"""The stack's view of a session: which rollouts it was told of, and that each of them is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import secrets
+import ssl
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.serving.labels import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
+from pytest_agentbench.tap.jsontext import json_object
+
+TRIES = 3  # of a release, while no connection comes about or holds
+SECONDS = 5.0  # that a release may take, all tries together
+FAREWELL = 8.0  # seconds that all that is left has at the end of the session
+
+
+@dataclass
+class Tally:
+    """Rollouts, as run.json counts them."""
+
+    announced: int = 0  # attempts, since each has an id of its own
+    released: int = 0
+    failed: int = 0  # releases that failed when their rollout ended; some may have worked at the session's end
+    bypassed: int = 0  # releases that were answered like any call: by something that does not know of rollouts
+    left: int = 0  # not released when the session ended
+
+
+@dataclass
+class Announcer:
+    """Gives rollouts their labels, and releases them. A release never harms a rollout: what goes wrong is logged and counted."""
+
+    endpoint: Endpoint
+    session: aiohttp.ClientSession
+    run: str  # name of the run
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for labels that nobody knows."""
+        self._labels = make_labels(self.endpoint.labels)
+        self._prefix = run_prefix(f"{self.run}-{secrets.token_hex(2)}")  # two sessions may begin in the same second
+        self._ids: dict[str, str] = {}  # token of the tap -> id that the stack knows
+        self._unreleased: set[str] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
+        self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
+
+    def announce(self, token: str, key: RolloutKey) -> Label:
+        """What the calls of a rollout get."""
+        id = new_id(self._prefix, key)
+        label = self._labels.label(id)
+        self.tally.announced += label != NO_LABEL
+        if self._release_of(id) is not None:
+            self._ids[token] = id
+            self._unreleased.add(id)
+        return label
+
+    def over(self, token: str) -> None:
+        """A rollout has no call open any more: tells the stack, in the background."""
+        if (id := self._ids.pop(token, None)) is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._end(id), context=contextvars.Context())  # not into the rollout's log
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def farewell(self) -> None:
+        """Waits for releases under way, and releases what was not: rollouts that nobody closed, and those that the stack still lists."""
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await asyncio.gather(*self._releasing)
+                left = self._unreleased | await self._listed()
+                await asyncio.gather(*map(self._released, left))
+        except TimeoutError:
+            log(f"the stack took longer than {FAREWELL:g} s to release what was left")
+        self.tally.left = len(self._unreleased)
+        if self._unreleased:
+            log(f"{self.tally.left} rollouts are not released, among them {min(self._unreleased)}")
+
+    def _release_of(self, id: str) -> Release | None:
+        return self._labels.release(self.endpoint.url, self.endpoint.model, id)
+
+    async def _end(self, id: str) -> None:
+        self.tally.failed += not await self._released(id)
+
+    async def _released(self, id: str) -> bool:
+        """Whether the stack took a release."""
+        release = self._release_of(id)
+        assert release is not None
+        self._unreleased.add(id)
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self._asked("POST", release.url, json=release.body, headers=release.headers)
+        except TimeoutError:
+            log(f"{id} is not released: no answer within {SECONDS:g} s")
+            return False
+        except (aiohttp.ClientError, ValueError) as error:
+            log(f"{id} is not released: {error}")
+            return False
+        self._unreleased.discard(id)
+        self.tally.released += 1
+        if self._labels.bypassed(answer):
+            self.tally.bypassed += 1
+            log(f"the release of {id} was answered with text: calls do not pass the router that `labels: {{release: true}}` speaks of")
+        return True
+
+    async def _listed(self) -> set[str]:
+        """Rollouts of this run that the stack still knows, where it lists them."""
+        url = self._labels.listing(self.endpoint.url)
+        if url is None or not self.tally.announced:
+            return set()
+        try:
+            async with asyncio.timeout(SECONDS):
+                return {id for id in await self._asked("GET", url) if id.startswith(self._prefix)}
+        except (aiohttp.ClientError, ValueError, TimeoutError) as error:
+            log(f"the stack does not list its rollouts: {error!r}")
+            return set()
+
+    async def _asked(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
+        """The object that the stack answers with 200; raises aiohttp.ClientError or ValueError for all else."""
+        key = {"authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
+        sent = {**self.endpoint.headers, **key, **headers}
+        for _ in range(TRIES - 1):
+            with suppress(aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
+                return await self._answer(method, url, headers=sent, **body)
+        return await self._answer(method, url, headers=sent, **body)
+
+    async def _answer(self, method: str, url: str, **more: Any) -> Json:
+        async with self.session.request(method, url, ssl=self._tls, **more) as answer:
+            text = await answer.text()
+        said = json_object(text.encode()) if answer.status == 200 else None
+        if said is None:
+            raise ValueError(f"{method} {url} answered {answer.status}: {text[:200]}")
+        return said
+
+
+def log(line: str) -> None:
+    sys.stderr.write(f"labels: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,158 @@
+"""How a stack is told which rollout a call belongs to, and that the rollout is over: what is said, not the saying of it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.records import Json, RolloutKey
+
+LONGEST = 120  # characters of an id
+RUN = 40  # of them, those that the run may have
+FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
+
+SESSION = "x-dynamo-session-id"
+FINAL = "x-dynamo-session-final"
+
+#: What Dynamo tells of a call when it is asked for it, and the dialects in which it can be asked.
+TOLD = ("worker_id", "timing")
+TELLING = ("chat", "completions", "responses")
+
+
+@dataclass(frozen=True)
+class Label:
+    """What every call of a rollout gets, where the agent has not written it itself."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Json] = field(default_factory=dict)  # dialect -> fields of a request's body, for the APIs that take them
+
+    def to_dict(self) -> Json:
+        return {"headers": dict(self.headers), "fields": dict(self.fields)}
+
+
+NO_LABEL = Label()
+
+
+@dataclass(frozen=True)
+class Release:
+    """The POST that says that a rollout is over."""
+
+    url: str
+    body: Json
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Labels:
+    """Of a stack that wants to know nothing. The other kinds say more."""
+
+    def label(self, id: str) -> Label:
+        """What the calls of the rollout that the stack knows by this id get."""
+        del id
+        return NO_LABEL
+
+    def release(self, url: str, model: str, id: str) -> Release | None:
+        """How the stack at this base URL is told that a rollout is over; None where it is not."""
+        del url, model, id
+        return None
+
+    def bypassed(self, answer: Json) -> bool:
+        """Whether the answer to a release shows that nobody who knows of rollouts has seen it."""
+        del answer
+        return False
+
+    def listing(self, url: str) -> str | None:
+        """Where the stack lists the rollouts it knows, as an object by id; None where it does not."""
+        del url
+        return None
+
+
+class ThunderAgentLabels(Labels):
+    """ThunderAgent: calls name their program. Its router has Chat Completions and no other API, and passes no header on."""
+
+    def label(self, id: str) -> Label:
+        return Label(fields={"chat": {"program_id": id}})
+
+    def release(self, url: str, model: str, id: str) -> Release:
+        del model
+        return Release(f"{root(url)}/programs/release", {"program_id": id})
+
+    def listing(self, url: str) -> str:
+        return f"{root(url)}/programs"
+
+
+@dataclass(frozen=True)
+class DynamoLabels(Labels):
+    """Dynamo: calls name their session in a header, and ask for the worker and its timing. A session ends with a call of its own."""
+
+    hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of every call
+    ends: bool = False  # there is a router that wants to know when a session ends; any other would answer that call like all
+
+    def label(self, id: str) -> Label:
+        nvext: Json = {"extra_fields": [*TOLD], **({"agent_hints": self.hints} if self.hints else {})}
+        return Label({SESSION: id}, {dialect: {"nvext": nvext} for dialect in TELLING})
+
+    def release(self, url: str, model: str, id: str) -> Release | None:
+        if not self.ends:
+            return None
+        body = {"model": model, "messages": [{"role": "user", "content": "The end."}], "max_tokens": 1}
+        return Release(f"{url}/chat/completions", body, {SESSION: id, FINAL: "true"})
+
+    def bypassed(self, answer: Json) -> bool:
+        return bool(answer.get("choices"))
+
+
+def none(_: Json) -> Labels:
+    return Labels()
+
+
+def thunderagent(_: Json) -> Labels:
+    return ThunderAgentLabels()
+
+
+def dynamo(options: Json) -> Labels:
+    hints = {name: options[name] for name in ("priority", "osl") if options.get(name) is not None}
+    return DynamoLabels(hints, bool(options.get("release")))
+
+
+KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": thunderagent, "dynamo": dynamo}
+
+
+def make_labels(options: Json) -> Labels:
+    """The labels that a backend's YAML asks for, as its `labels` has them; none where it has none. Raises ConfigError for others."""
+    kind = str(options.get("kind", "none"))
+    if kind not in KINDS:
+        raise ConfigError(f"labels: {unknown_name('kind', kind, KINDS)}")
+    return KINDS[kind](options)
+
+
+def run_prefix(run: str) -> str:
+    """How the ids of all rollouts of a run begin."""
+    return f"{FOREIGN.sub('_', run)[-RUN:]}:"
+
+
+def new_id(prefix: str, key: RolloutKey) -> str:
+    """`<run>:<suite>.<scenario>.<trial>:<8 hex>`: the id of one attempt. Characters that a stack might not take become `_`."""
+    end = f":{secrets.token_hex(4)}"
+    name = FOREIGN.sub("_", f"{key.group}.{key.scenario}.{key.trial}")
+    return prefix + name[: LONGEST - len(prefix) - len(end)] + end
+
+
+def merged(body: Json, fields: Json) -> Json:
+    """A request's body with these fields added. What the agent wrote stays: objects and lists are merged, of all else its value counts."""
+    return {**body, **{name: value if body.get(name) is None else _both(body[name], value) for name, value in fields.items()}}
+
+
+def _both(own: object, added: object) -> object:
+    if isinstance(own, dict) and isinstance(added, dict):
+        return merged(own, added)
+    if isinstance(own, list) and isinstance(added, list):
+        return [*own, *(value for value in added if value not in own)]
+    return own
+
+
+def root(url: str) -> str:
+    """The address of a server, from the base URL of its OpenAI API."""
+    return url.removesuffix("/v1")

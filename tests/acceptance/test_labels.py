@@ -1,0 +1,120 @@
+"""Backends that are told of rollouts, from the YAML to the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.project import WAYS, Project
+from tests.router import Router, routing
+
+ENDINGS = """
+import asyncio
+from pytest_agentbench.records import Answer
+
+class Ending:
+    async def run(self, scenario, llm, tools):
+        await llm.chat(scenario.messages)
+        if scenario.id == "shop-1":
+            raise KeyError("the agent's own fault")
+        if scenario.id == "shop-2":
+            await llm.chat([{"role": "user", "content": "forever"}])
+        return Answer("")
+"""
+
+STREAMING = """
+from pytest_agentbench.records import Answer
+
+class Streaming:
+    async def run(self, scenario, llm, tools):
+        client = llm.openai()
+        await client.chat.completions.create(model=llm.model, messages=scenario.messages)
+        await client.close()
+        return Answer("")
+"""
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with routing() as router:
+        yield router
+
+
+@WAYS
+def test_thunderagent(project: Project, router: Router, way: tuple[str, ...]) -> None:
+    """All calls of a rollout name its program, which is released when the rollout is over; run.json counts it."""
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+    project.suite(scenarios=3, trials=2)
+    project.run(*way, "scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=6)
+    programs = [body["program_id"] for _, body in router.chats]
+    run = project.run_json
+
+    assert (12, 6) == (len(programs), len(set(programs)))
+    assert {f"shop.shop-{number}.{trial}" for number in range(3) for trial in (1, 2)} == {id.split(":")[1] for id in programs}
+    assert [] == [id for id in programs if not id.startswith(f"{run['id']}-")]
+    assert {(id, True) for id in programs} == set(router.releases)
+    assert {"announced": 6, "released": 6, "failed": 0, "bypassed": 0, "left": 0} == run["labels"]
+
+
+def test_dynamo(project: Project, router: Router) -> None:
+    """Sessions are named in headers, for agents on the openai package too; what the server tells of a call is in its record."""
+    labels = {"kind": "dynamo", "osl": 64, "priority": 2, "release": True}
+    headers = {"x-team": "bench", "x-secret-of-sorts": "hidden-value"}
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": labels, "headers": headers}))
+    project.suite(scenarios=2, agent={"kind": "./agent.py:Streaming"}, thresholds={})
+    project.write("scenarios/shop/agent.py", STREAMING)
+    project.write("scenarios/shop/test_shop.py", "def test_it(rollout):\n    assert rollout.status == 'ok'\n")
+    project.run("scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=2)
+    sessions = {headers["x-dynamo-session-id"] for headers, _ in router.chats}
+    nvext = {"extra_fields": ["worker_id", "timing"], "agent_hints": {"priority": 2, "osl": 64}}
+    told = {"worker_id": {"decode_worker_id": 7}, "timing": {"kv_hit_rate": 0.5}}
+
+    assert [nvext] * 2 == [body["nvext"] for _, body in router.chats]
+    assert [told] * 2 == [call.server for rollout in project.rollouts for call in rollout.calls]
+    assert ({(id, True) for id in sessions}, 2) == (set(router.releases), len(sessions))
+    assert ["bench"] * 2 == [headers["x-team"] for headers, _ in router.chats]
+    assert ["x-secret-of-sorts", "x-team"] == project.run_json["backend"]["headers"]
+    assert "hidden-value" not in (project.directory / "run.json").read_text()
+
+
+def test_every_ending(project: Project, router: Router) -> None:
+    """A rollout is released however it ends: well, by its agent's fault, by its budget."""
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": {"kind": "thunderagent"}}))
+    project.suite(scenarios=3, agent={"kind": "./agent.py:Ending"}, thresholds={})
+    project.write("scenarios/shop/agent.py", ENDINGS)
+    project.write("scenarios/shop/test_shop.py", "def test_it(rollout):\n    assert rollout.status == 'ok'\n")
+    project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-budget-rollout=1s")
+
+    assert {"shop-0": "ok", "shop-1": "agent_error", "shop-2": "limit"} == {each.scenario: each.status for each in project.rollouts}
+    assert {} == router.programs
+    assert {"announced": 3, "released": 3, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
+
+
+def test_rollouts_that_are_cancelled(project: Project, router: Router) -> None:
+    """Under -x the session ends with rollouts in flight; they are released as well."""
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+    project.suite(scenarios=3, agent={"kind": "./agent.py:Ending"}, thresholds={})
+    project.write("scenarios/shop/agent.py", ENDINGS)
+    project.write("scenarios/shop/test_shop.py", "def test_it(rollout):\n    assert rollout.status == 'ok'\n")
+    project.run("scenarios/shop", "--agentbench-backend=router", "-x")
+
+    assert {} == router.programs
+    assert "shop-2" not in {each.scenario for each in project.rollouts}
+    assert 0 == project.run_json["labels"]["left"]
+
+
+def test_a_rate_limit(project: Project, router: Router) -> None:
+    """What calls wait for it is written down, and is neither TTFT nor a fault of the client."""
+    backend = {"kind": "url", "url": router.url, "rate_limit": {"requests_per_minute": 300}}
+    project.write("backends/router.yaml", json.dumps(backend))
+    project.suite(scenarios=2)
+    project.run("scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=2)
+    run = project.run_json
+    calls = sorted((call for rollout in project.rollouts for call in rollout.calls), key=lambda call: call.sent_ns or 0)
+
+    assert None is run["labels"]
+    assert 0.18 < ((calls[-1].sent_ns or 0) - (calls[0].sent_ns or 0)) / 1e9 / 3
+    assert sum(call.held_ns for call in calls) / 1e9 == pytest.approx(run["performance"]["held_s"])
+    assert 0.1 < run["performance"]["held_s"]

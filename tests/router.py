@@ -1,0 +1,113 @@
+"""A router that is told of rollouts, as ThunderAgent and Dynamo's router are: it answers every chat itself, and remembers who asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from pytest_agentbench.records import Json
+
+TEXT: Json = {"role": "assistant", "content": "Here is what was found for you."}
+FIND: Json = {"id": "c1", "index": 0, "type": "function", "function": {"name": "find_item", "arguments": '{"item": "lamp"}'}}
+
+
+class Router(ThreadingHTTPServer):
+    """What it was asked, and who it knows. Programs are listed by id, as ThunderAgent does it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.chats: list[tuple[dict[str, str], Json]] = []  # headers with names in lower case, and body
+        self.programs: dict[str, int] = {}  # that are not released -> chats
+        self.releases: list[tuple[str, bool]] = []  # id, whether it was known
+        self.refusals: list[str] = []  # what releases get before they are answered well: `500`, `reset`, `silence`
+        self.lists = True  # has GET /programs
+        self.knows_sessions = True  # answers a session's last call itself; one that does not is a plain engine
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Agents that leave are no news."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Router
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            self._answer({"object": "list", "data": [{"id": "m"}]})
+        elif self.path == "/programs" and self.server.lists:
+            self._answer({id: {"step_count": chats, "state": "active"} for id, chats in self.server.programs.items()})
+        else:
+            self._answer({"detail": "Not Found"}, 404)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/programs/release":
+            self._release(body["program_id"])
+        elif self.headers.get("x-dynamo-session-final") == "true" and self.server.knows_sessions:
+            self._release(self.headers["x-dynamo-session-id"], {"id": "", "choices": [], "usage": None})
+        else:
+            self._chat(body)
+
+    def _release(self, id: str, answer: Json | None = None) -> None:
+        match self.server.refusals.pop(0) if self.server.refusals else "":
+            case "500":
+                self._answer({"detail": "Internal Server Error"}, 500)
+            case "reset":
+                self.close_connection = True
+            case "silence":
+                self.rfile.read(1)  # until whoever asks gives up
+                self.close_connection = True
+            case _:
+                known = self.server.programs.pop(id, None) is not None
+                self.server.releases.append((id, known))
+                self._answer(answer or {"program_id": id, "released": known})
+
+    def _chat(self, body: Json) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.chats.append((headers, body))
+        id = body.get("program_id") or headers.get("x-dynamo-session-id") or "default"
+        self.server.programs[id] = self.server.programs.get(id, 0) + 1
+        if "forever" in str(body["messages"]):
+            self.rfile.read(1)
+            return
+        called = any(message["role"] == "assistant" for message in body["messages"])
+        message = TEXT if called or not body.get("tools") else {"role": "assistant", "content": None, "tool_calls": [FIND]}
+        told = {"worker_id": {"decode_worker_id": 7}, "timing": {"kv_hit_rate": 0.5}}
+        nvext = {"nvext": {name: told[name] for name in body["nvext"]["extra_fields"]}} if "nvext" in body else {}
+        usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if message.get("tool_calls") else "stop"}
+        self._answer({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage, **nvext})
+
+    def _answer(self, value: Json, status: int = 200) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def routing() -> Iterator[Router]:
+    """A router that serves while the block runs."""
+    with Router() as router:
+        thread = Thread(target=router.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield router
+        finally:
+            router.shutdown()
+            thread.join()
