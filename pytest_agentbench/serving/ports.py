@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
+
+from pytest_agentbench.errors import BackendError
+
+#: Where free ports are looked for: below those that the kernel gives to outgoing connections, which could take one just before its service
+#: starts, and within 15 bits, which is all that Dynamo's DYN_SYSTEM_PORT can hold.
+FIRST, LAST = 10_000, 32_767
 
 LISTENS = "0A"  # the state of a listening socket in /proc/net/tcp
 
@@ -15,11 +22,16 @@ class Reserved:
         self._held: dict[int, socket.socket] = {}
 
     def take(self) -> int:
-        held = socket.socket()
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        self._held[port] = held
-        return port
+        for port in random.sample(range(FIRST, LAST + 1), LAST + 1 - FIRST):
+            held = socket.socket()
+            try:
+                held.bind(("127.0.0.1", port))
+            except OSError:  # somebody has it
+                held.close()
+                continue
+            self._held[port] = held
+            return port
+        raise BackendError(f"no port between {FIRST} and {LAST} is free")
 
     def let_go(self, port: int) -> None:
         if port in self._held:

@@ -49,16 +49,6 @@ class UrlSpec(BackendSpec):
     rate_limit: RateLimit = RateLimit()
     labels: LabelsSpec = LabelsSpec()
 
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("metrics")
-    @classmethod
-    def _are_http(cls, urls: list[str]) -> list[str]:
-        return [cls._is_http(url) for url in urls]
-
     @field_validator("labels", mode="before")
     @classmethod
     def _labels_kind(cls, value: Any) -> Any:
@@ -77,6 +67,16 @@ class UrlSpec(BackendSpec):
         if self.api_key_env and any(name.lower() == "authorization" for name in self.headers):
             raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
         return self
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_http(cls, urls: list[str]) -> list[str]:
+        return [cls._is_http(url) for url in urls]
 
     @field_validator("url")
     @classmethod

@@ -69,6 +69,29 @@ def test_refuses_a_line_that_is_no_json(line: bytes) -> None:
     assert said.startswith("engine config: stdin should begin with a line of JSON: ")
 
 
+def test_settings_as_an_argument() -> None:
+    """An engine that is told its settings in its command serves until SIGTERM, whatever stdin does."""
+    command = [sys.executable, "-m", "pytest_agentbench.engine", '{"model": "mine"}']
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        port = json.loads(engine.stdout.readline())["port"]
+        models = httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).json()["data"]
+        engine.terminate()
+        status = engine.wait(30)
+
+    assert ["mine"] == [model["id"] for model in models]
+    assert 0 == status
+
+
+def test_refuses_an_argument_that_is_no_json() -> None:
+    """The sentence then names the argument."""
+    command = [sys.executable, "-m", "pytest_agentbench.engine", "lexical"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+
+    assert 2 == done.returncode
+    assert done.stderr.startswith("engine config: the argument should be a line of JSON: ")
+
+
 def test_names_a_port_that_is_taken(start_engine: StartEngine) -> None:
     """A port that someone else has is named in the sentence."""
     with socket.socket() as other:

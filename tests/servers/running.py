@@ -1,9 +1,11 @@
-"""Real servers, started from what `.ci/servers` installed, and ended with the block."""
+"""Real servers, started in the environments that `agentbench env create` makes, and ended with the block."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,9 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-INSTALLED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-agentbench" / "servers"
-MODEL = INSTALLED / "tiny"
+from pytest_agentbench.serving.environments import ENVIRONMENTS, environments_folder, home_of, is_whole
+
 HERE = Path(__file__).parent
+NAMES = {"vllm": "vllm-cpu", "dynamo": "dynamo"}  # of the environments
 
 READY = 300  # seconds that a server may take to serve; vLLM takes one minute on two cores
 LOG_TAIL = 30  # lines
@@ -32,33 +35,41 @@ class Server(NamedTuple):
     url: str  # with /v1
 
 
-def home(name: str) -> Path | None:
-    """Where a server's environment is, the newest of several; None where it is not installed."""
-    stamps = sorted(INSTALLED.glob(f"{name}-*/installed"))
-    return stamps[-1].parent if stamps and (MODEL / "config.json").exists() else None
+def missing() -> list[str]:
+    """The environments that are not here."""
+    return [name for name in NAMES.values() if not is_whole(home_of(name))]
+
+
+def tiny_model() -> Path:
+    """The folder of a model with random weights, made once for each state of what makes it; it needs vLLM's environment."""
+    maker = HERE / "tiny_model.py"
+    folder = environments_folder() / f"tiny-model-{hashlib.sha256(maker.read_bytes()).hexdigest()[:8]}"
+    if not (folder / "model.safetensors").exists():  # what is written last
+        subprocess.run([home_of("vllm-cpu") / "bin" / "python", maker, folder], check=True, capture_output=True, timeout=READY)
+    return folder
 
 
 @contextmanager
-def vllm(home: Path, folder: Path) -> Iterator[Server]:
+def vllm(folder: Path) -> Iterator[Server]:
     """The CPU build of vLLM."""
     port = free_port()
     options = ["--served-model-name", "tiny", "--port", str(port), "--max-model-len", "4096", "--enforce-eager"]
     parsers = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"]
     parsers += ["--structured-outputs-config", json.dumps({"enable_in_reasoning": True})]
-    command: Command = [home / "bin" / "vllm", "serve", MODEL, *options, *parsers, "--enable-prompt-tokens-details"]
+    command: Command = [home_of("vllm-cpu") / "bin" / "vllm", "serve", tiny_model(), *options, *parsers, "--enable-prompt-tokens-details"]
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with process(command, environment, folder / "vllm.log") as server:
         wait_for(f"http://127.0.0.1:{port}/health", "", {folder / "vllm.log": server})
-        yield Server(f"vLLM {version(home)}", f"http://127.0.0.1:{port}/v1")
+        yield Server(f"vLLM {version('vllm')}", f"http://127.0.0.1:{port}/v1")
 
 
 @contextmanager
-def dynamo(home: Path, folder: Path) -> Iterator[Server]:
+def dynamo(folder: Path) -> Iterator[Server]:
     """Dynamo's frontend with its KV router, and one mocker, which says what the request names of `script`."""
     port = free_port()
     script = folder / "script.jsonl"
-    python = home / "bin" / "python"
-    subprocess.run([python, HERE / "script.py", MODEL, script], check=True, capture_output=True)
+    python, model = home_of("dynamo") / "bin" / "python", tiny_model()
+    subprocess.run([python, HERE / "script.py", model, script], check=True, capture_output=True)
     environment = {
         "HF_HUB_OFFLINE": "1",
         "DYN_DISCOVERY_BACKEND": "file",
@@ -67,7 +78,7 @@ def dynamo(home: Path, folder: Path) -> Iterator[Server]:
         "DYN_LOG": "warn",
     }
     worker_command: Command = [python, HERE / "mocker.py", "hermes,qwen3"]
-    worker_command += ["--model-path", MODEL, "--model-name", "tiny", "--speedup-ratio", "1000", "--response-replay-trace-path", script]
+    worker_command += ["--model-path", model, "--model-name", "tiny", "--speedup-ratio", "1000", "--response-replay-trace-path", script]
     front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "kv"]
     with (
         process(worker_command, environment, folder / "mocker.log") as worker,
@@ -75,11 +86,13 @@ def dynamo(home: Path, folder: Path) -> Iterator[Server]:
     ):
         logs = {folder / "mocker.log": worker, folder / "frontend.log": frontend}
         wait_for(f"http://127.0.0.1:{port}/v1/models/tiny/ready", '"ready":true', logs)
-        yield Server(f"Dynamo {version(home)}", f"http://127.0.0.1:{port}/v1")
+        yield Server(f"Dynamo {version('dynamo')}", f"http://127.0.0.1:{port}/v1")
 
 
-def version(home: Path) -> str:
-    return home.name.partition("-")[2]
+def version(name: str) -> str:
+    """Of a server, as its environment pins it."""
+    pins = " ".join(ENVIRONMENTS[NAMES[name]].pins)
+    return str(re.findall(rf"{name}[a-z-]*==(\S+)", pins)[0])
 
 
 def free_port() -> int:

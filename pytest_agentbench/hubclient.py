@@ -1,0 +1,36 @@
+"""The client of the Hugging Face hub, which is an extra: there or not, and its errors in one line."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+
+#: Base classes of what the hub's client raises when there is no network, or when it is told that there is none.
+_UNREACHABLE = {"RequestError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}
+
+
+def optional(module: str) -> Any:
+    """A module of the extra `hub`; raises ConfigError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{module.partition('.')[0]} is not installed: pip install 'pytest-agentbench[hub]'") from error
+
+
+@contextmanager
+def one_line_errors(repository: str, revision: str) -> Iterator[None]:
+    """Says in one line that the hub refused or could not be reached; other errors, a full disk for one, pass through."""
+    try:
+        yield
+    except Exception as error:
+        names = {each.__name__ for each in type(error).__mro__}  # by name: the hub's client stands on requests, httpx or httpx2
+        if not names & {*_UNREACHABLE, "HfHubHTTPError"}:
+            raise
+        host = optional("huggingface_hub").constants.ENDPOINT
+        what = "is unreachable, no" if names & _UNREACHABLE else "refuses"
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{host} {what} {repository} at revision {revision}: {type(error).__name__}: {reason}") from error

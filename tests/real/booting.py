@@ -1,0 +1,70 @@
+"""Stacks as a session boots them, and what their endpoints say."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_agentbench.errors import MissingError
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.ports import is_free
+from pytest_agentbench.serving.spec import load_backend
+from pytest_agentbench.serving.stacked import Stacked
+from pytest_agentbench.serving.stackspec import StackSpec
+
+ROOT = Path(__file__).parents[2]
+STACKS = "tests/real/stacks"
+ANSWER = 120  # seconds that an answer may take
+
+
+class Booted(NamedTuple):
+    """A stack that is ready."""
+
+    url: str  # of its OpenAI API, with /v1
+    model: str
+    folder: Path  # of its logs
+    boot: Json  # what run.json says about its boot
+
+    def chat(self, text: str, headers: Mapping[str, str] = {}, **fields: Any) -> Json:
+        """The answer of one chat."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, **fields}
+        request = urllib.request.Request(
+            f"{self.url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+        )
+        with urllib.request.urlopen(request, timeout=ANSWER) as answer:
+            whole: Json = json.load(answer)
+            return whole
+
+    def metric(self, name: str) -> float:
+        """A metric of the endpoint's server, summed over its series."""
+        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/metrics", timeout=ANSWER) as answer:
+            text = answer.read().decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    def log(self, service: str) -> str:
+        return (self.folder / f"{service}.log").read_text(errors="replace")
+
+
+@contextmanager
+def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -> Iterator[Booted]:
+    """A stack for as long as the block lasts; what this machine lacks skips the test."""
+    spec = load_backend(wanted, ROOT, changes)
+    assert isinstance(spec, StackSpec)
+    backend = Stacked(spec)
+    try:
+        try:
+            endpoint = backend.start(folder)
+        except MissingError as error:
+            pytest.skip(f"NOT TESTED: {error}")
+        yield Booted(endpoint.url, endpoint.model, folder, backend.description["boot"])
+    finally:
+        backend.stop()
+
+    assert is_free(int(endpoint.url.rpartition(":")[2].removesuffix("/v1")))

@@ -1,0 +1,84 @@
+"""The real NVIDIA Dynamo without a GPU: its mocker in every form that backends/ has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Json
+from tests.real.booting import STACKS, Booted, booted
+
+#: So long that the router knows most of it again.
+PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20
+
+WORKER = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def workers(stack: Booted, count: int) -> list[Json]:
+    """Which workers answered requests that begin alike."""
+    return [stack.chat(f"{PREFIX}{index}", **WORKER)["nvext"]["worker_id"] for index in range(count)]
+
+
+def test_kv_router(tmp_path: Path) -> None:
+    """Requests that begin alike go to the worker that knows their beginning."""
+    with booted("dynamo-mocker", tmp_path) as stack:
+        decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
+        hits = stack.metric("dynamo_component_router_kv_hit_rate_sum") / stack.metric("dynamo_component_router_kv_hit_rate_count")
+
+    assert [16] == list(decoded.values())
+    assert 0.5 < hits
+    assert "2 aggregated" in [rung["detail"] for rung in stack.boot["proof"]]
+
+
+def test_round_robin(tmp_path: Path) -> None:
+    """Every worker gets its share."""
+    with booted("dynamo-mocker", tmp_path, [("settings.router_mode", "round-robin")]) as stack:
+        decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
+
+    assert [8, 8] == list(decoded.values())
+
+
+def test_disaggregated(tmp_path: Path) -> None:
+    """One worker reads each prompt, and another one writes the answer."""
+    with booted(f"{STACKS}/mocker-disagg.yaml", tmp_path) as stack:
+        pairs = {(worker["prefill_worker_id"], worker["decode_worker_id"]) for worker in workers(stack, 8)}
+
+    assert 1 == len(pairs)
+    assert 2 == len(set(*pairs))
+
+
+def test_etcd_and_nats(tmp_path: Path) -> None:
+    """Workers find each other in etcd, and KV events reach the router through NATS."""
+    if missing := [program for program in ("etcd", "nats-server") if not shutil.which(program)]:
+        pytest.skip(f"NOT TESTED: {' and '.join(missing)} not found: apt-get install etcd-server nats-server")
+    with booted(f"{STACKS}/mocker-etcd-nats.yaml", tmp_path) as stack:
+        decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
+        hits = stack.metric("dynamo_component_router_kv_hit_rate_sum") / stack.metric("dynamo_component_router_kv_hit_rate_count")
+        monitor = re.findall(r"nats-server .* -m (\d+) ", stack.log("guardian"))[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/connz", timeout=30) as answer:
+            connections = json.load(answer)["num_connections"]
+
+    assert [16] == list(decoded.values())
+    assert 0.5 < hits
+    assert 3 <= connections
+
+
+def test_thunderagent(tmp_path: Path) -> None:
+    """A session is a program until it is said to be final; that request is not answered by the engine."""
+    session = {"x-dynamo-session-id": "rollout-1"}
+    with booted(f"{STACKS}/mocker-thunderagent.yaml", tmp_path) as stack:
+        turns = [stack.chat("Hello", session, max_tokens=20)["usage"]["completion_tokens"] for _ in range(2)]
+        final = stack.chat("-", {**session, "x-dynamo-session-final": "true"}, max_tokens=1)
+        log = stack.log("router")
+
+    assert [20, 20] == turns
+    assert [] == final["choices"]
+    assert "Released program rollout-1 (0 remaining)" in log

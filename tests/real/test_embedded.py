@@ -1,0 +1,79 @@
+"""Meaningful answers through the real NVIDIA Dynamo: a whole suite, with the built-in engine behind its frontend and KV router."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Json
+from tests.real.booting import ROOT, booted
+
+pytestmark = pytest.mark.timeout(300)
+
+NO_WAIT = ["--agentbench-set", "backend.settings.ttft_ms=0", "--agentbench-set", "backend.settings.itl_ms=0"]
+NO_WAIT_EMBEDDED = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0"]
+
+
+def run(backend: str, folder: Path, *options: str) -> Json:
+    """What run.json says of a session."""
+    command = [sys.executable, "-m", "pytest", "scenarios/banking", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
+    scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+    done = subprocess.run(
+        [*command, f"--agentbench-reports={folder}", *options],
+        cwd=ROOT,
+        env=scrubbed,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stdout[-5000:]
+    said: Json = json.loads((folder / "latest" / "run.json").read_text())
+    return said
+
+
+def test_banking(tmp_path: Path) -> None:
+    """All hundred customers are served, and every one of them as by the engine itself: nothing gets lost on the way."""
+    through_dynamo = run("dynamo-embedded", tmp_path / "dynamo", "-n", "8", *NO_WAIT)["suites"]["banking"]
+    engine_alone = run("embedded", tmp_path / "embedded", *NO_WAIT_EMBEDDED)["suites"]["banking"]
+
+    assert 100 == through_dynamo["rollouts"]["ok"]
+    assert engine_alone["rollouts"] == through_dynamo["rollouts"]
+    assert engine_alone["scores"] == through_dynamo["scores"]
+
+
+CALL = {
+    "tools": [
+        {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+    ]
+}
+
+
+def test_choices_of_tools(tmp_path: Path) -> None:
+    """A required and a named tool are called, with arguments that are JSON; with `none` the answer is in words."""
+    with booted("dynamo-embedded", tmp_path) as stack:
+        named = {"type": "function", "function": {"name": "find"}}
+        answers = [stack.chat("Hello there", **CALL, tool_choice=choice, max_tokens=200) for choice in ("required", named, "none")]
+
+    calls = [answer["choices"][0]["message"].get("tool_calls") or [] for answer in answers]
+    assert [["find"], ["find"], []] == [[call["function"]["name"] for call in each] for each in calls]
+    assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for each in calls for call in each)
+    assert ["tool_calls", "stop"] == [answers[index]["choices"][0]["finish_reason"] for index in (0, 2)]
+
+
+def test_scripted_answers(tmp_path: Path) -> None:
+    """The engine's other policy, by settings alone; an error of its is one of Dynamo's."""
+    script = tmp_path / "answers.script.yaml"
+    script.write_text(
+        "- match: {contains: Rome}\n  text: It is sunny there.\n- match: {turn: 0}\n  tool_calls: [{name: get_weather, arguments: {city: Oslo}}]\n"
+    )
+    with booted("dynamo-embedded", tmp_path, [("settings.policy", "script"), ("settings.script", str(script))]) as stack:
+        answer = stack.chat("What about Rome?", max_tokens=100)
+
+    assert "It is sunny there." == answer["choices"][0]["message"]["content"]
