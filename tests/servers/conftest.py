@@ -17,7 +17,8 @@ from tests.tap.peers import Tap
 
 TOKEN = "of-the-test"
 
-STARTERS = {"vllm": running.vllm, "dynamo": running.dynamo}
+#: What is started, by the installation that it needs, with what distinguishes it from others of the same behind a blank.
+STARTERS = {"vllm": running.vllm, "dynamo": running.dynamo, "dynamo thunderagent": running.thunderagent}
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +28,10 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 
         @cache
         def start(name: str) -> Server:
-            home = running.home(name)
+            home = running.home(installed := name.partition(" ")[0])
             if home is None:
-                pytest.fail(f"{name} is not installed; `.ci/servers {name}` does it")
-            return stack.enter_context(STARTERS[name](home, tmp_path_factory.mktemp(name)))
+                pytest.fail(f"{installed} is not installed; `.ci/servers {installed}` does it")
+            return stack.enter_context(STARTERS[name](home, tmp_path_factory.mktemp(name.replace(" ", "-"))))
 
         yield start
 
@@ -39,7 +40,8 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 def server(request: pytest.FixtureRequest, running_servers: Callable[[str], Server]) -> Server:
     """The server that the test names; one that is asked for and not installed is an error and no skip."""
     if not os.environ.get("REAL_SERVERS"):
-        pytest.skip(f"NOT TESTED against {request.param}: install it with `.ci/servers {request.param}` and set REAL_SERVERS=1")
+        installed = request.param.partition(" ")[0]
+        pytest.skip(f"NOT TESTED against {request.param}: install it with `.ci/servers {installed}` and set REAL_SERVERS=1")
     return running_servers(request.param)
 
 

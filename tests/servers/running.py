@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ class Server(NamedTuple):
 
     name: str  # with its version, as docs/stream-upgrade.md calls it
     url: str  # with /v1
+    log: Path = Path()  # of its router
 
 
 def home(name: str) -> Path | None:
@@ -59,13 +60,7 @@ def dynamo(home: Path, folder: Path) -> Iterator[Server]:
     script = folder / "script.jsonl"
     python = home / "bin" / "python"
     subprocess.run([python, HERE / "script.py", MODEL, script], check=True, capture_output=True)
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "DYN_DISCOVERY_BACKEND": "file",
-        "DYN_FILE_KV": str(folder / "discovery"),
-        "DYN_SYSTEM_PORT": "0",
-        "DYN_LOG": "warn",
-    }
+    environment = of_dynamo(folder)
     worker_command: Command = [python, HERE / "mocker.py", "hermes,qwen3"]
     worker_command += ["--model-path", MODEL, "--model-name", "tiny", "--speedup-ratio", "1000", "--response-replay-trace-path", script]
     front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "kv"]
@@ -76,6 +71,37 @@ def dynamo(home: Path, folder: Path) -> Iterator[Server]:
         logs = {folder / "mocker.log": worker, folder / "frontend.log": frontend}
         wait_for(f"http://127.0.0.1:{port}/v1/models/tiny/ready", '"ready":true', logs)
         yield Server(f"Dynamo {version(home)}", f"http://127.0.0.1:{port}/v1")
+
+
+@contextmanager
+def thunderagent(home: Path, folder: Path) -> Iterator[Server]:
+    """Dynamo's ThunderAgent router between its frontend and a mocker that nobody can call past it."""
+    port = free_port()
+    environment = {**of_dynamo(folder), "DYN_LOG": "info"}
+    python = home / "bin" / "python"
+    blocks: Command = ["--block-size", "16", "--num-gpu-blocks-override", "128"]
+    worker: Command = [python, "-m", "dynamo.mocker", "--model-path", MODEL, "--model-name", "hidden", "--speedup-ratio", "1000", *blocks]
+    router: Command = [python, "-m", "dynamo.thunderagent_router", "--endpoint", "dynamo.backend.generate", "--router-block-size", "16"]
+    router += ["--model-name", "tiny", "--model-path", MODEL]
+    front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "round-robin"]
+    commands = {"worker": worker, "frontend": front, "router": router}
+    with ExitStack() as stack:
+        logs = {folder / f"{name}.log": command for name, command in commands.items()}
+        running = {log: stack.enter_context(process(command, environment, log)) for log, command in logs.items()}
+        wait_for(f"http://127.0.0.1:{port}/v1/models/hidden/ready", '"ready":true', running)
+        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', running)
+        yield Server(f"ThunderAgent of Dynamo {version(home)}", f"http://127.0.0.1:{port}/v1", folder / "router.log")
+
+
+def of_dynamo(folder: Path) -> dict[str, str]:
+    """The environment of a stack of its own."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_FILE_KV": str(folder / "discovery"),
+        "DYN_SYSTEM_PORT": "0",
+        "DYN_LOG": "warn",
+    }
 
 
 def version(home: Path) -> str:
