@@ -79,7 +79,7 @@ class Url:
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
         spec, key = self.spec, self._api_key()
-        rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump()
+        rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(spec.url, spec.model or "", self.name, key, spec.ca_file, spec.headers, rate, labels)
         models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in models:
