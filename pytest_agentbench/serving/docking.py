@@ -1,0 +1,127 @@
+"""The Docker Engine of this machine: how it is reached, how images get there, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_agentbench.errors import BackendError
+
+#: What an engine says -> what helps. The first one that is found counts.
+HINTS = {
+    r"\[Errno \d+\] (No such file or directory|Connection refused)|ConnectionRefusedError": "install Docker and start it "
+    "(`sudo systemctl start docker`), or set DOCKER_HOST",
+    r"\[Errno \d+\] Permission denied": "this user may not use it: `sudo usermod -aG docker $USER`, then log in again",
+    r"select device driver|invalid runtime name|nvidia-container-cli: initialization": "containers get GPUs from the NVIDIA Container "
+    "Toolkit: install nvidia-container-toolkit, then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker",
+    r"unknown device|device error": "`nvidia-smi -L` lists the GPUs that there are",
+    r"docker-init": "every service runs under docker-init: install the package that has it (tini on Debian), and restart Docker",
+    r"setting rlimit": "Docker itself has less than `container.ulimits` asks for: raise it in its service (LimitMEMLOCK=infinity, ...)",
+    r"no space left": "`docker system df` tells what fills its disk",
+    r"denied|unauthorized|authentication|no basic auth": "check the name under `image:`; a private one needs `docker login` "
+    "(for nvcr.io as user $oauthtoken, with an NGC API key)",
+    r"manifest|not found": "check the name and the tag under `image:`",
+    r"no such host|connection refused|timeout|deadline|tls": "its registry cannot be reached from here; "
+    "`docker load` brings an image from a file",
+}
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_ANSWER = 10.0  # seconds
+_PROGRESS_EVERY = 1.0  # seconds
+
+
+def connect() -> Any:
+    """A client of the engine that DOCKER_HOST names, or the default one; raises BackendError where none answers. To be closed."""
+    import docker
+
+    where = docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET.replace("http+unix://", "unix://")
+    address = urlsplit(where)
+    if address.scheme in ("tcp", "http", "https", "ssh") and address.hostname not in _LOCAL:
+        raise BackendError(f"DOCKER_HOST is {where}: containers use the network of their host, so Docker has to run on this machine")
+    with speaking(f"no Docker Engine answers at {where}"):
+        if address.scheme == "unix":
+            _knock(address.path)
+        return docker.from_env()
+
+
+def _knock(path: str) -> None:
+    """The client says it less clearly, and leaves its socket open."""
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(_ANSWER)
+        door.connect(path)
+
+
+def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
+    """Sees to it that the engine has the image: `pull` is `missing` or `never`."""
+    engine = connect()
+    try:
+        with speaking(f"image {image}"):
+            if _has(engine, image):
+                return
+            if pull == "never":
+                raise BackendError(f"image {image} is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it")
+            _pull(engine, image, on_progress)
+    finally:
+        engine.close()
+
+
+def _has(engine: Any, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        engine.images.get(image)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
+    layers: dict[str, tuple[int, int]] = {}  # bytes here, bytes in all
+    started = said = time.monotonic()
+    on_progress(f"pulling {image}")
+    for event in engine.api.pull(image, stream=True, decode=True):
+        if "error" in event:
+            raise BackendError(sentence(f"image {image} cannot be pulled", event["error"]))
+        _note(layers, event)
+        if layers and time.monotonic() - said > _PROGRESS_EVERY:
+            said = time.monotonic()
+            here, total = (sum(sizes) / 1e6 for sizes in zip(*layers.values(), strict=True))
+            on_progress(f"pulling {image}: {here:.0f} of {total:.0f} MB in {said - started:.0f} s")
+    on_progress(f"pulled {image} in {time.monotonic() - started:.0f} s")
+
+
+def _note(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
+    """What an event of a pull says of one layer; they are downloaded, and then unpacked, which says the same numbers again."""
+    detail, layer = event.get("progressDetail") or {}, event.get("id", "")
+    if event.get("status") == "Downloading" and "total" in detail:
+        layers[layer] = (detail["current"], detail["total"])
+    elif event.get("status") in ("Download complete", "Pull complete") and layer in layers:
+        layers[layer] = (layers[layer][1], layers[layer][1])
+
+
+@contextmanager
+def speaking(what: str) -> Iterator[None]:
+    """Turns what goes wrong between us and an engine into a BackendError that starts with `what`."""
+    try:
+        yield
+    except faults() as error:
+        raise BackendError(sentence(what, getattr(error, "explanation", None) or str(error))) from error
+
+
+def faults() -> tuple[type[Exception], ...]:
+    """What the client of an engine raises."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    return DockerException, RequestException, HTTPError, OSError
+
+
+def sentence(what: str, said: str) -> str:
+    hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, said, re.IGNORECASE)), "")
+    return f"{what}: {said.strip()}" + (f" ({hint})" if hint else "")

@@ -1,0 +1,140 @@
+"""What is said when a container cannot be had."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.serving.container import STACK
+from pytest_agentbench.serving.docking import connect
+from pytest_agentbench.serving.labelled import leftovers
+from pytest_agentbench.serving.stackspec import ContainerSpec
+from tests.containers import images
+from tests.containers.conftest import IMAGE, Run, put_image
+from tests.dockerd import NoEngine, OwnEngine
+
+
+def refusal(run: Run, *arguments: Any, **values: Any) -> str:
+    with pytest.raises(BackendError) as raised:
+        run(*arguments, **values).start()
+    return str(raised.value)
+
+
+def _dead(stack: str) -> bool:
+    return False
+
+
+def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
+    """The address where nothing answers is named, and what to do; nothing can have been left there."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    said = refusal(run, "true")
+
+    assert said.startswith(f"no Docker Engine answers at unix://{tmp_path}/none.sock: ")
+    assert said.endswith("(install Docker and start it (`sudo systemctl start docker`), or set DOCKER_HOST)")
+    assert [] == leftovers(_dead)
+
+
+def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports of a container are those of its engine's machine, which has to be ours."""
+    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu-box:2375")
+
+    with pytest.raises(BackendError, match=r"DOCKER_HOST is tcp://gpu-box:2375: .* Docker has to run on this machine"):
+        connect()
+
+
+def test_an_image_is_pulled_when_it_is_missing(engine: Any, run: Run) -> None:
+    """It comes from its registry, with progress; the next start finds it."""
+    lines: list[str] = []
+    with images.registry("tools/busybox") as host:
+        image = f"{host}/tools/busybox:1"
+        first = run("echo up", image=image, on_progress=lines.append)
+        first.start()
+    second = run("echo up", image=image, name="second", on_progress=lines.append)
+    second.start()
+
+    assert 0 == first.wait() == second.wait()
+    assert [f"pulling {image}", f"pulled {image} in 0 s"] == [re.sub(r"in \d+ s", "in 0 s", line) for line in lines]
+    first.stop(0)
+    second.stop(0)
+    engine.images.remove(image)
+
+
+def test_an_image_that_is_nowhere(engine: Any, run: Run) -> None:
+    """A wrong tag, a private image, a registry that does not answer and `pull: never` have different remedies."""
+    with images.registry("tools/busybox") as host:
+        wrong = refusal(run, "true", image=f"{host}/tools/busybox:2")
+        private = refusal(run, "true", image=f"{host}/tools/private:1")
+    gone = refusal(run, "true", image=f"{host}/tools/busybox:1")
+    never = refusal(run, "true", image="tools/none:1", spec=ContainerSpec(pull="never"))
+
+    assert wrong.startswith(f"image {host}/tools/busybox:2: ")
+    assert wrong.endswith("(check the name and the tag under `image:`)")
+    assert "`docker login`" in private
+    assert gone.endswith("(its registry cannot be reached from here; `docker load` brings an image from a file)")
+    assert "image tools/none:1 is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it" == never
+
+
+def test_a_mount_of_nothing(engine: Any, run: Run, tmp_path: Path) -> None:
+    """A folder that is to be mounted has to be there: Docker would make an empty one."""
+    said = refusal(run, "true", spec=ContainerSpec(mounts={f"{tmp_path}/none": "/data"}))
+
+    assert f"service: {tmp_path}/none is mounted into the container and does not exist; make it, or change `container.mounts`" == said
+    assert not (tmp_path / "none").exists()
+
+
+def test_gpus_without_the_toolkit(engine: Any, run: Run) -> None:
+    """The NVIDIA Container Toolkit is named, and nothing is left of the container."""
+    if any("nvidia" in runtime for runtime in engine.info()["Runtimes"]):
+        pytest.skip("this engine has the NVIDIA Container Toolkit")
+    said = refusal(run, "true", gpu_ids=["0", "1"])
+
+    assert said.startswith("service: pytest-agentbench/busybox:test cannot be started: could not select device driver")
+    assert "`sudo nvidia-ctk runtime configure --runtime=docker`" in said
+    assert [] == engine.containers.list(all=True, filters={"label": f"{STACK}=t"})
+
+
+@pytest.fixture
+def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+    """One that a test may kill, and that has the image."""
+    try:
+        engine = OwnEngine()
+        engine.start()
+    except NoEngine as why:
+        pytest.skip(f"NOT TESTED: an engine that dies; {why}")
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    with closing(docker.from_env()) as client:
+        put_image(client, IMAGE)
+    yield engine
+    engine.end()
+    engine.remove()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of the client that find nobody
+def test_an_engine_that_is_started_again(own_engine: OwnEngine, run: Run) -> None:
+    """A container outlives an engine that is killed, ends with the next one, and can be stopped then; in between stopping says why not."""
+    container = run("while true; do sleep 0.05; done")
+    container.start()
+    codes: list[int] = []
+    waiting = threading.Thread(target=lambda: codes.append(container.wait()))
+    waiting.start()
+    own_engine.kill()
+
+    assert container.exit_code() is None
+    assert container.health() is None
+    with pytest.raises(BackendError, match=r"service: container .* cannot be stopped: "):
+        container.stop(1)
+    own_engine.start()
+    waiting.join(30)
+    assert codes in ([143], [137])  # the new engine sends SIGTERM, and does not wait forever
+    container.stop(1)
+    assert [] == leftovers(_dead)
+    gc.collect()

@@ -1,0 +1,59 @@
+"""What dead stacks have left in a Docker Engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.serving.container import STACK
+from pytest_agentbench.serving.labelled import leftovers, remove
+from tests.containers.conftest import IMAGE
+
+FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
+
+
+@pytest.fixture
+def populated(engine: Any) -> Iterator[Any]:
+    """An engine with containers, networks and volumes of stack `dead`, of stack `living` and of nobody we know."""
+    for stack, labels in (("dead", {STACK: "dead"}), ("living", {STACK: "living"}), ("foreign", {"pytest-agentbench": "dead"})):
+        engine.containers.run(IMAGE, FOREVER, name=f"t-{stack}", labels=labels, network_mode="host", init=True, detach=True)
+        engine.networks.create(f"t-{stack}", driver="bridge", internal=True, labels=labels)
+        engine.volumes.create(f"t-{stack}", labels=labels)
+    engine.containers.create(IMAGE, FOREVER, name="t-dead-too", labels={STACK: "dead"})
+    yield engine
+    for container in _ours(engine.containers.list(all=True)):
+        container.remove(force=True)
+    for thing in (*_ours(engine.networks.list()), *_ours(engine.volumes.list())):
+        thing.remove()
+
+
+def _ours(things: list[Any]) -> list[Any]:
+    return [thing for thing in things if thing.name.startswith("t-")]
+
+
+def names(engine: Any) -> list[list[str]]:
+    found = (engine.containers.list(all=True), engine.networks.list(), engine.volumes.list())
+    return [sorted(thing.name for thing in _ours(things)) for things in found]
+
+
+def test_only_those_of_dead_stacks(populated: Any) -> None:
+    """What a dead stack left is found by label and removed, whether it runs or not; all else stays."""
+    found = leftovers(lambda stack: stack == "living")
+    remove(found, grace=10)
+
+    expected = [("container", "t-dead"), ("container", "t-dead-too"), ("network", "t-dead"), ("volume", "t-dead")]
+    assert expected == sorted((each.kind, each.name) for each in found)
+    assert {"dead"} == {each.stack for each in found}
+    assert [["t-foreign", "t-living"]] * 3 == names(populated)
+    assert [] == leftovers(lambda stack: stack == "living")
+
+
+def test_what_is_gone_is_no_error(populated: Any) -> None:
+    """Somebody else may remove the same leftovers at the same time."""
+    found = leftovers(lambda stack: stack == "living")
+    remove(found, grace=0)
+    remove(found, grace=0)
+
+    assert [["t-foreign", "t-living"]] * 3 == names(populated)

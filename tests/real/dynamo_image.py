@@ -1,0 +1,99 @@
+"""Makes the image that the container test runs: Debian's Python and NVIDIA Dynamo with its mocker, from packages alone.
+
+    python tests/real/dynamo_image.py       makes it if it is not there; the last line is its name
+
+The root of its files is kept below ${XDG_CACHE_HOME:-~/.cache}/pytest-agentbench/images under a hash of what it is made from, so that
+an engine that has lost the image gets it again in seconds. Needs root (debootstrap), Debian's mirror and pip as it is set up here:
+packages are put in place from outside, so no index, certificate or proxy of this machine gets into the image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import docker
+
+SUITE, PYTHON = "bookworm", "3.11"
+DEBIAN = ("python3-minimal", f"libpython{PYTHON}-stdlib", "ca-certificates")
+PINS = ("ai-dynamo==1.4.2", "uvloop==0.22.1")  # the mocker imports uvloop and does not ask for it
+
+#: Wheels that run on this Debian, whatever the machine that fetches them runs.
+GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)
+PLATFORMS = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in GLIBC))
+
+#: Nothing that a container needs.
+LEFT_OUT = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
+
+HASH = hashlib.sha256(repr((SUITE, DEBIAN, PINS, LEFT_OUT)).encode()).hexdigest()[:12]
+IMAGE = f"pytest-agentbench/dynamo:{PINS[0].partition('==')[2]}-{HASH}"
+IMAGES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-agentbench" / "images"
+
+STEP = 900  # seconds that one step may take
+
+
+def image() -> str:
+    """The image's name; it is made if the engine does not have it."""
+    client = docker.from_env()
+    try:
+        if not client.images.list(IMAGE):
+            archive = IMAGES / f"dynamo-{HASH}.tar"
+            if not archive.exists():
+                make(archive)
+            _import(client, archive)
+    finally:
+        client.close()
+    return IMAGE
+
+
+def make(archive: Path) -> None:
+    """Writes the root of the image's files as a tar, which is either whole or not there."""
+    if os.geteuid():
+        sys.exit("the image of Dynamo is made by debootstrap, which needs root")
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=IMAGES))
+    try:
+        root = work / "root"
+        _run(["debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN)}", SUITE, str(root)])
+        _install(root)
+        for folder in LEFT_OUT:
+            shutil.rmtree(root / folder, ignore_errors=True)
+        _run(["tar", "--create", "--file", str(work / "tar"), "--numeric-owner", "--one-file-system", "--directory", str(root), "."])
+        (work / "tar").rename(archive)
+    finally:
+        shutil.rmtree(work)
+
+
+def _install(root: Path) -> None:
+    packages = f"usr/local/lib/python{PYTHON}/dist-packages"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:", "--python-version", PYTHON]
+    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{os.uname().machine}")]
+    _run([*pip, *platforms, "--target", str(root / packages), *PINS])
+    _run(["chroot", str(root), "python3", "-m", "compileall", "-q", f"/{packages}"])
+
+
+def _run(command: list[str]) -> None:
+    started = time.monotonic()
+    log = IMAGES / f"dynamo-{HASH}.log"
+    with log.open("ab") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=STEP, check=False)
+    print(f"{time.monotonic() - started:6.1f} s  {' '.join(command)[:150]}", flush=True)
+    if done.returncode:
+        sys.exit(f"exit status {done.returncode}: {log}")
+
+
+def _import(client: docker.DockerClient, archive: Path) -> None:
+    started = time.monotonic()
+    repository, _, tag = IMAGE.partition(":")
+    client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=["ENV PYTHONUNBUFFERED=1"])
+    print(f"{time.monotonic() - started:6.1f} s  import of {archive} ({archive.stat().st_size / 1e6:.0f} MB)", flush=True)
+
+
+if __name__ == "__main__":
+    print(image())
