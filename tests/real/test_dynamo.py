@@ -92,8 +92,9 @@ def test_rollouts_are_programs(tmp_path: Path) -> None:
     log = (tmp_path / "latest" / "backend" / "router.log").read_text()
 
     assert 5 == said["suites"]["banking"]["rollouts"]["ok"]
-    assert 5 == len(re.findall(r"Released program ", log))
-    assert "(0 remaining)" in log.rpartition("Released program ")[2]
+    released = re.findall(r"Released program \S+:banking\.(\S+?)\.1:\w+ \((\d+) remaining\)", log)
+    assert [f"banking-00{index}" for index in range(5)] == sorted(scenario for scenario, _ in released)
+    assert "0" == released[-1][1]
 
 
 #: A conversation with all that the template has to write, and what Llama is to read.
