@@ -174,7 +174,7 @@ class Stack:
     def _prove(self) -> Endpoint:
         """The ladder at the endpoint."""
         front = next(each for each in self.instances if each.service == self.spec.front)
-        url, labels = f"{front.url}{self.spec.path}", self.spec.labels.model_dump()
+        url, labels = f"{front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
 
         def waits(rung: str) -> None:
