@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.serving.container import STACK
 from pytest_agentbench.serving.labelled import leftovers, remove
+from pytest_agentbench.serving.marks import LABEL
 from tests.containers.conftest import IMAGE
 
 FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
@@ -17,11 +17,11 @@ FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
 @pytest.fixture
 def populated(engine: Any) -> Iterator[Any]:
     """An engine with containers, networks and volumes of stack `dead`, of stack `living` and of nobody we know."""
-    for stack, labels in (("dead", {STACK: "dead"}), ("living", {STACK: "living"}), ("foreign", {"pytest-agentbench": "dead"})):
+    for stack, labels in (("dead", {LABEL: "dead"}), ("living", {LABEL: "living"}), ("foreign", {"pytest-agentbench": "dead"})):
         engine.containers.run(IMAGE, FOREVER, name=f"t-{stack}", labels=labels, network_mode="host", init=True, detach=True)
         engine.networks.create(f"t-{stack}", driver="bridge", internal=True, labels=labels)
         engine.volumes.create(f"t-{stack}", labels=labels)
-    engine.containers.create(IMAGE, FOREVER, name="t-dead-too", labels={STACK: "dead"})
+    engine.containers.create(IMAGE, FOREVER, name="t-dead-too", labels={LABEL: "dead"})
     yield engine
     for container in _ours(engine.containers.list(all=True)):
         container.remove(force=True)
