@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_agentbench.serving import stacks
 from pytest_agentbench.serving.labelled import leftovers, remove
 from pytest_agentbench.serving.marks import LABEL
 from tests.containers.conftest import IMAGE
@@ -57,3 +59,17 @@ def test_what_is_gone_is_no_error(populated: Any) -> None:
     remove(found, grace=0)
 
     assert [["t-foreign", "t-living"]] * 3 == names(populated)
+
+
+def test_a_stack_whose_guardian_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its containers are found by `agentbench reap` and removed; those of other users' stacks are not even looked at."""
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    home, elsewhere = stacks.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"
+    for name, stack in (("t-mine", home), ("t-theirs", elsewhere)):
+        engine.containers.run(IMAGE, FOREVER, name=name, labels={LABEL: str(stack)}, network_mode="host", init=True, detach=True)
+    reaped = stacks.reap()
+    left = names(engine)[0]
+    engine.containers.get("t-theirs").remove(force=True)
+
+    assert [(str(home), ["container t-mine"])] == reaped
+    assert ["t-theirs"] == left
