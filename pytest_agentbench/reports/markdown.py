@@ -14,6 +14,7 @@ from pytest_agentbench.reports.wording import (
     RATE_COLUMNS,
     RATES,
     TIMINGS,
+    boot_text,
     calls_text,
     dataset_text,
     doubt_lines,
@@ -49,6 +50,8 @@ def _lines(run: Json) -> Iterator[str]:
     yield f"Backend **{backend['name']}**, model `{backend['served_model']}`, {asked} rollouts in flight asked for."
     if backend.get("note"):
         yield f"\n> {backend['note']}"
+    if booted := boot_text(backend):
+        yield f"\nThe stack: {booted}."
     if backend["failure"]:
         yield f"\n**The backend failed:**\n\n```text\n{backend['failure']}\n```"
     plan = run["plan"]

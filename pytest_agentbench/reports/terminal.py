@@ -10,6 +10,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     TIMINGS,
+    boot_text,
     calls_text,
     dataset_text,
     doubt_lines,
@@ -59,6 +60,8 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
         terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
     if run["backend"]["failure"]:
         terminal.write_line(run["backend"]["failure"], red=True)
+    if booted := boot_text(run["backend"]):
+        terminal.write_line(f"stack       {booted}")
     if run["backend"].get("note"):
         terminal.write_line(f"backend     {run['backend']['name']}: {run['backend']['note']}")
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")

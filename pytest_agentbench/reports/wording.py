@@ -173,6 +173,19 @@ def calls_text(performance: Json) -> str:
     return f"{calls}, token counts from {sources}, stamps: {stamps}"
 
 
+def boot_text(backend: Json) -> str:
+    """How a stack came up, and what was asked of it before anything was counted; empty for backends that are no stacks."""
+    boot = backend.get("boot")
+    if boot is None:
+        return ""
+    if backend["reused"]:
+        return "kept from an earlier session, so its caches are warm"
+    waited = f" after {boot['waited_for_gpus_s']:.0f} s of waiting for GPUs" if boot["waited_for_gpus_s"] >= 1 else ""
+    warm = boot["warm_up"]
+    warmed = f"; {warm['requests']} requests of warm-up in {warm['seconds']:.1f} s, not counted" if warm["requests"] else "; no warm-up"
+    return f"booted in {boot['boot_s'] - boot['waited_for_gpus_s']:.1f} s{waited}, proofs {boot['proof_s']:.1f} s{warmed}"
+
+
 def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
     """(what it is about, a line) of what the stack told of itself."""
     cache, usage = serving["prefix_cache"], serving["kv_usage"]

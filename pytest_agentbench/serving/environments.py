@@ -207,7 +207,8 @@ def _own_environment() -> dict[str, str]:
 def resolve_python(wanted: str, here: Path) -> Path:
     """The interpreter that a YAML's `python` stands for: an environment's name, the folder of a virtual one, or an interpreter.
 
-    `agentbench` is the one that this runs in, for servers that come with it. Paths are relative to `here`, the YAML's folder, or else to the working directory. Raises MissingError with what to do.
+    `agentbench` is the one that this runs in, for servers that come with it. Paths are relative to `here`, the YAML's folder, or else
+    to the working directory. Raises MissingError with what to do.
     """
     if wanted == OWN:
         return Path(sys.executable)

@@ -186,9 +186,8 @@ def find(names: Sequence[str]) -> list[Gpu]:
     return [gpu for gpu in visible() if any(_is_meant(gpu, name) for name in names)] if names else []
 
 
-def wait_released(ids: Sequence[str], pids: Sequence[int], timeout: float) -> list[str]:
+def wait_released(gpus: Sequence[Gpu], pids: Sequence[int], timeout: float) -> list[str]:
     """Waits until processes are gone and the memory of GPUs is back; what is still there after `timeout` seconds, a sentence each."""
-    gpus = find(ids)
     deadline = time.monotonic() + timeout
     while left := _still_there(gpus, pids):
         if time.monotonic() >= deadline:

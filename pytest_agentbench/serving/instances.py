@@ -51,6 +51,7 @@ class Factory:
             **{name: str(value) for name, value in spec.settings.items()},
             **({"model": spec.model} if spec.model else {}),
             "here": spec.here,
+            "home": str(Path.home()),
             "run_dir": str(self.run_dir),
         }
         for each in reversed(instances):  # the first replica's are written last

@@ -63,6 +63,11 @@ class Labels:
         del answer
         return False
 
+    def told(self, answer: Json) -> bool:
+        """Whether the answer to a call with its label shows that somebody has read the label."""
+        del answer
+        return True
+
     def listing(self, url: str) -> str | None:
         """Where the stack lists the rollouts it knows, as an object by id; None where it does not."""
         del url
@@ -102,6 +107,9 @@ class DynamoLabels(Labels):
 
     def bypassed(self, answer: Json) -> bool:
         return bool(answer.get("choices"))
+
+    def told(self, answer: Json) -> bool:
+        return "worker_id" in (answer.get("nvext") or {})
 
 
 def none(_: Json) -> Labels:

@@ -14,11 +14,16 @@ from urllib.parse import urlsplit
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.api import Api, Said
+from pytest_agentbench.serving.labelproof import prove
+from pytest_agentbench.serving.labels import make_labels
 from pytest_agentbench.serving.stackspec import ReadySpec
 
 PAUSE = 0.2  # seconds between two tries of a rung
+LABEL_TRIES = 10
 TOOL_TRIES = 3  # a model may answer in words once
 ANSWER = 120.0  # seconds that a chat may take: the first one may compile kernels
+
+CHAT: Json = {"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}
 
 TOOL = {
     "type": "function",
@@ -90,6 +95,8 @@ class Ladder:
         rungs["chat"] = self._chat
         if self.spec.tools != "none":
             rungs["tools"] = self._tools
+        if self.endpoint.labels.get("kind", "none") != "none":
+            rungs["labels"] = self._labels
         for name, rung in rungs.items():
             started = time.monotonic()
             self.on_wait(name)
@@ -137,7 +144,7 @@ class Ladder:
     def _chat(self) -> str:
         """As many one-token chats as have to go well in a row."""
         for _ in range(self.spec.in_a_row):
-            _choice(self._post({"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}))
+            _choice(self._post(CHAT))
         return f"{self.spec.in_a_row} in a row"
 
     def _tools(self) -> str:
@@ -152,9 +159,21 @@ class Ladder:
                 return str(calls[0].get("function", {}).get("name"))
         raise NeverReady(f"asked {TOOL_TRIES} times to call a tool, the model answered in words; {HINT_TOOLS}")
 
+    def _labels(self) -> str:
+        """A router may learn of its workers a moment after they answer, so it gets some tries."""
+        for _ in range(LABEL_TRIES):
+            try:
+                return prove(self.answering, make_labels(self.endpoint.labels), self._body(CHAT))
+            except BackendError as error:
+                why = str(error)
+                time.sleep(PAUSE)
+        raise NeverReady(why)
+
+    def _body(self, fields: Json) -> Json:
+        return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
+
     def _post(self, fields: Json) -> Said:
-        body = {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
-        said = self._api.post("/chat/completions", body, min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        said = self._api.post("/chat/completions", self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if said.status in (401, 403):
             raise NeverReady(f"a chat was answered {said}; is the key right?")
         return said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
@@ -317,9 +318,9 @@ class Stack:
                 time.sleep(0.05)
 
     def _give_gpus_back(self) -> None:
-        if gpus := [gpu for each in self._leases for gpu in each.ids]:
+        if gpus := [gpu for each in self._leases for gpu in each.gpus]:
             left = wait_released(gpus, [], RELEASED)
-            self.log(f"GPUs {', '.join(gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
+            self.log(f"GPUs {', '.join(gpu.id for gpu in gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
         for each in self._leases:
             each.release()
 
@@ -333,4 +334,4 @@ def _lacks(check: HttpCheck, url: str) -> str:
         return str(error)
     if said.status != 200:
         return f"GET {url} answered {said}"
-    return "" if check.says in said.text else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
+    return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"

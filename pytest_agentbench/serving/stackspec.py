@@ -47,8 +47,17 @@ class HttpCheck(Spec):
 
     http: str  # path, e.g. /health
     port: str = "port"  # name of one of the service's ports
-    says: str = ""  # text that the answer has to hold
+    says: str = ""  # regular expression that is found in the answer
     timeout: PositiveFloat | None = None  # seconds; None: the stack's
+
+    @field_validator("says")
+    @classmethod
+    def _compiles(cls, says: str) -> str:
+        try:
+            re.compile(says)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from None
+        return says
 
 
 class MetricsSpec(Spec):
@@ -106,6 +115,8 @@ class ServiceSpec(Spec):
             raise ValueError("should have `run` (a command) or `image` (a container)")
         if isinstance(self.gpus, list) and self.replicas > 1:
             raise ValueError("GPUs can be pinned for one replica only; make a service for each")
+        if self.replicas > 1 and (self.port or any(self.ports.values())):
+            raise ValueError("a port can be fixed for one replica only; without a number each gets a free one")
         if isinstance(self.gpus, int) and self.gpus < 0:
             raise ValueError("gpus should be a count from 0 up, or a list of GPUs")
         for check in (self.ready, self.metrics):

@@ -34,19 +34,29 @@ class Booted(NamedTuple):
 
     def chat(self, text: str, headers: Mapping[str, str] = {}, **fields: Any) -> Json:
         """The answer of one chat."""
-        body = {"model": self.model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, **fields}
-        request = urllib.request.Request(
-            f"{self.url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
-        )
+        whole: Json = json.loads(self._post([{"role": "user", "content": text}], headers, fields))
+        return whole
+
+    def prompt(self, messages: Sequence[Json], **fields: Any) -> str:
+        """What Dynamo makes of messages."""
+        said = self._post(messages, {}, {"stream": True, "nvext": {"annotations": ["formatted_prompt"]}, **fields})
+        prompt: str = json.loads(re.findall(r"^event: formatted_prompt\n: (.*)$", said, re.MULTILINE)[0])
+        return prompt
+
+    def _post(self, messages: Sequence[Json], headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+        body = json.dumps({"model": self.model, "messages": messages, "max_tokens": 8, **fields}).encode()
+        request = urllib.request.Request(f"{self.url}/chat/completions", body, {"Content-Type": "application/json", **headers})
         with urllib.request.urlopen(request, timeout=ANSWER) as answer:
-            whole: Json = json.load(answer)
-            return whole
+            return str(answer.read().decode())
 
     def metric(self, name: str) -> float:
         """A metric of the endpoint's server, summed over its series."""
-        with urllib.request.urlopen(f"{self.url.removesuffix('/v1')}/metrics", timeout=ANSWER) as answer:
-            text = answer.read().decode()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE))
+
+    def get(self, path: str) -> str:
+        """What the endpoint's server says at a path of its own."""
+        with urllib.request.urlopen(self.url.removesuffix("/v1") + path, timeout=ANSWER) as answer:
+            return str(answer.read().decode())
 
     def log(self, service: str) -> str:
         return (self.folder / f"{service}.log").read_text(errors="replace")

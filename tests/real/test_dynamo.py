@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -12,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
-from tests.real.booting import STACKS, Booted, booted
+from pytest_agentbench.serving.environments import resolve_python
+from tests.real.booting import ROOT, STACKS, Booted, booted
 
 #: So long that the router knows most of it again.
 PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20
 
-WORKER = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
+WORKER: Json = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -82,3 +84,63 @@ def test_thunderagent(tmp_path: Path) -> None:
     assert [20, 20] == turns
     assert [] == final["choices"]
     assert "Released program rollout-1 (0 remaining)" in log
+
+
+#: A conversation with all that the template has to write, and what Llama is to read.
+TALK: list[Json] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Rome and Oslo?"}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "call-1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Rome"}'}},
+            {"id": "call-2", "type": "function", "function": {"name": "find", "arguments": '{"city": "Oslo"}'}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call-1", "content": "warm"},
+    {"role": "tool", "tool_call_id": "call-2", "content": "cold"},
+]
+PROMPT = """<|end|><|start_header_id|>system<|end_header_id|>
+
+Environment: ipython
+
+Be brief.
+
+You have these functions. {instructions}
+
+{tool}
+
+<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+Rome and Oslo?<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+{{"name": "find", "parameters": {{"city": "Rome"}}}}; {{"name": "find", "parameters": {{"city": "Oslo"}}}}<|eot_id|>\
+<|start_header_id|>ipython<|end_header_id|>
+
+warm<|eot_id|><|start_header_id|>ipython<|end_header_id|>
+
+cold<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+"""
+
+
+def test_llama_template(tmp_path: Path) -> None:
+    """Dynamo writes with backends/llama3_json.jinja what Llama 3.3 was trained on, several calls in one turn included."""
+    model = tmp_path / "model"
+    make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(model)!r}))"
+    subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    template = (ROOT / "backends" / "llama3_json.jinja").read_text()
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": "<|end|>", "chat_template": template}))
+    run = ["python", "{here}/dynamo_mocker.py", str(model), "--model-name={model}", "--speedup-ratio=1000"]
+    with booted("dynamo-mocker", tmp_path, [("services.worker.run", run)]) as stack:
+        tool = {
+            "type": "function",
+            "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}},
+        }
+        prompt = stack.prompt(TALK, tools=[tool])
+
+    instructions = re.findall(r"You have these functions\. (.*)", prompt)[0]
+    assert PROMPT.format(instructions=instructions, tool=json.dumps(tool)) == prompt
+    assert '{"name": function, "parameters": {argument: value}}' in instructions

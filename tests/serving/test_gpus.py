@@ -15,14 +15,14 @@ import pytest
 
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.serving import nvml
-from pytest_agentbench.serving.gpus import lease, named, visible, wait_released
+from pytest_agentbench.serving.gpus import Gpu, lease, named, visible, wait_released
 
 pytestmark = pytest.mark.timeout(60)
 
 #: Leases what its arguments say, starts a program that outlives it if asked to, says what it got, and holds it until stdin closes.
 HOLDER = """
 import subprocess, sys
-from pytest_agentbench.serving.gpus import lease
+from pytest_agentbench.serving.gpus import Gpu, lease
 with lease(int(sys.argv[1]), stack="stack 'other'") as got:
     child = subprocess.Popen(["sleep", "60"], start_new_session=True) if "child" in sys.argv else None
     print(*got.ids, child.pid if child else "", flush=True)
@@ -152,7 +152,7 @@ def test_a_killed_holder(hold: Hold) -> None:
         assert ("4", "5", "GPU-8a") == got.ids
     assert [f"process {child} (sleep) is alive"] == wait_released((), [int(child)], 0.01)
     os.kill(int(child), signal.SIGKILL)
-    assert [] == wait_released(["4"], [int(child)], 30)
+    assert [] == wait_released([Gpu("4")], [int(child)], 30)
 
 
 def test_files_for_all_users(tmp_path: Path) -> None:
