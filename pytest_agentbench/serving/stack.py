@@ -303,7 +303,11 @@ class Stack:
             return
         started = time.monotonic()
         ended_before = running.exit_code()
-        running.stop(instance.spec.grace)
+        try:
+            running.stop(instance.spec.grace)
+        except AgentbenchError as error:  # an engine that is gone; the others are stopped all the same
+            self.log(str(error))
+            return
         if ended_before is None:
             self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")
 
