@@ -333,8 +333,8 @@ class Stack:
                 time.sleep(0.05)
 
     def _give_gpus_back(self) -> None:
-        if gpus := [gpu for each in self._leases for gpu in each.ids]:
+        if gpus := [gpu for each in self._leases for gpu in each.gpus]:
             left = wait_released(gpus, [], RELEASED)
-            self.log(f"GPUs {', '.join(gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
+            self.log(f"GPUs {', '.join(gpu.id for gpu in gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
         for each in self._leases:
             each.release()

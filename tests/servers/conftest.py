@@ -17,7 +17,8 @@ from tests.tap.peers import Tap
 
 TOKEN = "of-the-test"
 
-STARTERS = {"vllm": running.vllm, "dynamo": running.dynamo}
+#: What is started, by the installation that it needs, with what distinguishes it from others of the same behind a blank.
+STARTERS = {"vllm": running.vllm, "dynamo": running.dynamo, "dynamo thunderagent": running.thunderagent}
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,7 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
         def start(name: str) -> Server:
             if missing := running.missing():
                 pytest.fail(f"not here: agentbench env create {' '.join(missing)}")
-            return stack.enter_context(STARTERS[name](tmp_path_factory.mktemp(name)))
+            return stack.enter_context(STARTERS[name](tmp_path_factory.mktemp(name.replace(" ", "-"))))
 
         yield start
 

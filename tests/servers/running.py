@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ class Server(NamedTuple):
 
     name: str  # with its version, as docs/stream-upgrade.md calls it
     url: str  # with /v1
+    log: Path = Path()  # of its router
 
 
 def missing() -> list[str]:
@@ -70,13 +71,7 @@ def dynamo(folder: Path) -> Iterator[Server]:
     script = folder / "script.jsonl"
     python, model = home_of("dynamo") / "bin" / "python", tiny_model()
     subprocess.run([python, HERE / "script.py", model, script], check=True, capture_output=True)
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "DYN_DISCOVERY_BACKEND": "file",
-        "DYN_FILE_KV": str(folder / "discovery"),
-        "DYN_SYSTEM_PORT": "0",
-        "DYN_LOG": "warn",
-    }
+    environment = of_dynamo(folder)
     worker_command: Command = [python, HERE / "mocker.py", "hermes,qwen3"]
     worker_command += ["--model-path", model, "--model-name", "tiny", "--speedup-ratio", "1000", "--response-replay-trace-path", script]
     front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "kv"]
@@ -87,6 +82,37 @@ def dynamo(folder: Path) -> Iterator[Server]:
         logs = {folder / "mocker.log": worker, folder / "frontend.log": frontend}
         wait_for(f"http://127.0.0.1:{port}/v1/models/tiny/ready", '"ready":true', logs)
         yield Server(f"Dynamo {version('dynamo')}", f"http://127.0.0.1:{port}/v1")
+
+
+@contextmanager
+def thunderagent(folder: Path) -> Iterator[Server]:
+    """Dynamo's ThunderAgent router between its frontend and a mocker that nobody can call past it."""
+    port = free_port()
+    environment = {**of_dynamo(folder), "DYN_LOG": "info"}
+    python, model = home_of("dynamo") / "bin" / "python", tiny_model()
+    blocks: Command = ["--block-size", "16", "--num-gpu-blocks-override", "128"]
+    worker: Command = [python, "-m", "dynamo.mocker", "--model-path", model, "--model-name", "hidden", "--speedup-ratio", "1000", *blocks]
+    router: Command = [python, "-m", "dynamo.thunderagent_router", "--endpoint", "dynamo.backend.generate", "--router-block-size", "16"]
+    router += ["--model-name", "tiny", "--model-path", model]
+    front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "round-robin"]
+    commands = {"worker": worker, "frontend": front, "router": router}
+    with ExitStack() as stack:
+        logs = {folder / f"{name}.log": command for name, command in commands.items()}
+        running = {log: stack.enter_context(process(command, environment, log)) for log, command in logs.items()}
+        wait_for(f"http://127.0.0.1:{port}/v1/models/hidden/ready", '"ready":true', running)
+        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', running)
+        yield Server(f"ThunderAgent of Dynamo {version('dynamo')}", f"http://127.0.0.1:{port}/v1", folder / "router.log")
+
+
+def of_dynamo(folder: Path) -> dict[str, str]:
+    """The environment of a stack of its own."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_FILE_KV": str(folder / "discovery"),
+        "DYN_SYSTEM_PORT": "0",
+        "DYN_LOG": "warn",
+    }
 
 
 def version(name: str) -> str:

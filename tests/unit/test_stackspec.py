@@ -93,7 +93,9 @@ def test_needs_are_seen_in_templates() -> None:
         "etcd": {"run": ["etcd"], "env": {"MODEL": "{model}"}},
     }
 
-    assert {"front": {"engine", "etcd"}, "engine": set(), "etcd": set()} == dependencies(StackSpec(name="x", services=services))
+    assert {"front": {"engine", "etcd"}, "engine": set(), "etcd": set()} == dependencies(
+        StackSpec.model_validate({"name": "x", "services": services})
+    )
 
 
 def test_templates() -> None:
@@ -120,7 +122,7 @@ def test_json_passes_unharmed(value: Any) -> None:
 
 def test_what_makes_another_stack() -> None:
     """A kept stack is used again when what is started is the same; words about it do not count, settings do."""
-    spec = StackSpec(name="a", services={"engine": ENGINE})
+    spec = StackSpec.model_validate({"name": "a", "services": {"engine": ENGINE}})
 
     assert spec_hash(spec) == spec_hash(spec.model_copy(update={"name": "b", "note": "other words", "warm_up": 3}))
     assert spec_hash(spec) != spec_hash(spec.model_copy(update={"settings": {"depth": 3}}))

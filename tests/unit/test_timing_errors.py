@@ -40,24 +40,32 @@ def call(stamps_ms: tuple[float, ...], sent_ms: float = -0.1, own: tuple[bool, .
 
 def test_errors_are_differences_between_tap_and_server() -> None:
     """Stamps against sends, TTFT against the server's from the last byte of the request, gaps against gaps."""
-    errors = compare([(call((100.5, 120.2, 140.2), own=(True, False, True)), served())])
+    errors = compare([(call((100.5, 120.2, 140.2)), served())])
 
     assert [pytest.approx(0.6)] == errors.ttft  # 0.5 late, and it began 0.1 before the server had the request
     assert [0.5, 0.2, 0.2] == pytest.approx(errors.chunk)
     assert [-0.3, 0.0] == pytest.approx(errors.gap)
     assert [0.01] * 3 == pytest.approx(errors.late)
     assert [0.005] * 3 == pytest.approx(errors.send)
-    assert (2, 0, 3) == (errors.clean, errors.kernel, errors.tokens)
+    assert (3, 0, 3) == (errors.clean, errors.kernel, errors.tokens)
+
+
+def test_what_is_clean() -> None:
+    """A chunk that shares its stamp with the next one is not; the last one may share it with what follows the output."""
+    errors = compare([(call((100.0, 120.0, 120.0), own=(True, False, False)), served())])
+
+    assert 2 == errors.clean
+    assert 100 / 3 == pytest.approx(measured(errors).unclean)
 
 
 def test_figures_are_of_the_size_of_errors() -> None:
     """A stamp that is too early is as wrong as one that is too late."""
-    run = measured(compare([(call((99.5, 120.2, 140.2), own=(True, False, True)), served())]), cpu=30.0)
+    run = measured(compare([(call((99.5, 120.2, 140.2)), served())]), cpu=30.0)
 
     assert [0.4, 0.2] == pytest.approx([run.ttft_p99, run.chunk_p50])
     assert (30.0, None) == (run.cpu, run.added_p50)
     assert 0.7 == pytest.approx(run.gap_p99, rel=0.02)
-    assert 100 / 3 == pytest.approx(run.unclean)
+    assert 0.0 == run.unclean
     assert 1.5 == size([-2.0, 1.0], 50)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Chunk, Json
 from pytest_agentbench.tap.dialects.calls import Calls, Function
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
 from pytest_agentbench.tap.dialects.growing import Text, grown, settled
 from pytest_agentbench.tap.dialects.reading import expect
+from pytest_agentbench.tap.dialects.repeating import Repeated, repeated
+from pytest_agentbench.tap.stream import Event
 
 #: What a delta holds decides its kind; where it holds several, the first of these counts.
 _KINDS = (("content", "content"), ("refusal", "content"), ("reasoning_content", "reasoning"), ("reasoning", "reasoning"), ("role", "role"))
@@ -30,6 +32,10 @@ class ChatChoice(Choice):
         self._message: Json = {"content": None, "refusal": None}
         self._calls = Calls()
         self._function: Function | None = None  # what tool calls were before there could be several
+
+    def pieces_of(self, name: str) -> Any:
+        """What has come of a field of the message."""
+        return self._message.get(name)
 
     @property
     def says_something(self) -> bool:
@@ -78,6 +84,38 @@ class ChatReading(ChoicesReading):
     name = "chat"
     _OBJECT: ClassVar[str] = "chat.completion"
     _CHOICE = ChatChoice
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeated: Repeated | None = None
+        self._last: Json = {}  # event that was parsed
+
+    def add(self, event: Event) -> None:
+        repeated = self._repeated
+        if repeated is None or not (text := repeated.text_of(event.data)) or self._over or event.name != "message":
+            super().add(event)
+            self._repeated = None if self._over else self._repeating(event.data)
+            return
+        repeated.pieces.append(text)
+        self.chunks.append(Chunk(event.at_ns, repeated.kind, event.own_stamp, event.lag_ns))
+
+    def _merge(self, data: Json) -> tuple[str, int | None]:
+        self._last = data
+        return super()._merge(data)
+
+    def _repeating(self, data: bytes) -> Repeated | None:
+        """What the event that was just merged has in common with those that only go on with its text."""
+        last, kind = self._last, self.chunks[-1].kind
+        choices = last.get("choices") or []
+        if kind not in ("content", "reasoning") or len(choices) != 1 or last.get("usage"):
+            return None
+        choice = choices[0]
+        delta = choice["delta"]
+        name = next(name for name, _ in _KINDS if delta.get(name))
+        head = {"event": {**last, "choices": None}, "choice": {**choice, "delta": None}}
+        said = self._choices[choice.get("index", 0)]
+        assert isinstance(said, ChatChoice)
+        return repeated(data, head, delta, name, kind, said.pieces_of(name))
 
     @staticmethod
     def _as_piece(choice: Json) -> Json:

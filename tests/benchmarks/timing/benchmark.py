@@ -150,6 +150,7 @@ def remarks(rows: list[Row], options: Options) -> list[str]:
     return [
         f"Medians of {repeats(options)} runs; errors in ms, whatever their sign.",
         targets(),
+        "All calls are labelled as Dynamo's are: the tap adds a header, and fields to every body.",
         f"Every stream makes {ROUNDS} calls, one after the other, and all begin at once: {PACE} (ms; ttft uniform).",
         *LEGEND,
         f"Tap CPU: ms per 1,000 tokens, until the records are handed over; the {startup:.0f} ms that a tap takes to start are left out.",

@@ -28,7 +28,7 @@ class Errors:
     gap: list[float] = field(default_factory=list)  # ITL
     late: list[float] = field(default_factory=list)  # the server's own: sent - due
     send: list[float] = field(default_factory=list)  # what its send() took; no stamp can be told to be better than that
-    clean: int = 0  # output chunks with a stamp of their own
+    clean: int = 0  # output chunks that share their stamp with no other
     kernel: int = 0  # calls stamped by the kernel
     tokens: int = 0
 
@@ -42,7 +42,7 @@ class Measured:
     chunk_p50: float | None = None
     chunk_p99: float | None = None
     gap_p99: float | None = None
-    unclean: float | None = None  # percent of output chunks that share their stamp
+    unclean: float | None = None  # percent of output chunks that share their stamp with another
     cpu: float | None = None  # milliseconds of the tap per 1,000 tokens
     startup: float | None = None  # milliseconds of CPU until the tap serves
     added_p50: float | None = None  # milliseconds that a call through the tap takes longer
@@ -90,7 +90,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
         errors.gap += [later - earlier for earlier, later in pairwise(off)]
         errors.late += [(event.sent_ns - event.due_ns) / NS_PER_MS for event in sent]
         errors.send += [(event.after_ns - event.sent_ns) / NS_PER_MS for event in sent]
-        errors.clean += sum(chunk.own_stamp for chunk in chunks)
+        errors.clean += metrics.clean_stamps(call)[0]
         errors.kernel += call.stamp == "kernel"
         errors.tokens += sum(event.tokens for event in sent)
     return errors

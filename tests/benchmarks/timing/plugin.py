@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tests.benchmarks.measuring import run_pytest
 from tests.benchmarks.timing.errors import Measured, compare, joined, measured
+from tests.benchmarks.timing.rig import LABELS
 from tests.benchmarks.truth import Truth
 from tests.benchmarks.workplace import SUITE, entry, workplace
 
@@ -24,7 +25,8 @@ def run(arguments: Sequence[str], truth: Truth, startups: Sequence[float]) -> Me
         place.write(
             f"{SUITE}/data.json", json.dumps([{**entry(n, 0), "question": f"I am key=customer-{n}, how are you?"} for n in range(ROLLOUTS)])
         )
-        run_pytest(place.root, f"--agentbench-backend={truth.url}", *arguments, SUITE)
+        place.write("backends/truth.yaml", json.dumps({"kind": "url", "url": truth.url, "labels": LABELS}))
+        run_pytest(place.root, "--agentbench-backend=truth", *arguments, SUITE)
         costs = place.last_run(ROLLOUTS)["processes"]
         calls = [(key_of(rollout.scenario), call) for rollout in place.last_rollouts() for call in rollout.calls]
     errors = compare(joined(calls, [request for request in truth.take() if request.key]))

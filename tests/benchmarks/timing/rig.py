@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.quantiles import percentile
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.records import Json, LLMCall, RolloutKey
+from pytest_agentbench.serving.labels import make_labels, new_id
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.tap.client import TapControl
 from tests.benchmarks.measuring import BenchmarkError
@@ -42,8 +43,9 @@ while True:
     pass
 """
 
-#: What the tap is told of the backend besides its address. Labels of calls are switched on here.
-UPSTREAM: Json = {}
+#: Labels that are added to all calls: those of Dynamo, which are the most, a header and fields of the body.
+LABELS: Json = {"kind": "dynamo", "priority": 1, "osl": 100}
+RUN = "20260101-120000-0123:"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class Tap:
         self._ports = self.child.ready()
         self.startup = self.cpu()
         self._ids = ids
-        self._ask([{"op": "upstream", "url": upstream, **UPSTREAM}, *({"op": "open", "id": id, "upgrade": True} for id in ids)])
+        labels = make_labels(LABELS)
+        label = {id: labels.label(new_id(RUN, RolloutKey("bench", id))).to_dict() for id in ids}
+        opening = [{"op": "open", "id": id, "upgrade": True, "labels": label[id]} for id in ids]
+        self._ask([{"op": "upstream", "url": upstream}, *opening])
 
     def url(self, id: str) -> str:
         return f"http://127.0.0.1:{self._ports['port']}/r/{id}/v1"

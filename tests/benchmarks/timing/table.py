@@ -32,7 +32,8 @@ COLUMNS = (
 LEGEND = (
     "TTFT: the tap's TTFT - (first output event sent - last byte of the request arrived).",
     "Chunk: the tap's stamp of an output chunk - the moment before the server's send(). ITL: what two stamps are apart - their sends.",
-    "Clean: output chunks with a stamp of their own. Kernel: calls that the kernel stamped.",
+    "Clean: output chunks that share their stamp with no later output chunk, as in every report. Kernel: calls that the kernel stamped.",
+    "The last output chunk may share its stamp with the finish event right behind it; how far that puts it off is in the errors of chunks.",
     "Added: what a small call takes longer through the tap than straight, the server's own time taken off; pairs, beside the streams.",
     "Agent's TTFT: the same error by the clock of the agent, as the openai package lets it see.",
     "Server late: sent - due. Errors are against the sending, so they do not contain it.",

@@ -612,3 +612,43 @@ def test_any_depth(depth: int) -> None:
         assert answer.error_kind == "bad_json" or bool(answer.assemble()) == (answer.error_kind is None)
         assert {"error_event", "bad_json"} >= {read(b'{"error": %b}' % value).error_kind}
         assert {"error_event", "bad_json"} >= {read_whole(b'{"error": {"message": %b}}' % value).error_kind}
+
+
+class Parsing(ChatReading):
+    """Parses every event, however much it is like the one before."""
+
+    def _repeating(self, data: bytes) -> None:
+        del data
+
+
+simple = st.sampled_from(["a", "b", " ", "", '"', "\\", "\n", "\x01", "\N{OWL}", "\u2028", '","content":"', "}"])
+same_deltas = st.fixed_dictionaries(
+    {}, optional={"content": simple, "reasoning": simple, "reasoning_content": simple, "refusal": simple, "role": st.just("assistant")}
+)
+same_choices = st.fixed_dictionaries(
+    {"delta": same_deltas},
+    optional={
+        "index": st.integers(0, 1),
+        "finish_reason": st.sampled_from([None, "stop"]),
+        "logprobs": st.sampled_from([None, {"content": [1]}]),
+    },
+)
+same_chunks = st.fixed_dictionaries(
+    {"choices": st.lists(same_choices, min_size=1, max_size=2)},
+    optional={
+        "id": st.sampled_from(["c1", "c2"]),
+        "usage": st.sampled_from([None, {"completion_tokens": 3}]),
+        "nvext": st.sampled_from([{"worker_id": {"id": 1}}, {"ids": [1]}, {"content": "a"}]),
+    },
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(same_chunks, st.integers(1, 3), st.booleans()), max_size=6))
+def test_events_that_are_like_the_one_before(events: list[tuple[Json, int, bool]]) -> None:
+    """They are understood without being parsed, and exactly as if they were."""
+    texts = [json.dumps(event, ensure_ascii=escaped).encode() for event, times, escaped in events for _ in range(times)]
+    quick, slow = (read_of(reading, *texts) for reading in (ChatReading, Parsing))
+
+    assert (slow.error_kind, slow.error, slow.chunks) == (quick.error_kind, quick.error, quick.chunks)
+    assert slow.assemble() == quick.assemble()
