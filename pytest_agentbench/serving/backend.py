@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -24,26 +24,28 @@ class Backend(Protocol):
     note: str  # a sentence for every report
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
     description: Json  # what run.json says about the stack; no secrets
-    waits: bool  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
-    status: str  # what its boot waits for, for whoever looks on
+    waits: bool = False  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
+    status: str = ""  # what its boot waits for, for whoever looks on
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
 
     def metrics(self) -> Sources:
         """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
+        return Sources()
 
-    def watch(self) -> str | None:
-        """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched."""
+    def watch(self, tell: Callable[[str], None]) -> str | None:
+        """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched.
+
+        `tell` is called with what is away for a while, so that no rollout begins, and with an empty text when all is there again.
+        """
 
     def stop(self) -> None:
         """Tears the stack down; may be called at any moment, also twice."""
 
 
-class Embedded:
+class Embedded(Backend):
     """The built-in engine in a process of its own."""
-
-    waits, status = False, ""
 
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
@@ -66,7 +68,8 @@ class Embedded:
     def metrics(self) -> Sources:
         return Sources((Target("engine", 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
-    def watch(self) -> str | None:
+    def watch(self, tell: Callable[[str], None]) -> str | None:
+        del tell  # nothing of it comes back
         assert self.child is not None
         self.child.process.wait()
         return None if self.stopping else self.child.obituary("died in the middle of the run")
@@ -77,10 +80,8 @@ class Embedded:
             self.child.stop()
 
 
-class Url:
+class Url(Backend):
     """Something that already runs: nothing to start or stop, but it has to answer."""
-
-    waits, status = False, ""
 
     def __init__(self, spec: UrlSpec) -> None:
         self.spec = spec
@@ -101,7 +102,8 @@ class Url:
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
-    def watch(self) -> str | None:
+    def watch(self, tell: Callable[[str], None]) -> str | None:
+        del tell
         return None
 
     def stop(self) -> None:
@@ -110,7 +112,7 @@ class Url:
 
 def url_endpoint(spec: UrlSpec) -> Endpoint:
     """Raises ConfigError when the key is not where the YAML says."""
-    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump()
+    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump(exclude_defaults=True)
     return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels)
 
 

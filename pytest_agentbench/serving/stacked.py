@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving import gpus, stacks
+from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
-class Stacked:
+class Stacked(Backend):
     """Services of this machine; a guardian process starts, watches and stops them."""
 
     waits = True
@@ -38,8 +39,8 @@ class Stacked:
             self._held.keep(self.keep)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump())
-        self.description["boot"] = self._held.boot
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump(exclude_defaults=True))
+        self.description |= {"boot": self._held.boot, "restarts": {}}
         return endpoint
 
     def metrics(self) -> Sources:
@@ -47,9 +48,14 @@ class Stacked:
         leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
         return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
 
-    def watch(self) -> str | None:
+    def watch(self, tell: Callable[[str], None]) -> str | None:
         assert self._held is not None
-        return self._held.death() or None
+
+        def on_restart(message: Json) -> None:
+            self.description["restarts"] = message["restarts"]
+            tell(f"{', '.join(message['services'])}: started again" if message["services"] else "")
+
+        return self._held.death(on_restart) or None
 
     def stop(self) -> None:
         """A kept one is let go and stays."""
