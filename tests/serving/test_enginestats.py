@@ -150,12 +150,12 @@ def test_the_server_nearest_to_the_client() -> None:
     """What a frontend counted is taken rather than what engines behind it did, unless it counted nothing."""
     engine = {"vllm:generation_tokens_total": 70.0, "vllm:prompt_tokens_total": 500.0}
     ttft = "dynamo_frontend_time_to_first_token_seconds"
-    frontend = {"dynamo_frontend_output_tokens_total": 60.0, f"{ttft}_sum": 0.5, f"{ttft}_count": 10.0}
+    frontend = {"dynamo_frontend_output_sequence_tokens_sum": 60.0, f"{ttft}_sum": 0.5, f"{ttft}_count": 10.0}
 
     assert {"kind": "dynamo", "prompt_tokens": None, "output_tokens": 60.0, "first_tokens": 10.0, "ttft_ms": 50.0} == server(
         {**engine, **frontend}
     )
-    assert "vllm" == server({**engine, "dynamo_frontend_output_tokens_total": 0.0})["kind"]
+    assert "vllm" == server({**engine, "dynamo_frontend_output_sequence_tokens_sum": 0.0})["kind"]
 
 
 def client(*calls: LLMCall, **keys: Any) -> Client:
