@@ -62,9 +62,11 @@ class Progress:
 
     def _text(self) -> str:
         ledger, services = self._controller.ledger, self._controller.services
-        if ledger is None or services is None or not ledger.planned_keys:
+        if ledger is None or services is None:
             return ""
-        return boot_line(services) if services.boot_status else status_line(ledger, time.monotonic())
+        if services.boot_status:
+            return boot_line(services)
+        return status_line(ledger, time.monotonic()) if ledger.planned_keys else ""
 
 
 class Line:

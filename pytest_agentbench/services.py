@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.journal import FILE as JOURNAL
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
@@ -30,6 +31,7 @@ class Desk(Protocol):
     """What the controller does with what the pool reports. Called in a thread."""
 
     wanted: threading.Event  # a test that needs the backend is known
+    in_journal: int  # rollouts
 
     def planned(self, keys: int, selected: dict[str, int]) -> None: ...
 
@@ -79,9 +81,14 @@ class Services:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or reason
+        self.failure = self.failure or f"{reason}{self._saved()}"
         if not self._send({"op": "failed", "reason": self.failure, "status": "missing" if self.missing else "infra_error"}):
             self._abandon()
+
+    def _saved(self) -> str:
+        """What is not lost, to be put behind a reason."""
+        count = self.desk.in_journal
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.directory / JOURNAL}" if count else ""
 
     def cancel(self, reason: str) -> None:
         """Ends all rollouts, and answers every test that waits."""
@@ -170,8 +177,12 @@ class Services:
             self.sampler.start()
 
     def _watch_backend(self) -> None:
-        if died := self.backend.watch():
+        if died := self.backend.watch(self._hold_back):
             self.fail(f"the backend {self.backend.name!r} is gone: {died}")
+
+    def _hold_back(self, why: str) -> None:
+        """A part of the backend is away; with an empty text it is there again."""
+        self._send({"op": "hold", "why": why})
 
     def _watch_tap(self, tap: Child) -> None:
         tap.process.wait()
@@ -188,7 +199,8 @@ class Services:
         except (OSError, ValueError):
             if not self._drained.is_set() and not self._finishing:
                 assert self._pool is not None
-                self.failure = self.failure or f"the pool is gone: {self._pool.obituary('died in the middle of the run')}"
+                gone = f"the pool is gone: {self._pool.obituary('died in the middle of the run')}"
+                self.failure = self.failure or f"{gone}{self._saved()}"
                 self._abandon()
 
     def _handle(self, message: Json, body: bytes) -> None:

@@ -43,6 +43,7 @@ from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.scorers import SCORERS
 from pytest_agentbench.serving.process import Child, child_environment
 from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
+from pytest_agentbench.serving.stackspec import ContainerSpec
 from pytest_agentbench.settings import OPTIONS
 from pytest_agentbench.slo import OBJECTIVES
 from pytest_agentbench.suitespec import DatasetSpec, SuiteSpec
@@ -352,6 +353,7 @@ WORDS: Mapping[str, list[str]] = {
         *["title", "description", "properties", "required", "type", "response_schema"],
     ],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
+    "containers.md": keys(ContainerSpec),
     "metrics.md": [*SCORERS, *STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }

@@ -43,6 +43,8 @@ class Scheduler:
         self.started = False  # rollouts run from `start` on
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
+        self.there = asyncio.Event()  # no part of the backend is away
+        self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome]] = {}
@@ -67,9 +69,18 @@ class Scheduler:
         self.started = True
         self._fill()
 
+    def hold(self, why: str) -> None:
+        """A part of the backend is away: no attempt begins until it is there again, which an empty text says."""
+        if why and not self.broken:
+            self.there.clear()
+        else:
+            self.there.set()
+            self._fill()
+
     def stop(self, reason: str, status: str) -> None:
         """Nothing more is started; those that wait for it are told at once. What runs goes on."""
         self.broken, self.broken_status = reason, status
+        self.there.set()
         for key in self._waiting:
             self._outcomes[key].set_result(Outcome(status, reason))
         self._waiting.clear()
@@ -101,7 +112,7 @@ class Scheduler:
             await asyncio.wait([*self._running.values()])
 
     def _fill(self) -> None:
-        while self.started and self._waiting and len(self._running) < self.concurrency:
+        while self.started and self.there.is_set() and self._waiting and len(self._running) < self.concurrency:
             key = self._waiting.popleft()
             self._running[key] = asyncio.create_task(self._finish(key))
             self._running[key].add_done_callback(functools.partial(self._ended, key))
@@ -130,10 +141,14 @@ class Scheduler:
         while True:
             attempt = len(earlier) + 1
             rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=tuple(earlier))
-            if rollout.status != "infra_error" or attempt > self.retries or self.broken:
+            if rollout.status != "infra_error" or attempt > self.retries:
+                return rollout
+            if not self.broken:
+                await asyncio.sleep(pause(rollout, attempt))
+                await self.there.wait()
+            if self.broken:
                 return rollout
             earlier.append({"attempt": attempt, "status": rollout.status, "reason": rollout.reason, "duration_s": rollout.duration_s})
-            await asyncio.sleep(pause(rollout, attempt))
 
     async def _attempt(self, key: RolloutKey) -> Rollout:
         started_at, started = time.time(), time.monotonic_ns()

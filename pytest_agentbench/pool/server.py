@@ -89,6 +89,8 @@ class Pool:
                 _answer_with(self.replies.popleft(), body, message.get("error", ""))
             case "start":
                 await self._start(**message)
+            case "hold":
+                self.scheduler.hold(message["why"])
             case "failed":
                 self.scheduler.stop(message["reason"], message["status"])
                 self.booted.set()
@@ -212,6 +214,7 @@ class Pool:
         if self.controller is not None and not self.booted.is_set():
             self.controller.write(wire.pack({"op": "want"}))
         await self.booted.wait()
+        await self.scheduler.there.wait()
 
     async def _open(self, key: RolloutKey, upgrade: bool | None) -> wire.Frame:
         await self._backend_there()

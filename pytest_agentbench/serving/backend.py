@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -34,8 +34,11 @@ class Backend(Protocol):
         """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
         return Sources()
 
-    def watch(self) -> str | None:
-        """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched."""
+    def watch(self, tell: Callable[[str], None]) -> str | None:
+        """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched.
+
+        `tell` is called with what is away for a while, so that no rollout begins, and with an empty text when all is there again.
+        """
 
     def stop(self) -> None:
         """Tears the stack down; may be called at any moment, also twice."""
@@ -65,7 +68,8 @@ class Embedded(Backend):
     def metrics(self) -> Sources:
         return Sources((Target("engine", 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
-    def watch(self) -> str | None:
+    def watch(self, tell: Callable[[str], None]) -> str | None:
+        del tell  # nothing of it comes back
         assert self.child is not None
         self.child.process.wait()
         return None if self.stopping else self.child.obituary("died in the middle of the run")
@@ -98,7 +102,8 @@ class Url(Backend):
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
-    def watch(self) -> str | None:
+    def watch(self, tell: Callable[[str], None]) -> str | None:
+        del tell
         return None
 
     def stop(self) -> None:

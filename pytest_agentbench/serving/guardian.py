@@ -7,7 +7,6 @@ The services are the guardian's children, and their GPUs are locked by it: no ot
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -28,7 +27,6 @@ from pytest_agentbench import wire
 from pytest_agentbench.child import read_config, serving
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.marks import LOCK
 from pytest_agentbench.serving.stack import Stack
 from pytest_agentbench.serving.stackspec import StackSpec
 
@@ -45,6 +43,8 @@ class Guardian:
 
     def __init__(self, config: Json) -> None:
         self.home, self.logs = Path(config["home"]), Path(config["logs"])
+        self._lock: int = config["lock"]  # as long as this process has it others see that the stack has an owner
+        os.set_inheritable(self._lock, False)  # services shall not keep it
         self.spec = StackSpec(**config["spec"])
         self.facts: Json = {
             "backend": self.spec.name,
@@ -54,12 +54,14 @@ class Guardian:
             "ready": self.spec.ready.model_dump(),
         }
         self.facts |= {"started_at": datetime.now().astimezone().isoformat(timespec="seconds"), "state": "booting", "keep_s": None}
-        self.stack = Stack(self.spec, self.home, self.logs, gpu_wait=config["gpu_wait"], warm_up=config["warm_up"], log=self.log)
+        how = {name: config[name] for name in ("gpu_wait", "warm_up")}
+        self.stack = Stack(self.spec, self.home, self.logs, **how, log=self.log, on_restart=self._tell_restart)
         self.outcome: Json | None = None  # of the boot, as holders are told
         self.over = threading.Event()
         self._changed = threading.Condition()
         self._holders: dict[socket.socket, str] = {}
-        self._sending = threading.Lock()
+        self._was_held = False
+        self._sending, self._writing = threading.Lock(), threading.Lock()
         self._until = time.monotonic() + FIRST_HOLDER  # without a holder it ends then
 
     # ------------------------------------------------------------------------------------------------ life
@@ -67,7 +69,6 @@ class Guardian:
     def live(self) -> None:
         """From the first process to the last port."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        lock = self._lock()
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.home / SOCKET))
         listener.listen(16)
@@ -76,20 +77,13 @@ class Guardian:
         _thread(self._welcome, listener)
         _thread(self._boot)
         _thread(self._tell_progress)
+        _thread(self._mind_starter)
         self._wait_while_wanted()
-        self.facts["state"] = "stopping"
-        self._write_facts()
+        self._write_facts(state="stopping")
         self.stack.stop()
-        self._tell({"op": "stopped", "restarts": self.stack.restarts()})
         listener.close()
         shutil.rmtree(self.home, ignore_errors=True)
-        lock.close()
-
-    def _lock(self) -> Any:
-        """Held as long as this process lives: by it others see that the stack has an owner. Services do not inherit it."""
-        lock = (self.home / LOCK).open("wb")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return lock
+        os.close(self._lock)
 
     def _boot(self) -> None:
         try:
@@ -100,14 +94,8 @@ class Guardian:
         except Exception as error:  # a fault of ours: the holders shall not wait for ever
             self._decide({"op": "failed", "reason": f"the guardian failed: {error!r}; see {GUARDIAN_LOG}", "missing": False})
             raise
-        self.facts |= {
-            "state": "ready",
-            "url": endpoint.url,
-            "model": endpoint.model,
-            "boot": self.stack.facts,
-            "metrics": self.stack.metrics(),
-        }
-        self._write_facts()
+        facts = {"url": endpoint.url, "model": endpoint.model, "boot": self.stack.facts, "metrics": self.stack.metrics()}
+        self._write_facts(state="ready", **facts)
         self._decide({"op": "ready", "endpoint": asdict(endpoint), "boot": self.stack.facts, "metrics": self.stack.metrics()})
         self.stack.failed.wait()
         if not self.stack.stopping.is_set():
@@ -124,18 +112,27 @@ class Guardian:
         """Until it is told to stop, or has nobody and no time left. One that failed and has nobody goes at once."""
         with self._changed:
             while not self.over.is_set():
-                failed = self.outcome is not None and self.outcome["op"] != "ready"
+                failed = self._was_held and self.outcome is not None and self.outcome["op"] != "ready"
                 if not self._holders and (failed or time.monotonic() >= self._until):
+                    self.over.set()  # whoever comes now comes too late
                     return
                 self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
+
+    def _mind_starter(self) -> None:
+        """Whoever started it and is gone before it held it wants it no more."""
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        with self._changed:
+            if not self._was_held:
+                self._until = time.monotonic()
+                self._changed.notify_all()
 
     def end(self, why: str) -> None:
         self.log(f"stopping: {why}")
         self.over.set()
         self.stack.stopping.set()  # a boot under way gives up
         self.stack.failed.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._decide({"op": "died", "reason": f"it was stopped: {why}"})
 
     # ------------------------------------------------------------------------------------------------ holders
 
@@ -148,46 +145,57 @@ class Guardian:
     def _serve(self, connection: socket.socket) -> None:
         """Obeys one holder until it is gone."""
         who = _peer(connection)
-        with connection, suppress(OSError, ValueError, EOFError):
-            while _speaks(connection, who):
-                message, _ = wire.receive(connection)
-                self._obey(connection, message, who)
-        self._leave(connection)
+        try:
+            with connection, suppress(OSError, ValueError):
+                while _speaks(connection, who):
+                    message, _ = wire.receive(connection)
+                    self._obey(connection, message, who)
+        finally:  # nothing that goes wrong here may keep a stack that nobody wants
+            self._leave(connection)
 
     def _obey(self, connection: socket.socket, message: Json, who: int) -> None:
         match message["op"]:
             case "hold":
-                with self._changed:
-                    taken = bool(self._holders) and message.get("alone", False)
-                    if not taken and not self.over.is_set():
-                        self._holders[connection] = f"pid {who}"
-                self.log(f"{'refused' if taken else 'held by'} pid {who}")
-                self._say(connection, {"op": "busy" if taken or self.over.is_set() else "held"})
+                refused = self._refuses(connection, who, alone=message["alone"])
+                self.log(f"{'refused' if refused else 'held by'} pid {who}")
+                self._say(connection, {"op": "busy" if refused else "held"})
                 if self.outcome is not None:
                     self._say(connection, self.outcome)
             case "keep":
-                self.facts["keep_s"] = message["seconds"]
-                self._write_facts()
+                self._write_facts(keep_s=message["seconds"])
             case "stop":
                 self.end(f"pid {who} said so")
+
+    def _refuses(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
+        """Whether it is too late, or whoever wants to be alone is not; else there is one holder more."""
+        with self._changed:
+            if self.over.is_set() or (alone and self._holders):
+                return True
+            self._holders[connection] = f"pid {who}"
+            self._was_held = True
+            return False
 
     def _leave(self, connection: socket.socket) -> None:
         with self._changed:
             who = self._holders.pop(connection, None)
             if who is None:
                 return
-            keep = self.facts["keep_s"] or 0.0
-            if not self._holders:
+            keep, alone = self.facts["keep_s"] or 0.0, not self._holders
+            if alone:
                 self._until = time.monotonic() + keep
-                self.facts["until"] = time.time() + keep
             self._changed.notify_all()
-        self.log(f"{who} is gone{f'; kept for {keep:g} s' if keep and not self._holders else ''}")
-        self._write_facts()
+        self.log(f"{who} is gone{f'; kept for {keep:g} s' if keep and alone else ''}")
+        self._write_facts(**({"until": time.time() + keep} if alone else {}))
 
     def _tell_progress(self) -> None:
         while self.outcome is None and not self.over.wait(TOLD_EVERY):
             if text := self.stack.status():
                 self._tell({"op": "progress", "text": text})
+
+    def _tell_restart(self) -> None:
+        """Nobody new gets a stack of which a part is away."""
+        self._write_facts(state="restarting" if self.stack.away else "ready")
+        self._tell({"op": "restarting", "services": sorted(self.stack.away), "restarts": self.stack.restarts()})
 
     def _tell(self, message: Json) -> None:
         for connection in list(self._holders):
@@ -203,9 +211,10 @@ class Guardian:
         with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping
             file.write(f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} {text}\n")
 
-    def _write_facts(self) -> None:
-        draft = self.home / f".{FACTS}.{threading.get_ident()}"
-        with suppress(OSError):
+    def _write_facts(self, **changes: Any) -> None:
+        draft = self.home / f".{FACTS}"
+        with self._writing, suppress(OSError):  # on a full disk others do not see it, and it is torn down all the same
+            self.facts |= changes
             draft.write_text(json.dumps(self.facts))
             draft.replace(self.home / FACTS)
 

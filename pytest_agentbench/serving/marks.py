@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,18 @@ LABEL = "pytest-agentbench.stack"
 
 LOCK = "lock"  # in a stack's folder; its guardian holds it as long as it lives
 
+GONE = 10.0  # seconds that killed processes get to be gone
+
 
 def marked(home: str) -> dict[str, str]:
     return {VARIABLE: home}
+
+
+def lock(home: Path) -> int:
+    """Takes the lock of a new stack; its descriptor, which the guardian inherits, so that the stack is never without an owner."""
+    file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 def is_alive(home: str) -> bool:
@@ -41,6 +51,11 @@ def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
             yield int(entry.name), of
 
 
+def is_marked(pid: int, home: str) -> bool:
+    """Whether a process belongs to a stack."""
+    return _mark(Path("/proc", str(pid))) == home
+
+
 def _mark(process: Path) -> str:
     prefix = f"{VARIABLE}=".encode()
     try:
@@ -51,11 +66,14 @@ def _mark(process: Path) -> str:
 
 
 def kill_marked(home: str) -> list[int]:
-    """SIGKILL to every process of a stack; returns their pids. What they start meanwhile is marked and killed as well."""
+    """SIGKILL to every process of a stack; returns their pids, once they are gone. What they start meanwhile is killed as well."""
     killed: list[int] = []
     while pids := [pid for pid, _ in processes(home) if pid not in killed]:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed += pids
+    end = time.monotonic() + GONE
+    while any(processes(home)) and time.monotonic() < end:
+        time.sleep(0.01)
     return killed

@@ -55,11 +55,15 @@ def is_free(port: int) -> bool:
 
 def holder(port: int) -> str:
     """Who listens on a port: `pid 123 (python)`; a guess where the system does not tell."""
+    pid = listener(port)
+    return f"pid {pid} ({_name(Path('/proc', str(pid)))})" if pid else "a process that cannot be seen from here"
+
+
+def listener(port: int) -> int:
+    """Process id of who listens on a port; 0 where nobody does, or nobody who can be seen."""
     inodes = _listening(port)
-    for entry in Path("/proc").iterdir() if inodes else ():
-        if entry.name.isdigit() and _sockets(entry) & inodes:
-            return f"pid {entry.name} ({_name(entry)})"
-    return "a process that cannot be seen from here"
+    found = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _sockets(entry) & inodes) if inodes else iter(())
+    return next((int(entry.name) for entry in found), 0)
 
 
 def _listening(port: int) -> set[str]:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.api import Api
+from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
 from pytest_agentbench.serving.gpus import Lease, lease, wait_released
-from pytest_agentbench.serving.hints import hint
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of, share_out
 from pytest_agentbench.serving.marks import kill_marked
 from pytest_agentbench.serving.ports import Reserved, holder, is_free
 from pytest_agentbench.serving.ready import PAUSE, Ladder
 from pytest_agentbench.serving.service import Running, tail
-from pytest_agentbench.serving.stackspec import HttpCheck, StackSpec
+from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.templates import dependencies
 
-RELEASED = 120.0  # seconds that ports and GPU memory get to be free after the last service ended
+RELEASED = 120.0  # seconds that GPU memory gets to be free after the last service ended
+PORTS_FREE = 5.0  # seconds that all ports get; whoever has one then is somebody else
 
 Log = Callable[[str], None]
 
@@ -31,18 +31,26 @@ Log = Callable[[str], None]
 class Stack:
     """One boot of a stack. `boot` and `stop` are called once each, the latter from any thread and at any moment."""
 
-    def __init__(self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: Log) -> None:
-        """`home` is a folder of the stack's own; `gpu_wait` in seconds; `warm_up` requests are made before it counts as booted."""
+    def __init__(
+        self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: Log, on_restart: Callable[[], None]
+    ) -> None:
+        """`home` is a folder of the stack's own; `gpu_wait` in seconds; `warm_up` requests are made before it counts as booted.
+
+        `on_restart` is called whenever `away` has changed.
+        """
         self.spec, self.home, self.logs, self.gpu_wait, self.log = spec, home, logs, gpu_wait, log
+        self._on_restart = on_restart
         self.warm_up = warm_up if spec.warm_up is None else spec.warm_up
         self.needs = dependencies(spec)
         self.instances: list[Instance] = []
         self.facts: Json = {}  # what is worth knowing of the boot
+        self.away: frozenset[str] = frozenset()  # instances that are started again, once the stack was ready
         self.failure = ""  # why it is of no use any more; the first reason counts
         self.failed = threading.Event()
         self.stopping = threading.Event()
         self._doing: dict[str, str] = {}  # service -> what is waited for
-        self._up: dict[str, threading.Event] = defaultdict(threading.Event)
+        self._up = {name: threading.Event() for name in spec.services}
+        self._booted = False
         self._reserved = Reserved()
         self._leases: list[Lease] = []  # of GPUs
         self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
@@ -84,6 +92,7 @@ class Stack:
             "warm_up": {"requests": self.warm_up, "seconds": round(ended - proven, 3)},
             "boot_s": round(ended - started, 3),
         }
+        self._booted = True
         self.log(f"ready after {ended - started:.1f} s at {endpoint.url}")
         return endpoint
 
@@ -98,9 +107,25 @@ class Stack:
             for port in {each.spec.port, *each.spec.ports.values()} - {0}:
                 if not is_free(port):
                     raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
+        self._fetch_images(factory)
         self._lease()
         self._factory = factory
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
+
+    def _fetch_images(self, factory: Factory) -> None:
+        """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
+        wanted = {factory.image(each): each.spec.container.pull for each in self.instances if each.spec.image is not None}
+        if not wanted:
+            return
+        from pytest_agentbench.serving.docking import fetch
+
+        for image, pull in wanted.items():
+            fetch(image, pull, self._fetches)
+        self._doing.pop("images", None)
+
+    def _fetches(self, what: str) -> None:
+        self._alive()
+        self._doing["images"] = what
 
     def _lease(self) -> None:
         wanted = sum(each.spec.gpus for each in self.instances if isinstance(each.spec.gpus, int))
@@ -138,7 +163,7 @@ class Stack:
             for each in mine:
                 self._start(each)
             for each in mine:
-                self._until_ready(each)
+                self._until_ready(each, self.deadline)
             self._up[service].set()
         except Exception as error:  # those that wait for this service shall not wait for ever
             self._fail(str(error) if isinstance(error, AgentbenchError) else f"{service}: {error!r}")
@@ -156,38 +181,46 @@ class Stack:
         self._watchers.append(watcher)
         watcher.start()
 
-    def _until_ready(self, instance: Instance) -> None:
+    def _until_ready(self, instance: Instance, latest: float) -> None:
+        """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""
         check = instance.spec.ready
         if check is None:
             return
         url = instance.url_of(check.port, check.http)
         self._doing[instance.name] = f"waiting for {check.http}"
-        deadline = min(self.deadline, time.monotonic() + (check.timeout or float("inf")))
-        while said := _lacks(check, url):
+        deadline = min(latest, time.monotonic() + (check.timeout or float("inf")))
+        while said := lacks(check, url):
             self._alive()
             if time.monotonic() > deadline:
-                raise BackendError(f"{instance.name} is not ready in time: {said}{self._log_of(instance)}")
+                raise BackendError(f"{instance.name} is not ready in time: {said}{robbed(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
         self.log(f"{instance.name} is ready: {url}")
         self._doing.pop(instance.name, None)
 
     def _prove(self) -> Endpoint:
         """The ladder at the endpoint."""
-        front = next(each for each in self.instances if each.service == self.spec.front)
-        url, labels = f"{front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
-        endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
+        front = self._front
 
         def waits(rung: str) -> None:
             self._doing[front.name] = f"proving {rung}"
 
-        ladder = Ladder(endpoint, self.spec.ready, self.deadline, self._alive, waits)
+        ladder = self._ladder(self.deadline, waits)
         try:
             rungs = [rung._asdict() for rung in ladder.climb()]
         except BackendError as error:
             self._alive()  # a death says more
-            raise BackendError(f"{error}{self._log_of(front)}") from error
+            raise BackendError(f"{error}{log_of(front)}") from error
         self.facts["proof"] = rungs
         return ladder.answering
+
+    @property
+    def _front(self) -> Instance:
+        return next(each for each in self.instances if each.service == self.spec.front)
+
+    def _ladder(self, deadline: float, on_wait: Log) -> Ladder:
+        url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
+        endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
+        return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait)
 
     def _warm(self, endpoint: Endpoint) -> None:
         """Requests at once, as many as will be in flight; nobody counts them."""
@@ -212,17 +245,37 @@ class Stack:
         code = running.wait()
         if self.stopping.is_set():
             return
-        reason = f"{instance.name} ended with exit code {code}: `{running.command}`{self._log_of(instance)}"
+        ended = f"{instance.name} ended with exit code {code}: `{running.command}`"
+        reason = f"{ended}{robbed(instance, self.home)}{log_of(instance)}"
         if instance.restarts >= instance.spec.restart:
             self._fail(reason)
             return
         instance.restarts += 1
         self.log(f"{reason}\nstarting it again, for the {instance.restarts}. time of {instance.spec.restart}")
         try:
-            running.stop(0)
-            self._start(instance)
-        except AgentbenchError as error:
+            self._start_again(instance, running)
+        except Exception as error:  # nobody else would hear of it
             self._fail(f"{reason}\nand could not be started again: {error}")
+
+    def _start_again(self, instance: Instance, dead: Running) -> None:
+        """While the stack boots, the boot sees when it is ready; later it is away until its own check and the endpoint say so."""
+        dead.stop(0)
+        if not self._booted:
+            self._start(instance)
+            return
+        self._set_away(self.away | {instance.name})
+        self._start(instance)
+        deadline = time.monotonic() + self.spec.ready.timeout
+        self._until_ready(instance, deadline)
+        rungs = ["port", "models", *(["workers"] if self.spec.ready.workers else [])]  # no chat: nobody shall find it in the counts
+        for _ in islice(self._ladder(deadline, lambda _: None).climb(), len(rungs)):
+            pass
+        self.log(f"{instance.name} serves again")
+        self._set_away(self.away - {instance.name})
+
+    def _set_away(self, instances: frozenset[str]) -> None:
+        self.away = instances
+        self._on_restart()
 
     def restarts(self) -> Json:
         """How often each instance was started again."""
@@ -247,13 +300,6 @@ class Stack:
             self.failure = reason
             self.log(reason)
             self.failed.set()
-
-    def _log_of(self, instance: Instance) -> str:
-        """The end of a log, and what it hints at, to be put behind a sentence."""
-        lines = tail(instance.log)
-        known = hint(lines)
-        shown = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
-        return f"{f'{chr(10)}hint: {known}' if known else ''}\nthe end of {instance.log}:\n{shown}"
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -287,12 +333,17 @@ class Stack:
             return
         started = time.monotonic()
         ended_before = running.exit_code()
-        running.stop(instance.spec.grace)
+        try:
+            running.stop(instance.spec.grace)
+        except AgentbenchError as error:  # an engine that is gone; the others are stopped all the same
+            self.log(str(error))
+            return
         if ended_before is None:
             self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")
 
     def _wait_for_ports(self) -> None:
-        end = time.monotonic() + RELEASED
+        """Nobody of ours lives any more: what is not free soon has found another owner."""
+        end = time.monotonic() + PORTS_FREE
         started = [each for each in self.instances if each.running is not None]
         for port in sorted({port for each in started for port in each.ports.values()}):
             while not is_free(port):
@@ -307,15 +358,3 @@ class Stack:
             self.log(f"GPUs {', '.join(gpu.id for gpu in gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
         for each in self._leases:
             each.release()
-
-
-def _lacks(check: HttpCheck, url: str) -> str:
-    """Why a service is not ready yet; nothing when it is."""
-    root, path = url[: url.index("/", len("http://"))], url[url.index("/", len("http://")) :]
-    try:
-        said = Api(Endpoint(root, "")).get(path, timeout=5)
-    except BackendError as error:
-        return str(error)
-    if said.status != 200:
-        return f"GET {url} answered {said}"
-    return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"

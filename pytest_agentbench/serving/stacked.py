@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Stacked(Backend):
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
         endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump(exclude_defaults=True))
-        self.description["boot"] = self._held.boot
+        self.description |= {"boot": self._held.boot, "restarts": {}}
         return endpoint
 
     def metrics(self) -> Sources:
@@ -48,9 +48,14 @@ class Stacked(Backend):
         leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
         return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
 
-    def watch(self) -> str | None:
+    def watch(self, tell: Callable[[str], None]) -> str | None:
         assert self._held is not None
-        return self._held.death() or None
+
+        def on_restart(message: Json) -> None:
+            self.description["restarts"] = message["restarts"]
+            tell(f"{', '.join(message['services'])}: started again" if message["services"] else "")
+
+        return self._held.death(on_restart) or None
 
     def stop(self) -> None:
         """A kept one is let go and stays."""

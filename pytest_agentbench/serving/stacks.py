@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -18,18 +19,23 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.guardian import FACTS, GUARDIAN_LOG, SOCKET
-from pytest_agentbench.serving.marks import is_alive, kill_marked, processes
+from pytest_agentbench.serving.labelled import leftovers, remove
+from pytest_agentbench.serving.marks import is_alive, kill_marked, lock, processes
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.stackspec import StackSpec
 
-STOPPED = 180.0  # seconds that a stack gets to stop, before it is left to its guardian
+STOPPED = 180.0  # seconds that a stack gets to stop, before its guardian and all that is left are killed
+LONGEST = 107  # bytes of a socket's path
 
 
 def stacks_folder() -> Path:
     """Where stacks of this user have their folders; short, for a socket's path may have some 100 characters."""
     own = os.environ.get("AGENTBENCH_STACKS")
-    folder = Path(own) if own else Path(tempfile.gettempdir(), f"agentbench-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = Path(own).absolute() if own else Path(tempfile.gettempdir(), f"agentbench-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackendError(f"the folder of stacks, {folder}, cannot be made: {error.strerror}; AGENTBENCH_STACKS names another") from error
     return folder
 
 
@@ -62,29 +68,37 @@ class Held:
                 case "ready":
                     self.boot, self.metrics = message["boot"], message["metrics"]
                     return Endpoint(**message["endpoint"])
+                case "failed" | "died" if self._leaving:
+                    raise BackendError("it was stopped while it started")
                 case "failed" | "died":
                     raise (MissingError if message.get("missing") else BackendError)(message["reason"])
 
-    def death(self) -> str:
-        """Blocks until it dies; returns what died. Empty when it was stopped or let go."""
+    def death(self, on_restart: Callable[[Json], None] = lambda _: None) -> str:
+        """Blocks until it dies; returns what died. Empty when it was stopped or let go by whoever holds this.
+
+        `on_restart` is told which `services` are started again, none when all serve, and how many `restarts` each has had.
+        """
+        why = f"its guardian is gone; see {GUARDIAN_LOG}"
         with suppress(OSError, ValueError):
-            while True:
-                message = self._next()
-                if message["op"] == "died":
-                    return str(message["reason"])
-                if message["op"] == "stopped":
-                    return ""
-        return "" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
+            while (message := self._next())["op"] != "died":
+                if message["op"] == "restarting":
+                    on_restart(message)
+            why = message["reason"]
+        return "" if self._leaving else why
 
     def stop(self) -> None:
         """Tears it down; what a guardian that died left behind is killed from here."""
         self._leaving = True
         with suppress(OSError):
             wire.send(self._connection, {"op": "stop"})
-        self._wait_for_the_end()
+        end = time.monotonic() + STOPPED
+        while is_alive(str(self.home)) and time.monotonic() < end:
+            time.sleep(0.02)
         self.let_go()
         if self._child is not None:
             self._child.stop()
+        if not is_alive(str(self.home)):
+            reap_one(self.home)
 
     def keep(self, seconds: float) -> None:
         """It stays when it is let go, for so long."""
@@ -99,13 +113,6 @@ class Held:
             self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits in `death` wakes up
         self._connection.close()
 
-    def _wait_for_the_end(self) -> None:
-        end = time.monotonic() + STOPPED
-        while is_alive(str(self.home)) and time.monotonic() < end:
-            time.sleep(0.02)
-        if not is_alive(str(self.home)):
-            reap_one(self.home)
-
     def _next(self) -> Json:
         message, _ = wire.receive(self._connection)
         return message
@@ -113,8 +120,8 @@ class Held:
 
 def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held:
     """Starts a guardian, which boots the stack; raises BackendError when not even that goes well."""
-    home = stacks_folder() / f"{spec.name[:32]}-{secrets.token_hex(4)}"
-    home.mkdir(mode=0o700)
+    home = _new_home(spec.name)
+    owned = lock(home)
     config = {
         "spec": spec.model_dump(mode="json"),
         "spec_hash": spec_hash(spec),
@@ -122,10 +129,28 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
         "logs": str(logs),
         "gpu_wait": gpu_wait,
         "warm_up": warm_up,
+        "lock": owned,
     }
-    child = Child("pytest_agentbench.serving.guardian", config, logs / GUARDIAN_LOG)
-    child.ready()
-    return _hold(home, child)
+    child = Child("pytest_agentbench.serving.guardian", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
+    os.close(owned)
+    try:
+        child.ready()
+        return _hold(home, child)
+    except BackendError:
+        child.stop()
+        reap_one(home)
+        raise
+
+
+def _new_home(name: str) -> Path:
+    """A folder for a stack; raises BackendError when there cannot be one."""
+    home = stacks_folder() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:32]}-{secrets.token_hex(4)}"
+    if len(os.fsencode(home / SOCKET)) > LONGEST:
+        raise BackendError(
+            f"{home / SOCKET} is longer than the {LONGEST} bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s"
+        )
+    home.mkdir(mode=0o700)
+    return home
 
 
 def find_kept(spec: StackSpec) -> Held | None:
@@ -169,11 +194,14 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
 def reap() -> list[tuple[str, list[str]]]:
     """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended)."""
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()} | {of for _, of in processes()}
+    homes |= {left.stack for left in leftovers(is_alive) if Path(left.stack).parent == stacks_folder()}  # an engine serves all users
     return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 
 def reap_one(home: Path) -> list[str]:
     """The same for one stack without a guardian."""
     killed = [f"process {pid}" for pid in kill_marked(str(home))]
+    left = leftovers(lambda stack: stack != str(home))
+    remove(left)
     shutil.rmtree(home, ignore_errors=True)
-    return killed
+    return [*killed, *(f"{each.kind} {each.name}" for each in left)]

@@ -1,0 +1,52 @@
+"""What is wrong with a service that died or is not ready, in sentences to be put behind the one that says so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.records import Endpoint
+from pytest_agentbench.serving.api import Api
+from pytest_agentbench.serving.hints import hint
+from pytest_agentbench.serving.instances import Instance
+from pytest_agentbench.serving.marks import is_marked
+from pytest_agentbench.serving.ports import holder, listener
+from pytest_agentbench.serving.service import tail
+from pytest_agentbench.serving.stackspec import HttpCheck
+
+FULL = 1 << 20  # a disk with fewer bytes free than this is full
+
+
+def log_of(instance: Instance) -> str:
+    """The end of its log, what that hints at, and whether the log is whole."""
+    lines = tail(instance.log)
+    known = hint(lines)
+    shown = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+    return f"{f'{chr(10)}hint: {known}' if known else ''}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{shown}"
+
+
+def robbed(instance: Instance, home: Path) -> str:
+    """Who else has one of its ports; the processes of the stack itself are marked with `home`."""
+    for port in instance.ports.values() if instance.spec.image is None else ():
+        if (pid := listener(port)) and not is_marked(pid, str(home)):
+            return f"\nits port {port} is taken by {holder(port)}"
+    return ""
+
+
+def lacks(check: HttpCheck, url: str) -> str:
+    """Why it is not ready yet; nothing when it is."""
+    root, path = url[: url.index("/", len("http://"))], url[url.index("/", len("http://")) :]
+    try:
+        said = Api(Endpoint(root, "")).get(path, timeout=5)
+    except BackendError as error:
+        return str(error)
+    if said.status != 200:
+        return f"GET {url} answered {said}"
+    return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
+
+
+def _full(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free
+    return f"\nthe disk of {folder} is full: {free} bytes are free" if free < FULL else ""
