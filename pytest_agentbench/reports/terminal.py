@@ -21,6 +21,7 @@ from pytest_agentbench.reports.wording import (
     mean_text,
     number,
     range_text,
+    restarts_text,
     score_text,
     server_lines,
     split_text,
@@ -62,6 +63,8 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
         terminal.write_line(run["backend"]["failure"], red=True)
     if booted := boot_text(run["backend"]):
         terminal.write_line(f"stack       {booted}")
+    if restarts := restarts_text(run["backend"]):
+        terminal.write_line(f"restarted   {restarts}, in the middle of the run", yellow=True)
     if run["backend"].get("note"):
         terminal.write_line(f"backend     {run['backend']['name']}: {run['backend']['note']}")
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
