@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend, env, weights
+from pytest_agentbench.commands import backend, doctor, env, weights
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     subset.set_defaults(run=run_subset)
 
     backend.add(commands)
+    doctor.add(commands)
 
     show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
     show.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")

@@ -43,10 +43,12 @@ from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.scorers import SCORERS
 from pytest_agentbench.serving.process import Child, child_environment
 from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
+from pytest_agentbench.serving.stackspec import ContainerSpec
 from pytest_agentbench.settings import OPTIONS
 from pytest_agentbench.slo import OBJECTIVES
 from pytest_agentbench.suitespec import DatasetSpec, SuiteSpec
 from tests.project import FIND_THEN_ANSWER, Project
+from tests.router import routing
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -351,6 +353,7 @@ WORDS: Mapping[str, list[str]] = {
         *["title", "description", "properties", "required", "type", "response_schema"],
     ],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
+    "containers.md": keys(ContainerSpec),
     "metrics.md": [*SCORERS, *STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
@@ -458,12 +461,22 @@ def eventful_run(project: Project) -> None:
     project.run("scenarios/shop", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
 
 
+def labelled_run(project: Project) -> None:
+    """A run on a backend that is told of rollouts, and tells of calls."""
+    with routing() as router:
+        project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "dynamo"}))
+        project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-limit=1")
+
+
 def test_run_json_is_documented(project: Project) -> None:
     """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
-    eventful_run(project)
+    runs, records = [], []
+    for run in (eventful_run, labelled_run):
+        run(project)
+        runs.append(project.run_json)
+        records += [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
 
-    records = [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
-    for heading, values in (("The schema agentbench-run/1", [project.run_json]), ("rollouts.jsonl", records)):
+    for heading, values in (("The schema agentbench-run/1", runs), ("rollouts.jsonl", records)):
         table, seen = documented(heading), set[str]()
         assert [] == [fault for value in values for fault in faults(value, "", table, seen)]
         assert set() == set(table) - seen

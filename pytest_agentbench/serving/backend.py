@@ -24,14 +24,15 @@ class Backend(Protocol):
     note: str  # a sentence for every report
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
     description: Json  # what run.json says about the stack; no secrets
-    waits: bool  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
-    status: str  # what its boot waits for, for whoever looks on
+    waits: bool = False  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
+    status: str = ""  # what its boot waits for, for whoever looks on
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
 
     def metrics(self) -> Sources:
         """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
+        return Sources()
 
     def watch(self, tell: Callable[[str], None]) -> str | None:
         """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched.
@@ -43,10 +44,8 @@ class Backend(Protocol):
         """Tears the stack down; may be called at any moment, also twice."""
 
 
-class Embedded:
+class Embedded(Backend):
     """The built-in engine in a process of its own."""
-
-    waits, status = False, ""
 
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
@@ -81,10 +80,8 @@ class Embedded:
             self.child.stop()
 
 
-class Url:
+class Url(Backend):
     """Something that already runs: nothing to start or stop, but it has to answer."""
-
-    waits, status = False, ""
 
     def __init__(self, spec: UrlSpec) -> None:
         self.spec = spec
@@ -115,7 +112,7 @@ class Url:
 
 def url_endpoint(spec: UrlSpec) -> Endpoint:
     """Raises ConfigError when the key is not where the YAML says."""
-    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump()
+    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump(exclude_defaults=True)
     return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels)
 
 

@@ -16,9 +16,6 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.serving.docking import connect, faults, fetch, speaking
 from pytest_agentbench.serving.stackspec import ContainerSpec
 
-#: The label that says which stack a container, a network or a volume belongs to.
-STACK = "pytest-agentbench.stack"
-
 #: Exit code of a container of which no more can be known: somebody removed it, or it went with its engine.
 LOST = -1
 
@@ -46,7 +43,7 @@ class Container:
         cwd: str | None = None,
         on_progress: Callable[[str], None] = _silent,
     ) -> None:
-        """`gpu_ids` are indexes or UUIDs as the driver counts them; `cwd` is a folder in the container."""
+        """`name` is the container's own; `gpu_ids` are indexes or UUIDs as the driver counts them; `cwd` is a folder in the container."""
         self.name, self.image, self.log = name, image, log
         self.command = f"{image}: {shlex.join([*(spec.entrypoint or []), *command])}".rstrip(": ")
         self.pid: int | None = None  # of its first process on the host, docker-init
@@ -129,7 +126,7 @@ class Container:
 
         gpus = [DeviceRequest(driver="nvidia", device_ids=self._gpu_ids, capabilities=[["gpu"]])] if self._gpu_ids else None
         return {
-            "name": re.sub(r"[^\w.-]", "-", f"agentbench-{self._labels.get(STACK, 'stack')}-{self.name}"),
+            "name": re.sub(r"[^\w.-]", "-", self.name),
             "labels": self._labels,
             "environment": self._env,
             "network_mode": "host",

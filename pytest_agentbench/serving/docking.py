@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_agentbench.errors import BackendError
+from pytest_agentbench.errors import BackendError, MissingError
 
 #: What an engine says -> what helps. The first one that is found counts.
 HINTS = {
@@ -30,22 +31,25 @@ HINTS = {
     "`docker load` brings an image from a file",
 }
 
+#: What of it the machine lacks.
+_LACKING = re.compile("select device driver|invalid runtime name|docker-init", re.IGNORECASE)
+
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ANSWER = 10.0  # seconds
 _PROGRESS_EVERY = 1.0  # seconds
 
 
 def connect() -> Any:
-    """A client of the engine that DOCKER_HOST names, or the default one; raises BackendError where none answers. To be closed."""
-    import docker
-
-    where = docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET.replace("http+unix://", "unix://")
+    """A client of the engine that DOCKER_HOST names, or the default one; raises MissingError where none answers. To be closed."""
+    where = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     address = urlsplit(where)
     if address.scheme in ("tcp", "http", "https", "ssh") and address.hostname not in _LOCAL:
-        raise BackendError(f"DOCKER_HOST is {where}: containers use the network of their host, so Docker has to run on this machine")
-    with speaking(f"no Docker Engine answers at {where}"):
+        raise MissingError(f"DOCKER_HOST is {where}: containers use the network of their host, so Docker has to run on this machine")
+    with speaking(f"no Docker Engine answers at {where}", MissingError):
         if address.scheme == "unix":
             _knock(address.path)
+        import docker
+
         return docker.from_env()
 
 
@@ -64,7 +68,7 @@ def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
             if _has(engine, image):
                 return
             if pull == "never":
-                raise BackendError(f"image {image} is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it")
+                raise MissingError(f"image {image} is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it")
             _pull(engine, image, on_progress)
     finally:
         engine.close()
@@ -105,12 +109,13 @@ def _note(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
 
 
 @contextmanager
-def speaking(what: str) -> Iterator[None]:
-    """Turns what goes wrong between us and an engine into a BackendError that starts with `what`."""
+def speaking(what: str, kind: type[BackendError] = BackendError) -> Iterator[None]:
+    """Turns what goes wrong between us and an engine into an error that starts with `what`."""
     try:
         yield
     except faults() as error:
-        raise BackendError(sentence(what, getattr(error, "explanation", None) or str(error))) from error
+        said = getattr(error, "explanation", None) or str(error)
+        raise (MissingError if _LACKING.search(said) else kind)(sentence(what, said)) from error
 
 
 def faults() -> tuple[type[Exception], ...]:

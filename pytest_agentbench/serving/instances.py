@@ -82,6 +82,11 @@ class Factory:
         self._python(instance)
         self._secrets(instance)
 
+    def image(self, instance: Instance) -> str:
+        """The image of a container."""
+        assert instance.spec.image is not None
+        return expand(instance.spec.image, self._values(instance, None), f"backend {self.spec.name!r}: services.{instance.service}")
+
     def _values(self, instance: Instance, python: Path | None) -> dict[str, str]:
         own = {"replica": str(instance.replica), "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
         return {**self._shared, **_ports("", instance.ports), **own, **({"python": str(python)} if python else {})}
@@ -106,10 +111,9 @@ class Factory:
         options = instance.spec.container
         mounts = {expand(host, values, where): expand(inside, values, where) for host, inside in options.mounts.items()}
         entrypoint = [expand(word, values, where) for word in options.entrypoint] if options.entrypoint else None
-        assert instance.spec.image is not None
         return Container(
             f"agentbench-{self.home.name}-{instance.name}",
-            expand(instance.spec.image, values, where),
+            self.image(instance),
             command,
             options.model_copy(update={"mounts": mounts, "entrypoint": entrypoint}),
             env,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.serving.container import STACK
 from pytest_agentbench.serving.docking import connect, speaking
+from pytest_agentbench.serving.marks import LABEL
 
 Kind = Literal["container", "network", "volume"]
 
@@ -40,8 +40,10 @@ def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
     return [each for each in found if each.stack in dead]
 
 
-def remove(found: Iterable[Leftover], grace: float = 15) -> None:
+def remove(found: Sequence[Leftover], grace: float = 15) -> None:
     """Stops and removes them; what is gone already is no error. `grace` is the time between SIGTERM and SIGKILL in seconds."""
+    if not found:
+        return
     from docker.errors import NotFound
 
     engine = connect()
@@ -54,13 +56,13 @@ def remove(found: Iterable[Leftover], grace: float = 15) -> None:
 
 
 def _labelled(api: Any) -> Iterator[Leftover]:
-    only = {"label": STACK}
+    only = {"label": LABEL}
     for container in api.containers(all=True, filters=only):
-        yield Leftover("container", container["Id"], container["Names"][0].lstrip("/"), container["Labels"][STACK])
+        yield Leftover("container", container["Id"], container["Names"][0].lstrip("/"), container["Labels"][LABEL])
     for network in api.networks(filters=only):
-        yield Leftover("network", network["Id"], network["Name"], network["Labels"][STACK])
+        yield Leftover("network", network["Id"], network["Name"], network["Labels"][LABEL])
     for volume in api.volumes(filters=only)["Volumes"] or ():
-        yield Leftover("volume", volume["Name"], volume["Name"], volume["Labels"][STACK])
+        yield Leftover("volume", volume["Name"], volume["Name"], volume["Labels"][LABEL])
 
 
 def _remove(api: Any, each: Leftover, grace: float) -> None:

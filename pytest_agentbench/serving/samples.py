@@ -6,11 +6,12 @@ their number: the place in the list that the `series` of all its lines since the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import orjson
 
 from pytest_agentbench.records import Json
 
@@ -62,7 +63,7 @@ def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | Gp
     with path.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):  # a last line may be torn by a kill
-                yield _sample(json.loads(line), tables, names)
+                yield _sample(orjson.loads(line), tables, names)
 
 
 def _sample(line: Json, tables: dict[Source, list[Series | None]], names: Container[str]) -> Sample | GpuSample:

@@ -107,9 +107,25 @@ class Stack:
             for port in {each.spec.port, *each.spec.ports.values()} - {0}:
                 if not is_free(port):
                     raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
+        self._fetch_images(factory)
         self._lease()
         self._factory = factory
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
+
+    def _fetch_images(self, factory: Factory) -> None:
+        """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
+        wanted = {factory.image(each): each.spec.container.pull for each in self.instances if each.spec.image is not None}
+        if not wanted:
+            return
+        from pytest_agentbench.serving.docking import fetch
+
+        for image, pull in wanted.items():
+            fetch(image, pull, self._fetches)
+        self._doing.pop("images", None)
+
+    def _fetches(self, what: str) -> None:
+        self._alive()
+        self._doing["images"] = what
 
     def _lease(self) -> None:
         wanted = sum(each.spec.gpus for each in self.instances if isinstance(each.spec.gpus, int))
@@ -202,7 +218,7 @@ class Stack:
         return next(each for each in self.instances if each.service == self.spec.front)
 
     def _ladder(self, deadline: float, on_wait: Log) -> Ladder:
-        url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump()
+        url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait)
 
@@ -317,7 +333,11 @@ class Stack:
             return
         started = time.monotonic()
         ended_before = running.exit_code()
-        running.stop(instance.spec.grace)
+        try:
+            running.stop(instance.spec.grace)
+        except AgentbenchError as error:  # an engine that is gone; the others are stopped all the same
+            self.log(str(error))
+            return
         if ended_before is None:
             self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")
 

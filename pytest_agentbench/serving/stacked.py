@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving import gpus, stacks
+from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 
 
-class Stacked:
+class Stacked(Backend):
     """Services of this machine; a guardian process starts, watches and stops them."""
 
     waits = True
@@ -38,7 +39,7 @@ class Stacked:
             self._held.keep(self.keep)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump())
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump(exclude_defaults=True))
         self.description |= {"boot": self._held.boot, "restarts": {}}
         return endpoint
 

@@ -19,6 +19,7 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.guardian import FACTS, GUARDIAN_LOG, SOCKET
+from pytest_agentbench.serving.labelled import leftovers, remove
 from pytest_agentbench.serving.marks import is_alive, kill_marked, lock, processes
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.stackspec import StackSpec
@@ -193,11 +194,14 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
 def reap() -> list[tuple[str, list[str]]]:
     """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended)."""
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()} | {of for _, of in processes()}
+    homes |= {left.stack for left in leftovers(is_alive) if Path(left.stack).parent == stacks_folder()}  # an engine serves all users
     return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 
 def reap_one(home: Path) -> list[str]:
     """The same for one stack without a guardian."""
     killed = [f"process {pid}" for pid in kill_marked(str(home))]
+    left = leftovers(lambda stack: stack != str(home))
+    remove(left)
     shutil.rmtree(home, ignore_errors=True)
-    return killed
+    return [*killed, *(f"{each.kind} {each.name}" for each in left)]

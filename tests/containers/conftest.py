@@ -9,7 +9,8 @@ from typing import Any
 import docker
 import pytest
 
-from pytest_agentbench.serving.container import STACK, Container
+from pytest_agentbench.serving.container import Container
+from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers import images
 from tests.dockerd import NoEngine, any_engine
@@ -56,7 +57,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
     def make(command: str | Sequence[str], *, name: str = "service", image: str = IMAGE, **values: Any) -> Container:
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
-        settings: dict[str, Any] = {"env": {}, "labels": {STACK: "t"}, "gpu_ids": (), "log": tmp_path / f"{name}.log", **values}
+        settings: dict[str, Any] = {"env": {}, "labels": {LABEL: "t"}, "gpu_ids": (), "log": tmp_path / f"{name}.log", **values}
         spec = settings.pop("spec", ContainerSpec())
         made.append(Container(name, image, words, spec, settings.pop("env"), **settings))
         return made[-1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.serving.container import STACK
+from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers.conftest import Run, put_image
 from tests.servers.running import ask, free_port
@@ -40,19 +40,19 @@ def test_one_that_ends(engine: Any, run: Run) -> None:
     container.stop(1)
     assert 7 == container.wait() == container.exit_code()
     assert ["err", "out"] == sorted(said(container.log))
-    assert [] == engine.containers.list(all=True, filters={"label": f"{STACK}=t"})
+    assert [] == engine.containers.list(all=True, filters={"label": f"{LABEL}=t"})
 
 
 def test_one_that_runs(engine: Any, run: Run) -> None:
     """While it runs it has no exit code; on the host it is a process under docker-init; labels and name tell whose it is."""
-    container = run(FOREVER, labels={STACK: "t", "pytest-agentbench.service": "worker"}, name="worker 1")
+    container = run(FOREVER, labels={LABEL: "t", "pytest-agentbench.service": "worker"}, name="agentbench-t-worker 1")
     container.start()
-    (listed,) = engine.containers.list(filters={"label": f"{STACK}=t"})
+    (listed,) = engine.containers.list(filters={"label": f"{LABEL}=t"})
 
     assert container.exit_code() is None
     assert "docker-init" in Path(f"/proc/{container.pid}/cmdline").read_text()
     assert "agentbench-t-worker-1" == listed.name
-    assert {STACK: "t", "pytest-agentbench.service": "worker"} == listed.labels
+    assert {LABEL: "t", "pytest-agentbench.service": "worker"} == listed.labels
     assert f"pytest-agentbench/busybox:test: sh -c '{FOREVER}'" == container.command
     container.stop(30)
     assert 143 == container.exit_code()
@@ -97,7 +97,7 @@ def test_one_that_somebody_removed(engine: Any, run: Run) -> None:
     """It counts as ended, and stopping it is no error."""
     container = run(FOREVER)
     container.start()
-    engine.containers.get("agentbench-t-service").remove(force=True)
+    engine.containers.get("service").remove(force=True)
 
     assert -1 == container.exit_code() == container.wait()
     container.stop(1)
@@ -175,7 +175,7 @@ def test_secrets_stay_inside(engine: Any, run: Run) -> None:
     with pytest.raises(BackendError, match="unable to find user nobody-here") as raised:
         broken.start()
     assert "hf_of_the_test" not in str(raised.value)
-    assert ["agentbench-t-service"] == [each.name for each in engine.containers.list(all=True, filters={"label": f"{STACK}=t"})]
+    assert ["service"] == [each.name for each in engine.containers.list(all=True, filters={"label": f"{LABEL}=t"})]
 
 
 def test_a_command_that_is_not_there(engine: Any, run: Run) -> None:

@@ -14,9 +14,9 @@ import docker
 import pytest
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.serving.container import STACK
 from pytest_agentbench.serving.docking import connect
 from pytest_agentbench.serving.labelled import leftovers
+from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers import images
 from tests.containers.conftest import IMAGE, Run, put_image
@@ -99,7 +99,7 @@ def test_gpus_without_the_toolkit(engine: Any, run: Run) -> None:
 
     assert said.startswith("service: pytest-agentbench/busybox:test cannot be started: could not select device driver")
     assert "`sudo nvidia-ctk runtime configure --runtime=docker`" in said
-    assert [] == engine.containers.list(all=True, filters={"label": f"{STACK}=t"})
+    assert [] == engine.containers.list(all=True, filters={"label": f"{LABEL}=t"})
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_agentbench.serving.container import STACK
+from pytest_agentbench.serving import stacks
 from pytest_agentbench.serving.labelled import leftovers, remove
+from pytest_agentbench.serving.marks import LABEL
 from tests.containers.conftest import IMAGE
 
 FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
@@ -17,11 +19,11 @@ FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
 @pytest.fixture
 def populated(engine: Any) -> Iterator[Any]:
     """An engine with containers, networks and volumes of stack `dead`, of stack `living` and of nobody we know."""
-    for stack, labels in (("dead", {STACK: "dead"}), ("living", {STACK: "living"}), ("foreign", {"pytest-agentbench": "dead"})):
+    for stack, labels in (("dead", {LABEL: "dead"}), ("living", {LABEL: "living"}), ("foreign", {"pytest-agentbench": "dead"})):
         engine.containers.run(IMAGE, FOREVER, name=f"t-{stack}", labels=labels, network_mode="host", init=True, detach=True)
         engine.networks.create(f"t-{stack}", driver="bridge", internal=True, labels=labels)
         engine.volumes.create(f"t-{stack}", labels=labels)
-    engine.containers.create(IMAGE, FOREVER, name="t-dead-too", labels={STACK: "dead"})
+    engine.containers.create(IMAGE, FOREVER, name="t-dead-too", labels={LABEL: "dead"})
     yield engine
     for container in _ours(engine.containers.list(all=True)):
         container.remove(force=True)
@@ -57,3 +59,17 @@ def test_what_is_gone_is_no_error(populated: Any) -> None:
     remove(found, grace=0)
 
     assert [["t-foreign", "t-living"]] * 3 == names(populated)
+
+
+def test_a_stack_whose_guardian_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its containers are found by `agentbench reap` and removed; those of other users' stacks are not even looked at."""
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    home, elsewhere = stacks.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"
+    for name, stack in (("t-mine", home), ("t-theirs", elsewhere)):
+        engine.containers.run(IMAGE, FOREVER, name=name, labels={LABEL: str(stack)}, network_mode="host", init=True, detach=True)
+    reaped = stacks.reap()
+    left = names(engine)[0]
+    engine.containers.get("t-theirs").remove(force=True)
+
+    assert [(str(home), ["container t-mine"])] == reaped
+    assert ["t-theirs"] == left

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,3 +81,22 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
         backend.stop()
 
     assert is_free(int(endpoint.url.rpartition(":")[2].removesuffix("/v1")))
+
+
+def run(backend: str, folder: Path, *options: str) -> Json:
+    """What run.json says of a session with the banking suite; its directory is `folder`/latest."""
+    command = [sys.executable, "-m", "pytest", "scenarios/banking", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
+    scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+    done = subprocess.run(
+        [*command, f"--agentbench-reports={folder}", *options],
+        cwd=ROOT,
+        env=scrubbed,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stdout[-5000:]
+    said: Json = json.loads((folder / "latest" / "run.json").read_text())
+    return said

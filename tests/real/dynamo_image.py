@@ -20,18 +20,22 @@ from pathlib import Path
 
 import docker
 
+from pytest_agentbench.errors import BackendError, MissingError
+from pytest_agentbench.serving.environments import ENVIRONMENTS
+
 SUITE, PYTHON = "bookworm", "3.11"
 DEBIAN = ("python3-minimal", f"libpython{PYTHON}-stdlib", "ca-certificates")
-PINS = ("ai-dynamo==1.4.2", "uvloop==0.22.1")  # the mocker imports uvloop and does not ask for it
+PINS = ENVIRONMENTS["dynamo"].pins
+START = ["ENV PYTHONUNBUFFERED=1"]
 
 #: Wheels that run on this Debian, whatever the machine that fetches them runs.
 GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)
 PLATFORMS = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in GLIBC))
 
-#: Nothing that a container needs.
-LEFT_OUT = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
+#: Nothing that a container needs, or what debootstrap copies from this machine.
+LEFT_OUT = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "etc/resolv.conf", "etc/hostname")
 
-HASH = hashlib.sha256(repr((SUITE, DEBIAN, PINS, LEFT_OUT)).encode()).hexdigest()[:12]
+HASH = hashlib.sha256(repr((SUITE, DEBIAN, PINS, START, LEFT_OUT)).encode()).hexdigest()[:12]
 IMAGE = f"pytest-agentbench/dynamo:{PINS[0].partition('==')[2]}-{HASH}"
 IMAGES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-agentbench" / "images"
 
@@ -54,16 +58,15 @@ def image() -> str:
 
 def make(archive: Path) -> None:
     """Writes the root of the image's files as a tar, which is either whole or not there."""
-    if os.geteuid():
-        sys.exit("the image of Dynamo is made by debootstrap, which needs root")
+    if os.geteuid() or not shutil.which("debootstrap"):
+        raise MissingError("the image of Dynamo is made by debootstrap: install it, and be root")
     IMAGES.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=IMAGES))
     try:
         root = work / "root"
         _run(["debootstrap", "--variant=minbase", f"--include={','.join(DEBIAN)}", SUITE, str(root)])
         _install(root)
-        for folder in LEFT_OUT:
-            shutil.rmtree(root / folder, ignore_errors=True)
+        _run(["rm", "-rf", *(str(root / path) for path in LEFT_OUT)])
         _run(["tar", "--create", "--file", str(work / "tar"), "--numeric-owner", "--one-file-system", "--directory", str(root), "."])
         (work / "tar").rename(archive)
     finally:
@@ -85,13 +88,13 @@ def _run(command: list[str]) -> None:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=STEP, check=False)
     print(f"{time.monotonic() - started:6.1f} s  {' '.join(command)[:150]}", flush=True)
     if done.returncode:
-        sys.exit(f"exit status {done.returncode}: {log}")
+        raise BackendError(f"`{command[0]}` ended with exit code {done.returncode}: {log}")
 
 
 def _import(client: docker.DockerClient, archive: Path) -> None:
     started = time.monotonic()
     repository, _, tag = IMAGE.partition(":")
-    client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=["ENV PYTHONUNBUFFERED=1"])
+    client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=START)
     print(f"{time.monotonic() - started:6.1f} s  import of {archive} ({archive.stat().st_size / 1e6:.0f} MB)", flush=True)
 
 

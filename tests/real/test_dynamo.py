@@ -14,7 +14,7 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.serving.environments import resolve_python
-from tests.real.booting import ROOT, STACKS, Booted, booted
+from tests.real.booting import ROOT, STACKS, Booted, booted, run
 
 #: So long that the router knows most of it again.
 PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20
@@ -84,6 +84,17 @@ def test_thunderagent(tmp_path: Path) -> None:
     assert [20, 20] == turns
     assert [] == final["choices"]
     assert "Released program rollout-1 (0 remaining)" in log
+
+
+def test_rollouts_are_programs(tmp_path: Path) -> None:
+    """In a session every rollout is a program of the ThunderAgent router, and none is left when it ends."""
+    said = run(f"{STACKS}/mocker-thunderagent.yaml", tmp_path, "--agentbench-limit", "5")
+    log = (tmp_path / "latest" / "backend" / "router.log").read_text()
+
+    assert 5 == said["suites"]["banking"]["rollouts"]["ok"]
+    released = re.findall(r"Released program \S+:banking\.(\S+?)\.1:\w+ \((\d+) remaining\)", log)
+    assert [f"banking-00{index}" for index in range(5)] == sorted(scenario for scenario, _ in released)
+    assert "0" == released[-1][1]
 
 
 #: A conversation with all that the template has to write, and what Llama is to read.

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.records import Json
-from tests.real.booting import ROOT, booted
+from tests.real.booting import booted, run
 
 pytestmark = pytest.mark.timeout(300)
 
 NO_WAIT = ["--agentbench-set", "backend.settings.ttft_ms=0", "--agentbench-set", "backend.settings.itl_ms=0"]
 NO_WAIT_EMBEDDED = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0"]
-
-
-def run(backend: str, folder: Path, *options: str) -> Json:
-    """What run.json says of a session."""
-    command = [sys.executable, "-m", "pytest", "scenarios/banking", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
-    scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-    done = subprocess.run(
-        [*command, f"--agentbench-reports={folder}", *options],
-        cwd=ROOT,
-        env=scrubbed,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-    assert 0 == done.returncode, done.stdout[-5000:]
-    said: Json = json.loads((folder / "latest" / "run.json").read_text())
-    return said
 
 
 def test_banking(tmp_path: Path) -> None:
@@ -68,10 +46,11 @@ def test_choices_of_tools(tmp_path: Path) -> None:
 
 
 def test_scripted_answers(tmp_path: Path) -> None:
-    """The engine's other policy, by settings alone; an error of its is one of Dynamo's."""
+    """The engine's other policy, by settings alone."""
     script = tmp_path / "answers.script.yaml"
     script.write_text("- match: {contains: Rome}\n  text: It is sunny there.\n- text: I do not know.\n")
-    with booted("dynamo-embedded", tmp_path, [("settings.policy", "script"), ("settings.script", str(script))]) as stack:
+    changes = [("settings.policy", "script"), ("settings.script", str(script)), ("ready.tools", "none")]
+    with booted("dynamo-embedded", tmp_path, changes) as stack:
         answer = stack.chat("What about Rome?", max_tokens=100)
 
     assert "It is sunny there." == answer["choices"][0]["message"]["content"]

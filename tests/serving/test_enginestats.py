@@ -197,6 +197,17 @@ def test_counts_that_do_not() -> None:
     assert [] == disagreements(counted(2021, 197), uncounted)
 
 
+def test_tool_calls_that_a_frontend_counts_in_part() -> None:
+    """Dynamo's frontend leaves out most tokens of streamed tool calls; that much less is no news, and more than that is."""
+    with_tools = client(
+        call(), LLMCall(received_ns=0, sent_ns=0, ended_ns=MS, chunks=(Chunk(MS, "tool_call"),), completion_tokens=100, prompt_tokens=1000)
+    )
+
+    assert [] == disagreements({**counted(2000, 120), "kind": "dynamo"}, with_tools)
+    assert 1 == len(disagreements({**counted(2000, 90), "kind": "dynamo"}, with_tools))
+    assert 1 == len(disagreements(counted(2000, 120), with_tools))
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "end"),
     [

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *pages: str | None, protocol: str = "HTTP/1.1") -> None:
+    def __init__(self, *pages: str | None, protocol: str = "HTTP/1.1", closes: bool = False) -> None:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = protocol
             server: Server
@@ -36,6 +37,7 @@ class Server(ThreadingHTTPServer):
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+                self.close_connection |= closes
 
             def log_message(self, format: str, *args: object) -> None:
                 """Says nothing."""
@@ -119,9 +121,10 @@ def test_read_again(servers: list[Server], tmp_path: Path) -> None:
     assert [] == [*read_samples(tmp_path / "nowhere", {"a"})]
 
 
-def test_a_server_that_closes(servers: list[Server], tmp_path: Path) -> None:
-    """A server that closes its connections is asked on new ones."""
-    servers.append(Server("a 1\n", "a 2\n", "a 3\n", protocol="HTTP/1.0"))
+@pytest.mark.parametrize("how", [{"protocol": "HTTP/1.0"}, {"closes": True}], ids=["said", "unsaid"])
+def test_a_server_that_closes(servers: list[Server], tmp_path: Path, how: dict[str, Any]) -> None:
+    """A server that closes its connections, said or unsaid, is asked on new ones."""
+    servers.append(Server("a 1\n", "a 2\n", "a 3\n", **how))
 
     sampler, lines = sampled(tmp_path, *servers)
 

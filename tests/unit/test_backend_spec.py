@@ -12,6 +12,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.serving.backend import Embedded, Url, make_backend
 from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, find_backend, load_backend, shipped
+from pytest_agentbench.serving.stackspec import LabelsSpec
 
 BACKEND_KEYS = "name, model, thresholds, note, kind"
 
@@ -133,3 +134,31 @@ def test_each_kind_has_its_backend() -> None:
     assert (Embedded, Url) == (type(embedded), type(url))
     assert ("e", "a baseline", {"shop": {"tsq": 0.1}}) == (embedded.name, embedded.note, embedded.thresholds)
     assert {"kind": "url", "name": "u", "url": "http://x", "api_key_env": "SHOP_KEY"} == url.description
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"headers": {"a b": "c"}}, "headers: 'a b' is no header"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is no header"),
+        ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
+        ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
+        ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: input should be greater than 0, not 0"),
+        ({"labels": "dynamic"}, "labels.kind: input should be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
+    ],
+)
+def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    """Headers that cannot be sent, rates that are none and labels that nobody knows are found before anything boots."""
+    file = write(tmp_path, "mine.yaml", kind="url", url="http://x", **keys)
+
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load_backend(str(file), tmp_path)
+
+
+def test_labels_may_be_a_word(tmp_path: Path) -> None:
+    """`labels: dynamo` stands for `labels: {kind: dynamo}`."""
+    file = write(tmp_path, "mine.yaml", kind="url", url="http://x", labels="dynamo")
+    spec = load_backend(str(file), tmp_path)
+
+    assert isinstance(spec, UrlSpec)
+    assert LabelsSpec(kind="dynamo") == spec.labels

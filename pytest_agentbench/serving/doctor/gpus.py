@@ -1,0 +1,86 @@
+"""The GPUs of a stack: the driver, the fabric, and whether enough of them are free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from pytest_agentbench.errors import AgentbenchError
+from pytest_agentbench.serving import nvml
+from pytest_agentbench.serving.doctor.check import Check, missing, ok, unknown
+from pytest_agentbench.serving.gpus import lease, visible
+from pytest_agentbench.serving.stackspec import StackSpec
+
+FABRIC = "nv-fabricmanager"[:15]  # as the kernel shortens its name
+
+
+def gpu_checks(spec: StackSpec) -> Iterator[Check]:
+    wanted = sum(service.gpus * service.replicas for service in spec.services.values() if isinstance(service.gpus, int))
+    pinned = [str(gpu) for service in spec.services.values() if isinstance(service.gpus, list) for gpu in service.gpus]
+    if not wanted and not pinned:
+        return
+    yield driver_check()
+    yield from fabric_check(Path("/dev"), Path("/proc"))
+    yield _free(spec.name, wanted, pinned)
+
+
+def driver_check() -> Check:
+    if "AGENTBENCH_GPUS" in os.environ:
+        return unknown("driver", "not asked, for AGENTBENCH_GPUS says which GPUs there are")
+    library, why = nvml.library()
+    if library is not None:
+        driver, cuda = nvml.driver()
+        return ok("driver", f"{driver}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in nvml.devices())}")
+    if version := _version():
+        return unknown("driver", f"{version}; without NVML nobody looks whether GPUs are free", why)
+    return missing("driver", why, "install the NVIDIA driver; in a container, give it the GPUs (docker run --gpus all)")
+
+
+def _version() -> str:
+    """What nvidia-smi says; empty where it says nothing."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
+
+
+def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
+    """GPUs behind an NVSwitch compute nothing without the fabric manager."""
+    if not any(devices.glob("nvidia-nvswitch[0-9]*")):
+        return
+    for name in processes.glob("[0-9]*/comm"):
+        try:
+            runs = name.read_text(encoding="utf-8", errors="replace").startswith(FABRIC)
+        except OSError:
+            continue  # it has just ended
+        if runs:
+            yield ok("fabric manager", "runs")
+            return
+    yield unknown(
+        "fabric manager",
+        "there is an NVSwitch, and no fabric manager that can be seen from here",
+        "sudo systemctl start nvidia-fabricmanager",
+    )
+
+
+def _free(stack: str, wanted: int, pinned: list[str]) -> Check:
+    """Leases what a boot would, and gives it back."""
+    there = visible()
+    if wanted + len(pinned) > len(there):
+        listed = ", ".join(gpu.id for gpu in there) or "none"
+        fix = "take a machine with more, give `gpus:` and `replicas:` smaller numbers, or look at CUDA_VISIBLE_DEVICES"
+        return missing("GPUs", f"{wanted + len(pinned)} wanted; visible here: {listed}", fix)
+    try:
+        with ExitStack() as leases:
+            ids = [*leases.enter_context(lease(pinned, stack=stack)).ids, *leases.enter_context(lease(wanted, stack=stack)).ids]
+    except AgentbenchError as error:
+        return missing("GPUs", str(error), "wait for them (--agentbench-gpu-wait=30m), or end what has them")
+    return ok("GPUs", f"{wanted + len(pinned)} wanted and free: {', '.join(ids)}")

@@ -1,0 +1,253 @@
+"""What backends need of this machine, and what of it is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.serving.doctor import checks
+from pytest_agentbench.serving.doctor.check import Check
+from pytest_agentbench.serving.doctor.gpus import fabric_check
+from pytest_agentbench.serving.gpus import lease
+from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec
+from pytest_agentbench.serving.stackspec import StackSpec
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, no Docker, and an empty cache of the hub."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "0,1")
+    monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("HF_TOKEN", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def stack(*services: dict[str, Any], **keys: Any) -> StackSpec:
+    named = {f"s{number}": {"run": [sys.executable], **service} for number, service in enumerate(services)}
+    return StackSpec(**{"name": "mine", "services": named, **keys})
+
+
+def found(spec: StackSpec | UrlSpec | EmbeddedSpec, name: str) -> list[Check]:
+    return [check for check in checks(spec) if check.name == name]
+
+
+def only(spec: StackSpec | UrlSpec | EmbeddedSpec, name: str) -> Check:
+    (check,) = found(spec, name)
+    return check
+
+
+def test_what_needs_nothing() -> None:
+    """The embedded engine needs nothing, and a small stack no more than its command."""
+    assert ["engine", "disk"] == [check.name for check in checks(EmbeddedSpec(kind="embedded", name="e"))]
+    assert [("command", "ok"), ("disk", "ok")] == [(check.name, check.state) for check in checks(stack({}))]
+
+
+def test_gpus() -> None:
+    """GPUs are free, leased by somebody who is named, or too few; nothing stays leased."""
+    two, three = stack({"gpus": 1}, {"gpus": [1]}), stack({"gpus": 1, "replicas": 3})
+
+    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    with lease(1, stack="stack 'theirs'"):
+        taken = only(two, "GPUs")
+    assert "missing" == taken.state
+    assert "GPU 0 is held by process" in taken.detail
+    assert ("missing", "3 wanted; visible here: 0, 1") == only(three, "GPUs")[1:3]
+    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    assert "unknown" == only(two, "driver").state
+
+
+def test_the_fabric_manager(tmp_path: Path) -> None:
+    """It is asked for where there is an NVSwitch."""
+    devices, processes = tmp_path / "dev", tmp_path / "proc"
+    (processes / "42").mkdir(parents=True)
+    (processes / "42" / "comm").write_text("python\n")
+    devices.mkdir()
+
+    assert [] == [*fabric_check(devices, processes)]
+    (devices / "nvidia-nvswitch0").touch()
+    assert ["unknown"] == [check.state for check in fabric_check(devices, processes)]
+    (processes / "42" / "comm").write_text("nv-fabricmanage\n")
+    assert ["ok"] == [check.state for check in fabric_check(devices, processes)]
+
+
+def test_ports() -> None:
+    """Of ports that the YAML names those that are taken have a holder."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port, free = taken.getsockname()[1], reserved.getsockname()[1]
+        reserved.close()
+        spec = stack({"port": port}, {"ports": {"other": free}})
+        held, other = only(spec, f"port {port}"), only(spec, f"port {free}")
+
+    assert ("missing", "ok") == (held.state, other.state)
+    assert f"pid {os.getpid()} " in held.detail
+
+
+def test_programs(tmp_path: Path) -> None:
+    """Interpreters and commands are looked for as a boot does; what is in a container, or comes from a template, is not."""
+    spec = stack(
+        {"run": ["no-such-command", "--port"]},
+        {"run": ["python"], "python": str(Path(sys.executable).parents[1])},
+        {"run": ["python"], "python": "./nowhere"},
+        {"run": ["{tool}"]},
+        {"image": "engine:1", "run": ["neither-this"]},
+        here=str(tmp_path),
+        settings={"tool": "x"},
+    )
+
+    assert ["ok", "missing"] == [check.state for check in found(spec, "python")]
+    assert [("missing", "no-such-command is not on the PATH"), ("ok", f"python: {sys.executable}")] == [
+        check[1:3] for check in found(spec, "command")
+    ]
+
+
+def test_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that services or a server's key want are set, or missing; their values are not shown."""
+    monkeypatch.setenv("SHOP_KEY", "s3cret")
+    monkeypatch.delenv("OTHER_KEY", raising=False)
+    spec = stack({"secrets": ["SHOP_KEY", "OTHER_KEY"]}, {"secrets": ["SHOP_KEY"]})
+
+    assert [Check("secret", "ok", "SHOP_KEY is set"), Check("secret", "missing", "OTHER_KEY is not set", "export OTHER_KEY=...")] == found(
+        spec, "secret"
+    )
+    assert "ok" == only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9", api_key_env="SHOP_KEY"), "key").state
+    assert "missing" == only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9", api_key_env="OTHER_KEY"), "key").state
+
+
+def test_a_server_elsewhere() -> None:
+    """Something listens at its address, or nobody does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "ok" == only(UrlSpec(kind="url", name="u", url=f"http://127.0.0.1:{port}/v1"), "server").state
+    gone = only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9/v1"), "server")
+
+    assert ("missing", "nobody answers at 127.0.0.1:9: Connection refused") == gone[1:3]
+
+
+def test_weights(tmp_path: Path) -> None:
+    """A model is in the hub's cache, there in part, or not there; a folder holds one or does not. A name alone says nothing."""
+    big = stack({}, model="org/big")
+    snapshot = tmp_path / "hf/hub/models--org--big/snapshots/abc"
+
+    assert ("missing", f"org/big is not in {tmp_path}/hf/hub", "agentbench weights get org/big") == only(big, "weights")[1:]
+    assert ("unknown", ["room"]) == (only(big, "token").state, [check.name for check in found(big, "room")])
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    (snapshot / "1.safetensors").touch()
+    assert "org/big was fetched in part: 2.safetensors and 0 more" in only(big, "weights").detail
+    (snapshot / "2.safetensors").touch()
+    assert Check("weights", "ok", str(snapshot)) == only(big, "weights")
+    assert [] == found(big, "token")
+
+    elsewhere = stack({"env": {"HF_HOME": str(tmp_path / "other")}}, model="org/big")
+    assert f"org/big is not in {tmp_path}/other/hub" == only(elsewhere, "weights").detail
+    assert "ok" == only(stack({}, model=str(snapshot)), "weights").state
+    assert "missing" == only(stack({}, model="./nowhere", here=str(tmp_path)), "weights").state
+    assert [] == found(stack({}, model="tiny"), "weights")
+
+
+class Docker(ThreadingMixIn, UnixStreamServer):
+    """What a Docker Engine says of itself, and of one image."""
+
+    daemon_threads = True
+    said: dict[str, Any] = {
+        "/info": {"ServerVersion": "28.2.2", "Runtimes": {"runc": {}}},
+        "/images/org/engine:1/json": {"Size": 9_100_000_000},
+    }
+
+
+class Answering(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = json.dumps(Docker.said.get(self.path, {"message": "no such image"})).encode()
+        self.send_response(200 if self.path in Docker.said else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "a socket"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Iterator[None]:
+    """A socket that answers as Docker's does."""
+    with Docker(f"{tmp_path}/docker.sock", Answering) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_docker(docker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine, its images, and what it needs for GPUs."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    plain = stack(
+        {"image": "{image}:1"},
+        {"image": "org/other"},
+        {"image": "org/fixed", "container": {"pull": "never"}},
+        settings={"image": "org/engine"},
+    )
+
+    assert Check("docker", "ok", "Engine 28.2.2") == only(plain, "docker")
+    assert ["ok", "unknown", "missing"] == [check.state for check in found(plain, "image")]
+    assert "org/engine:1, 9.1 GB" == found(plain, "image")[0].detail
+    assert [] == found(plain, "container toolkit")
+    assert "missing" == only(stack({"image": "x", "gpus": 1}), "container toolkit").state
+    monkeypatch.setitem(Docker.said, "/info", {"ServerVersion": "28", "Runtimes": {"nvidia": {}}})
+    assert "ok" == only(stack({"image": "x", "gpus": 1}), "container toolkit").state
+
+
+def test_no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A daemon that does not answer is named with its socket; one on another machine is not asked."""
+    contained = stack({"image": "x"})
+
+    assert ("missing", f"no Docker Engine answers at unix://{tmp_path}/docker.sock: No such file or directory") == only(
+        contained, "docker"
+    )[1:3]
+    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
+    assert "unknown" == only(contained, "docker").state
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench doctor` prints a line for each check with its fix; a backend that was named and lacks something is an error."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
+
+    assert 1 == main(["doctor", "big", "embedded"])
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert {
+        "big (stack)",
+        "  ✗ command           no-such-command is not on the PATH",
+        "  ✓ engine            comes with agentbench",
+    } <= set(lines)
+    assert "                      -> install it, or say `python:` for the environment that has it" in lines
+    assert "agentbench: this machine lacks something that big needs\n" == printed.err
+
+    assert 0 == main(["doctor"])
+    printed = capsys.readouterr()
+    assert {"big (stack)", "embedded (embedded)", "url (url)"} <= set(printed.out.splitlines())
+    assert "is not asked unless it is named" in printed.out
+    assert 1 == main(["doctor", "nope"])
+    assert "  ✗ no backend 'nope'; known: big," in capsys.readouterr().out
