@@ -219,7 +219,8 @@ class Controller:
         assert self.ledger is not None
         assert self.directory is not None
         assert self.services is not None
-        if not (self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure):
+        logs = self.backend is not None and self.backend.waits and self.services.boot_began  # of a stack that was booted
+        if not (self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure or logs):
             discard(self.directory)
             return
         run: Json = json.loads(self._redacted(json.dumps(conclude(self, gathered))))  # the command and the end of a log may hold secrets

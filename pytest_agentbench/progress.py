@@ -116,8 +116,9 @@ class Line:
 class Heartbeat:
     """Where nobody looks on, a line every half a minute says what a boot waits for: a log without it looks like a session that hangs."""
 
-    def __init__(self, reporter: Any, controller: Controller) -> None:
-        self._reporter, self._controller = reporter, controller
+    def __init__(self, reporter: Any, controller: Controller, every: float = BEAT) -> None:
+        """`every` in seconds."""
+        self._reporter, self._controller, self._every = reporter, controller, every
         self._over = threading.Event()
 
     def pytest_runtestloop(self) -> None:
@@ -128,7 +129,7 @@ class Heartbeat:
         self._over.set()
 
     def _keep_saying(self) -> None:
-        while not self._over.wait(BEAT):
+        while not self._over.wait(self._every):
             services = self._controller.services
             if services is not None and services.boot_status:
                 self._reporter.ensure_newline()

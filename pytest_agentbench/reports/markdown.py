@@ -26,6 +26,7 @@ from pytest_agentbench.reports.wording import (
     number,
     percent,
     range_text,
+    restarts_text,
     server_lines,
     statuses_text,
     steady_text,
@@ -54,6 +55,8 @@ def _lines(run: Json) -> Iterator[str]:
         yield f"\nThe stack: {booted}."
     if backend["failure"]:
         yield f"\n**The backend failed:**\n\n```text\n{backend['failure']}\n```"
+    if restarts := restarts_text(backend):
+        yield f"\nServices that died and were started again in the middle of the run: {restarts}."
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
     yield f"\n{counts}. pytest's exit status: {run['exit_status']}."

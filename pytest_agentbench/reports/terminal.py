@@ -21,6 +21,7 @@ from pytest_agentbench.reports.wording import (
     mean_text,
     number,
     range_text,
+    restarts_text,
     score_text,
     server_lines,
     split_text,
@@ -58,13 +59,19 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if run["plan"]["not_run"]:
         terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
-    if run["backend"]["failure"]:
-        terminal.write_line(run["backend"]["failure"], red=True)
-    if booted := boot_text(run["backend"]):
-        terminal.write_line(f"stack       {booted}")
-    if run["backend"].get("note"):
-        terminal.write_line(f"backend     {run['backend']['name']}: {run['backend']['note']}")
+    _write_backend(terminal, run["backend"])
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
+
+
+def _write_backend(terminal: Terminal, backend: Json) -> None:
+    if backend["failure"]:
+        terminal.write_line(backend["failure"], red=True)
+    if booted := boot_text(backend):
+        terminal.write_line(f"stack       {booted}")
+    if restarts := restarts_text(backend):
+        terminal.write_line(f"restarted   {restarts}, in the middle of the run", yellow=True)
+    if backend.get("note"):
+        terminal.write_line(f"backend     {backend['name']}: {backend['note']}")
 
 
 def _in_one_line(run: Json) -> str:

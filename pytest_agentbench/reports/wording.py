@@ -222,3 +222,9 @@ def dataset_text(suite: Json) -> str:
 
 def tools_text(tools: list[str]) -> str:
     return ", ".join(tools) or "none"
+
+
+def restarts_text(backend: Json) -> str:
+    """`engine once, worker-1 3 times`; empty where nothing was started again."""
+    counts: dict[str, int] = backend.get("restarts") or {}
+    return ", ".join(f"{name} {'once' if count == 1 else f'{count} times'}" for name, count in counts.items())

@@ -24,7 +24,8 @@ class Stacked(Backend):
         self.spec, self.keep, self.gpu_wait, self.warm_up = spec, keep, gpu_wait, warm_up
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description: Json = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        said = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        self.description: Json = {"kind": spec.kind, **said}
         self.status = ""  # what the boot waits for
         self._held: stacks.Held | None = None
         self._stopped = threading.Event()

@@ -144,7 +144,7 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
 
 def _new_home(name: str) -> Path:
     """A folder for a stack; raises BackendError when there cannot be one."""
-    home = stacks_folder() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:32]}-{secrets.token_hex(4)}"
+    home = stacks_folder() / f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:20]}-{secrets.token_hex(4)}"
     if len(os.fsencode(home / SOCKET)) > LONGEST:
         raise BackendError(
             f"{home / SOCKET} is longer than the {LONGEST} bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s"

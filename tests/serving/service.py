@@ -1,6 +1,6 @@
 """A service for stacks of the tests: a small OpenAI-compatible server that can be slow, die, and leave processes behind.
 
-`python service.py --port 8000 --slow 0.5 --die-after 2 ...`; GET /die ends it with exit code 7.
+`python service.py --port 8000 --slow 0.5 --die-after 2 ...`; GET /die ends it with exit code 7. Asked with tools it calls the first one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -27,8 +28,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/die":
-            print("Traceback: the engine has had enough", flush=True)
-            os._exit(7)
+            die()
         slow = time.monotonic() - self.started < self.options.slow
         answers = {
             "/health": (503, {"status": "loading"}) if slow else (200, {"status": "ok"}),
@@ -41,12 +41,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append(asked["messages"][-1]["content"])
+        last = asked["messages"][-1]
+        self.seen.append(last["content"])
+        if self.options.die_at and self.options.die_at in last["content"] and not (self.options.once and Path(self.options.once).exists()):
+            die(self.options.once)
         if asked.get("tools") and self.options.no_tools:
             self.answer(400, {"error": {"message": '"auto" tool choice requires --enable-auto-tool-choice'}})
             return
         message: dict[str, Any] = {"role": "assistant", "content": "Hello"}
-        if asked.get("tools"):
+        if asked.get("tools") and last["role"] != "tool":
             name = asked["tools"][0]["function"]["name"]
             message["tool_calls"] = [{"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": "{}"}}]
         time.sleep(self.options.think)
@@ -75,6 +78,13 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing is logged."""
 
 
+def die(once: str = "") -> None:
+    if once:
+        Path(once).touch()
+    print("Traceback: the engine has had enough", flush=True)
+    os._exit(7)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
@@ -82,6 +92,8 @@ def main() -> None:
     parser.add_argument("--slow", type=float, default=0, help="seconds until /health says ok")
     parser.add_argument("--think", type=float, default=0, help="seconds until a chat is answered")
     parser.add_argument("--die-after", type=float, default=0, help="seconds")
+    parser.add_argument("--die-at", default="", help="a text that it dies of when somebody says it")
+    parser.add_argument("--once", default="", help="a file that keeps it from dying of a text again")
     parser.add_argument("--say", default="", help="what it logs at its start")
     parser.add_argument("--no-tools", action="store_true")
     parser.add_argument("--stubborn", action="store_true", help="SIGTERM does not end it")

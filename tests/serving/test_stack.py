@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -163,6 +166,35 @@ def test_a_restart(boot: Boot, guardian_log: Log) -> None:
     assert 1 == guardian_log().count("starting it again")
 
 
+def test_a_restart_is_told(boot: Boot) -> None:
+    """Whoever holds the stack hears which service is away, and that it is there again once it is ready."""
+    held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
+    url = root(held.ready().url)
+    told: list[dict[str, object]] = []
+    watching = threading.Thread(target=lambda: held.death(told.append))
+    watching.start()
+    with pytest.raises(OSError):  # noqa: PT011
+        urlopen(f"{url}/die", timeout=5)
+    until(lambda: len(told) == 2)
+
+    assert [["engine"], []] == [message["services"] for message in told]
+    assert [{"engine": 1}] * 2 == [message["restarts"] for message in told]
+    assert answers(url)
+    held.stop()
+    watching.join()
+
+
+def test_a_restart_that_is_never_ready(boot: Boot, tmp_path: Path) -> None:
+    """A service that does not come back in time is dead."""
+    once = f"test -e {tmp_path}/again && exec sleep 60; touch {tmp_path}/again; exec {shlex.join(service()['run'])}"
+    held = boot(spec(services={"engine": service(run=["sh", "-c", once], restart=1)}, ready={"timeout": 4}))
+    url = root(held.ready().url)
+    with pytest.raises(OSError):  # noqa: PT011
+        urlopen(f"{url}/die", timeout=5)
+
+    assert "\nand could not be started again: engine is not ready in time: " in held.death()
+
+
 def answers(url: str) -> bool:
     try:
         get(f"{url}/health")
@@ -203,6 +235,20 @@ def test_a_port_that_others_have(boot: Boot) -> None:
         reason = failure(boot(spec(services={"engine": service(port=port)})))
 
     assert f"engine wants port {port}, which pid {os.getpid()} (" in reason
+
+
+def test_a_port_that_is_stolen(boot: Boot, guardian_log: Log) -> None:
+    """A port that somebody takes between its choice and the service's start is named with who has it; the end does not wait for it."""
+    steal = "import socket,sys,time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    thief = f"env -u {marks.VARIABLE} setsid {sys.executable} -c {shlex.quote(steal)} {{port}} & echo $! > {{run_dir}}/thief; sleep 1; "
+    held = boot(spec(services={"engine": service(run=["sh", "-c", f"{thief} exec {shlex.join(service()['run'])}"])}))
+    reason = failure(held)
+    pid = int((held.home / "run" / "thief").read_text())
+    held.stop()
+    os.kill(pid, signal.SIGKILL)
+
+    assert re.search(rf"^its port \d+ is taken by pid {pid} \(python", reason, re.MULTILINE)
+    assert re.search(rf"port \d+ is still taken, by pid {pid} ", guardian_log())
 
 
 def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, guardian_log: Log) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_agentbench.errors import BackendError
+from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.serving import marks, stacks
-from tests.serving.conftest import Boot, spec
+from pytest_agentbench.serving.process import Child
+from tests.serving.conftest import Boot, service, spec
 from tests.serving.test_stack import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -85,14 +88,87 @@ def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
 
 
 def test_sigterm_to_the_guardian(boot: Boot) -> None:
-    """The guardian itself ends in order as well."""
+    """The guardian itself ends in order as well, and whoever uses the stack hears of it."""
     held = boot()
     held.ready()
     (guardian,) = (facts["pid"] for _, facts in stacks.running())
     os.kill(guardian, signal.SIGTERM)
     until(lambda: not held.home.exists())
 
-    assert "" == held.death()
+    assert "it was stopped: SIGTERM" == held.death()
+
+
+def test_somebody_else_stops_it(boot: Boot) -> None:
+    """A session whose stack is ended by hand is told who did that."""
+    held = boot()
+    held.ready()
+    stacks.attach(held.home).stop()
+
+    assert f"it was stopped: pid {os.getpid()} said so" == held.death()
+
+
+def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes late still learns why; the guardian does not go before."""
+    hold = stacks._hold
+
+    def late(home: Path, child: Child | None = None) -> stacks.Held:
+        until(lambda: "SHOP_KEY" in (tmp_path / "logs" / "guardian.log").read_text())
+        time.sleep(0.3)
+        return hold(home, child)
+
+    monkeypatch.setattr(stacks, "_hold", late)
+    wanted = spec(services={"engine": service(secrets=["SHOP_KEY"])})
+    held = stacks.start(wanted, tmp_path / "logs", gpu_wait=0, warm_up=0)
+
+    with pytest.raises(MissingError, match="SHOP_KEY"):
+        held.ready()
+    held.stop()
+
+
+def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that dies before it holds what it has started leaves nothing either."""
+    monkeypatch.setattr(stacks, "_hold", lambda _home, child: child)
+    child: Any = stacks.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    child.process.stdin.close()
+    until(lambda: child.process.poll() is not None, seconds=15)
+
+    assert [] == list(folder.iterdir())
+    child.process.stdout.close()
+
+
+def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack has an owner from the first moment on: nobody takes it for a leftover."""
+    reaped: list[object] = []
+    ready = Child.ready
+
+    def reap_first(self: Child) -> Any:
+        reaped.extend(stacks.reap())
+        return ready(self)
+
+    monkeypatch.setattr(Child, "ready", reap_first)
+    held = stacks.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    held.ready()
+    held.stop()
+
+    assert [] == reaped
+
+
+def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path is short; what to do about that is said, and nothing is left."""
+    deep = tmp_path / ("d" * 80)
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(deep))
+
+    with pytest.raises(BackendError, match=r"is longer than the 107 bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s$"):
+        stacks.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    assert [] == list(deep.iterdir())
+
+
+def test_a_name_like_a_path(boot: Boot) -> None:
+    """A name may have any letters; its folder does not."""
+    held = boot(spec(name="../lab/" * 9))
+    held.ready()
+
+    assert re.fullmatch(r"___lab____lab____lab-[0-9a-f]{8}", held.home.name)
 
 
 def test_a_stack_is_kept(boot: Boot) -> None:

@@ -434,3 +434,40 @@ async def test_what_has_ended_is_recorded() -> None:
     await drained
     assert ["a", "b"] == [rollout.scenario for rollout in floor.journal]
     assert b"line of a" == floor.scheduler.body(keys("a")[0])
+
+
+async def test_held_back() -> None:
+    """While a part of the backend is away no attempt begins, neither a first one nor a further one; then they go on."""
+    floor = Floor(concurrency=1, retries=1)
+    floor.ends["a"] = ["infra_error", "ok"]
+    floor.scheduler.plan(keys("ab"))
+    floor.scheduler.start()
+    await floor.until_begun(1)
+    floor.scheduler.hold("engine: started again")
+    floor.go.set()
+    await asyncio.sleep(0.4)  # longer than the pause before the second attempt
+    held = floor.begun
+    floor.scheduler.hold("")
+
+    assert [OK, OK] == await floor.outcomes("ab")
+    assert ("a", "aab") == (held, floor.begun)
+    assert [1, 0] == [len(rollout.earlier_attempts) for rollout in floor.journal]
+
+
+async def test_held_back_for_ever() -> None:
+    """When the part does not come back, those that are held back end with the attempts that they had."""
+    floor = Floor(concurrency=1, retries=5)
+    floor.ends["a"] = ["infra_error"]
+    floor.scheduler.plan(keys("ab"))
+    floor.scheduler.start()
+    await floor.until_begun(1)
+    floor.scheduler.hold("engine: started again")
+    floor.go.set()
+    asked = floor.asked("ab")
+    await asyncio.sleep(0.4)
+    floor.scheduler.stop("the backend is gone", "infra_error")
+
+    assert [Outcome("infra_error", "infra_error: why", recorded=True), Outcome("infra_error", "the backend is gone")] == [
+        await each for each in asked
+    ]
+    assert ("a", 1, ()) == (floor.begun, floor.journal[0].attempt, floor.journal[0].earlier_attempts)

@@ -1,0 +1,372 @@
+"""Sessions on a stack of real processes: when it boots, what happens when it dies, who shares it, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
+
+from pytest_agentbench.progress import Heartbeat
+from pytest_agentbench.serving import gpus
+from pytest_agentbench.serving.process import child_environment
+from tests.project import WAYS, Project
+from tests.robustness.processes import Background, wait_for
+from tests.small_stacks import agentbench, is_gone, marked, own_folder, stack, until_gone
+from tests.terminal import Screen, run_on_terminal
+
+pytestmark = pytest.mark.timeout(120)
+
+#: A test that leaves behind where the stack was.
+WHERE = """
+from pathlib import Path
+
+def test_where(backend):
+    Path("urls.txt").open("a").write(f"{backend.url}\\n")
+"""
+
+PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
+
+
+@pytest.fixture(autouse=True)
+def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the stacks of the test are; afterwards none may be left."""
+    with own_folder(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.fixture
+def small(project: Project) -> Project:
+    """A project whose backend is a stack of one small server."""
+    stack(project)
+    project.suite(scenarios=4, test=PASSES)
+    project.pytester.makeini(
+        "[pytest]\naddopts = --import-mode=importlib\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+        "agentbench_backend = small\n"
+    )
+    return project
+
+
+def urls(project: Project) -> list[str]:
+    return (project.root / "urls.txt").read_text().split()
+
+
+def log_of(project: Project, name: str = "guardian") -> str:
+    return (project.directory / "backend" / f"{name}.log").read_text()
+
+
+# ---------------------------------------------------------------------------------------------- boots
+
+
+@WAYS
+def test_one_boot(small: Project, way: tuple[str, ...]) -> None:
+    """A session boots its stack once, says in run.json what came of it, and stops it."""
+    result = small.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=4)
+    told = small.run_json["backend"]
+    assert ("small", "stack", "tiny", False, {}, "") == tuple(
+        told[name] for name in ("name", "kind", "served_model", "reused", "restarts", "failure")
+    )
+    assert ["port", "models", "chat", "tools"] == [rung["name"] for rung in told["boot"]["proof"]]
+    assert {"requests": 1}.items() <= told["boot"]["warm_up"].items()
+    assert 0 < told["boot"]["services_s"] < told["boot"]["boot_s"]
+    assert 1 == log_of(small).count("starting engine: ")
+    assert " stopped in " in log_of(small)
+
+
+@pytest.mark.parametrize(
+    "look", [("--collect-only",), ("-k", "nothing"), ("-m", "not shop"), ("--setup-plan",), ("--deselect", "scenarios/shop/test_shop.py")]
+)
+@WAYS
+def test_nothing_boots(small: Project, look: tuple[str, ...], way: tuple[str, ...]) -> None:
+    """Without a test that needs it nothing is started."""
+    small.run(*way, *look, "scenarios/shop")
+
+    assert [] == [*small.root.rglob("guardian.log")]
+
+
+@WAYS
+def test_nothing_boots_for_tests_that_need_nothing(small: Project, way: tuple[str, ...]) -> None:
+    """Tests that are skipped, and those that only look at a scenario, need no stack."""
+    small.suite(
+        scenarios=2,
+        test="import pytest\n\n@pytest.mark.skip\ndef test_it(rollout): pass\n\ndef test_look(scenario): pass\n\ndef test_plain(): pass\n",
+    )
+
+    result = small.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=3, skipped=2)
+    assert [] == [*small.root.rglob("guardian.log")]
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "test", [WHERE, "async def test_by_hand(llm): assert 'Hello' in str(await llm.chat([{'role': 'user', 'content': 'Hi'}]))\n"]
+)
+def test_a_fixture_boots_it(small: Project, test: str, way: tuple[str, ...]) -> None:
+    """A test without a rollout that asks for the backend or a client boots the stack as well."""
+    small.suite(test=test)
+
+    result = small.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=1)
+    (log,) = small.root.rglob("guardian.log")
+    assert " stopped in " in log.read_text()
+
+
+def test_a_boot_that_fails(small: Project) -> None:
+    """Every test is an ERROR with the command, the exit code and the end of the log."""
+    stack(small, "--slow", "60", "--die-after", "0.2", "--say", "Traceback: out of luck")
+
+    result = small.run("scenarios/shop")
+
+    result.assert_outcomes(errors=4)
+    result.stdout.fnmatch_lines(
+        [
+            "*the backend 'small' is not there: engine ended with exit code 3: `*service.py --port *`",
+            "the end of *engine.log:",
+            "    Traceback: out of luck",
+        ]
+    )
+    assert "FAIL" == small.run_json["verdict"]
+
+
+# ---------------------------------------------------------------------------------------------- deaths
+
+
+@WAYS
+def test_a_death_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
+    """What is left are ERRORs with the end of the log, and what has finished is in the journal, which the message says."""
+    stack(small, "--die-at", "Customer shop-3:")
+    small.suite(scenarios=6, test=PASSES)
+
+    result = small.run(*way, "--agentbench-concurrency=1", "scenarios/shop")
+
+    result.assert_outcomes(passed=3, errors=3)
+    result.stdout.fnmatch_lines(
+        [
+            "shop?shop-4?: infra_error: the backend 'small' is gone: engine ended with exit code 7: `*`",
+            "    Traceback: the engine has had enough",
+            f"3 finished rollouts are saved in {small.directory}/rollouts.jsonl",
+        ]
+    )
+    assert ["ok", "ok", "ok", "infra_error"] == [rollout.status for rollout in small.rollouts]
+    assert "FAIL" == small.run_json["verdict"]
+
+
+@WAYS
+def test_a_restart_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
+    """A service that may be restarted is: rollouts wait until it is ready again, those in flight are tried again, and reports tell."""
+    dies = ("--slow", "2", "--die-at", "Customer shop-1:", "--once", str(small.root / "died"))
+    stack(small, *dies, service={"restart": 1})
+    small.suite(scenarios=6, test=PASSES)
+
+    result = small.run(*way, "--agentbench-concurrency=2", "scenarios/shop")
+
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["restarted   engine once, in the middle of the run"])
+    assert {"engine": 1} == small.run_json["backend"]["restarts"]
+    assert "started again in the middle of the run: engine once." in (small.directory / "report.md").read_text()
+    assert 1 <= len([rollout for rollout in small.rollouts if rollout.earlier_attempts]) <= 2
+    assert 2 >= max(rollout.attempt for rollout in small.rollouts)
+
+
+# ---------------------------------------------------------------------------------------------- what a machine lacks
+
+LACKS = pytest.mark.parametrize(
+    ("service", "missing"),
+    [
+        ({"gpus": 1}, "1 GPU wanted; visible here: none, for AGENTBENCH_GPUS is ''"),
+        ({"secrets": ["SHOP_KEY"]}, "services.engine wants the environment variable SHOP_KEY, which is not set"),
+        ({"python": "no-such-thing"}, "no-such-thing"),
+    ],
+    ids=["gpu", "secret", "interpreter"],
+)
+
+
+@LACKS
+@WAYS
+def test_a_machine_that_lacks_something(
+    small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str, way: tuple[str, ...]
+) -> None:
+    """Where nobody insists on the backend its tests are skipped, with what is missing; the session has not failed."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "")
+    stack(small, service=service)
+
+    result = small.run(*way, "-rs", "scenarios/shop")
+
+    result.assert_outcomes(skipped=4)
+    assert 0 == result.ret
+    assert missing in result.stdout.str()
+    assert "SKIPPED" == small.run_json["verdict"]
+
+
+@LACKS
+@pytest.mark.parametrize("insist", ["--agentbench-backend=small", "--agentbench-threshold=tsq.mean=0.1"])
+def test_a_machine_that_lacks_what_was_asked_for(
+    small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str, insist: str
+) -> None:
+    """A backend that was named, or a gate, is not skipped: the tests are ERRORs."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "")
+    stack(small, service=service)
+
+    result = small.run(insist, "scenarios/shop")
+
+    result.assert_outcomes(errors=4)
+    assert 1 == result.ret
+    assert missing in result.stdout.str()
+    assert "FAIL" == small.run_json["verdict"]
+
+
+# ---------------------------------------------------------------------------------------------- others on the machine
+
+
+def test_waiting_for_gpus(small: Project, stacks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session waits for a GPU that somebody else has, as long as it was told to."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "0")
+    stack(small, service={"gpus": 1})
+    lease = gpus.lease(1, stack="a neighbour")
+    impatient = small.run("scenarios/shop", "-rs")
+    impatient.assert_outcomes(skipped=4)
+
+    def release() -> None:
+        wait_for(lambda: [*stacks.glob("*/stack.json")], "the stack's guardian")
+        time.sleep(1)
+        lease.release()
+
+    neighbour = threading.Thread(target=release)
+    neighbour.start()
+    result = small.run("scenarios/shop", "--agentbench-gpu-wait=60s")
+    neighbour.join()
+
+    impatient.stdout.fnmatch_lines(["*small needs 1 GPU, and too few are free: GPU 0 is held by process * for a neighbour since *"])
+    result.assert_outcomes(passed=4)
+    assert 0.5 < small.run_json["backend"]["boot"]["waited_for_gpus_s"]
+    assert {"engine": ["0"]} == small.run_json["backend"]["boot"]["gpus"]
+
+
+def test_two_sessions_at_once(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a stack and a port of its own, and one waits until the other's GPU is free."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "0")
+    stack(small, "--slow", "1", service={"gpus": 1})
+    small.suite(scenarios=2, test=PASSES + WHERE)
+    sessions = [Background(small, "--agentbench-gpu-wait=60s", "scenarios/shop") for _ in range(2)]
+    try:
+        statuses = [each.ended(90) for each in sessions]
+    finally:
+        for each in sessions:
+            each.clean_up()
+    boots = [json.loads(file.read_text())["backend"]["boot"] for file in small.root.glob("reports/2*/run.json")]
+    waited = sorted(boot["waited_for_gpus_s"] for boot in boots)
+
+    assert [0, 0] == statuses, sessions[0].output
+    assert waited[0] < 0.5 < waited[1]
+    assert 2 == len({*urls(small)})
+
+
+# ---------------------------------------------------------------------------------------------- kept
+
+
+def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
+    """The next session of the same spec uses it again; another spec does not; it ends by hand."""
+    small.suite(scenarios=1, test=PASSES + WHERE)
+    keep = "--agentbench-keep-backend=10m"
+
+    small.run(keep, "scenarios/shop").assert_outcomes(passed=2)
+    first = small.run_json["backend"]["reused"]
+    small.run("scenarios/shop").assert_outcomes(passed=2)
+    second = small.run_json["backend"]["reused"]
+    small.run("scenarios/shop", "--agentbench-set", "backend.settings.depth=4").assert_outcomes(passed=2)
+    other = small.run_json["backend"]["reused"]
+    there = len(marked(stacks))
+    down = agentbench(small, "backend", "down", "small")
+
+    assert (False, True, False) == (first, second, other)
+    assert urls(small)[0] == urls(small)[1] != urls(small)[2]
+    assert 1 == there
+    assert 0 == down.returncode and down.stdout.startswith("small is down after ")
+    assert is_gone(urls(small)[0])
+
+
+def test_a_kept_stack_has_a_deadline(small: Project, stacks: Path) -> None:
+    """When its time is over and nobody came it ends by itself."""
+    small.run("--agentbench-keep-backend=500ms", "scenarios/shop").assert_outcomes(passed=4)
+
+    until_gone(stacks)
+
+
+def test_by_hand(small: Project, stacks: Path) -> None:
+    """A stack is booted, looked at, checked and ended without pytest; a session uses it meanwhile."""
+    small.suite(scenarios=1, test=PASSES + WHERE)
+    said = {step[0]: agentbench(small, "backend", *step) for step in (("up", "small"), ("status",), ("logs", "small"), ("check", "small"))}
+    small.run("scenarios/shop").assert_outcomes(passed=2)
+    again, down, status = (agentbench(small, "backend", *step) for step in (("up", "small"), ("down", "small"), ("status",)))
+    gone = agentbench(small, "backend", "down", "small")
+
+    assert [0] * 4 == [each.returncode for each in said.values()], said
+    assert "small is up after " in said["up"].stdout and urls(small)[0] in said["up"].stdout
+    assert f"ready     {urls(small)[0]}" in said["status"].stdout
+    assert "starting engine: " in said["logs"].stdout
+    assert ["port", "models", "chat", "tools", "speed"] == [line.split()[1] for line in said["check"].stdout.splitlines()]
+    assert small.run_json["backend"]["reused"]
+    assert f"small is up already at {urls(small)[0]}\n" == again.stdout
+    assert (0, "no stack runs\n") == (down.returncode, status.stdout)
+    assert (1, "no stack 'small' runs; there are: none") == (gone.returncode != 0, gone.stderr.strip().removeprefix("agentbench: "))
+
+
+def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
+    """A session whose stack is ended by hand says so at once."""
+    stack(small, "--think", "0.5")
+    small.suite(scenarios=200, test=PASSES)
+    session = Background(small, "--agentbench-concurrency=1", "scenarios/shop")
+    try:
+        session.in_the_middle()
+        agentbench(small, "backend", "down", "small")
+        status = session.ended(60)
+    finally:
+        session.clean_up()
+
+    assert 1 == status
+    assert "the backend 'small' is gone: it was stopped: pid " in session.output
+
+
+# ---------------------------------------------------------------------------------------------- progress
+
+
+@pytest.mark.parametrize("test", [PASSES, WHERE], ids=["rollouts", "by-hand"])
+def test_a_boot_on_a_terminal(small: Project, test: str) -> None:
+    """While the stack boots the line says how long, and what it waits for; in the end it is gone."""
+    stack(small, "--slow", "3", "--say", "loading weights")
+    small.suite(scenarios=1, test=test)
+
+    status, written = run_on_terminal(
+        [sys.executable, "-m", "pytest", "-p", "no:randomly", "scenarios/shop"], small.root, child_environment()
+    )
+
+    assert 0 == status
+    assert re.search(r"agentbench boots small · \d s · engine: waiting for /health · loading weights", written)
+    assert "agentbench boots" not in str(Screen(written))
+
+
+def test_a_boot_that_nobody_sees() -> None:
+    """In a log a line now and then says that the session does not hang."""
+    lines: list[str] = []
+    reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=lines.append)
+    services = SimpleNamespace(
+        backend=SimpleNamespace(name="small"), boot_began=time.monotonic() - 83, boot_status="engine: waiting for /health"
+    )
+    heartbeat = Heartbeat(reporter, SimpleNamespace(services=services), every=0.05)  # type: ignore[arg-type]
+    heartbeat.pytest_runtestloop()
+    wait_for(lambda: len(lines) >= 2, "the second line")
+    services.boot_status = ""
+    heartbeat.pytest_sessionfinish()
+
+    assert "agentbench boots small · 83 s · engine: waiting for /health" == lines[0]

@@ -1,0 +1,93 @@
+"""Stacks of one small service for sessions of the tests, and proof that nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.serving import locks, marks
+from pytest_agentbench.serving.ports import is_free
+from pytest_agentbench.serving.process import child_environment
+from tests.project import Project
+
+SERVICE = Path(__file__).parent / "serving" / "service.py"
+
+
+def stack(project: Project, *options: str, name: str = "small", service: Any = None, **keys: Any) -> None:
+    """backends/NAME.yaml: the small server with these options; `service` has further keys of it, `keys` further ones of the stack."""
+    run = [sys.executable, str(SERVICE), "--port", "{port}", *options]
+    services = {"engine": {"run": run, "ready": {"http": "/health"}, "grace": 5, **(service or {})}}
+    project.write(f"backends/{name}.yaml", json.dumps({"model": "tiny", "services": services, "warm_up": 1, **keys}))
+
+
+@contextmanager
+def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of stacks and one of locks for the block; afterwards no process, folder, port or lock of a stack may be left."""
+    here = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short, for sockets
+    stacks = here / "s"
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(stacks))
+    monkeypatch.setenv("AGENTBENCH_LOCKS", str(here / "l"))
+    try:
+        yield stacks
+        assert [] == left(stacks)
+        assert [] == [file.name for file in (here / "l").glob("*") if isinstance(locks.take(file.stem, "a test"), str)]
+    finally:
+        for _, home in marked(stacks):
+            marks.kill_marked(home)
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def marked(stacks: Path) -> list[tuple[int, str]]:
+    return [(pid, home) for pid, home in marks.processes() if home.startswith(str(stacks))]
+
+
+def left(stacks: Path) -> list[str]:
+    """Processes and folders of stacks."""
+    return [f"process {pid}" for pid, _ in marked(stacks)] + [str(home) for home in stacks.glob("*")]
+
+
+def is_gone(url: str) -> bool:
+    """Whether nobody listens at a base URL any more."""
+    return is_free(int(url.rpartition(":")[2].removesuffix("/v1")))
+
+
+def agentbench(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, in the project's folder."""
+    command = [sys.executable, "-m", "pytest_agentbench.cli", *arguments]
+    return subprocess.run(
+        command,
+        cwd=project.root,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def until_gone(stacks: Path, seconds: float = 30) -> None:
+    """Waits until nothing of any stack is left."""
+    end = time.monotonic() + seconds
+    while left(stacks):
+        assert time.monotonic() < end, f"after {seconds:g} s there is still: {left(stacks)}"
+        time.sleep(0.05)
+
+
+def guardian(stacks: Path) -> int:
+    """Process id of the only stack's guardian."""
+    (facts,) = stacks.glob("*/stack.json")
+    pid: int = json.loads(facts.read_text())["pid"]
+    assert pid != os.getpid()
+    return pid
