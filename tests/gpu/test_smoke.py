@@ -34,7 +34,7 @@ def gpu() -> gpus.Gpu:
 
 
 def test_a_session_on_a_gpu(gpu: gpus.Gpu, tmp_path: Path) -> None:
-    """vLLM boots on a leased GPU, answers ten scenarios with a warm prefix cache, and leaves the GPU as it was."""
+    """VLLM boots on a leased GPU, answers ten scenarios with a warm prefix cache, and leaves the GPU as it was."""
     before = nvml.load(gpu.uuid).used_mib
     said = run(STACK, tmp_path, "--agentbench-limit", "10", "--agentbench-concurrency", "10")
     directory = (tmp_path / "latest").resolve()
