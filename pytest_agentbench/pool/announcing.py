@@ -100,7 +100,7 @@ class Announcer:
         except TimeoutError:
             log(f"{id} is not released: no answer within {SECONDS:g} s")
             return False
-        except (aiohttp.ClientError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             log(f"{id} is not released: {error}")
             return False
         self._unreleased.discard(id)
@@ -118,7 +118,7 @@ class Announcer:
         try:
             async with asyncio.timeout(SECONDS):
                 return {id for id in await self._asked("GET", url) if id.startswith(self._prefix)}
-        except (aiohttp.ClientError, ValueError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             log(f"the stack does not list its rollouts: {error!r}")
             return set()
 

@@ -57,6 +57,8 @@ class Pool:
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
+            if self.announcer is not None and self.draining is None:  # the controller is gone, and with it the taps
+                await self.announcer.farewell()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

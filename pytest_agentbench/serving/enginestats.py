@@ -34,7 +34,7 @@ SERVERS: Mapping[str, Names] = {
         told="dynamo_frontend_cached_tokens_count",
         queries="dynamo_frontend_input_sequence_tokens_sum",
         prompt_tokens="dynamo_frontend_input_sequence_tokens_sum",
-        output_tokens="dynamo_frontend_output_tokens_total",
+        output_tokens="dynamo_frontend_output_sequence_tokens_sum",  # ..._output_tokens_total lacks tokens of streamed tool calls
         ttft="dynamo_frontend_time_to_first_token_seconds",
     ),
     "vllm": Names(

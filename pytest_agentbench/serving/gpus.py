@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,11 +40,6 @@ class Lease:
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(gpu.id for gpu in self.gpus)
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """For a process that shall see these GPUs and no other; indexes mean what NVML and nvidia-smi mean by them."""
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self.ids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def release(self) -> None:
         """May be called twice."""

@@ -87,26 +87,37 @@ def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def usage(uuid: str) -> Usage:
-    """Memory and processes of a GPU or a MIG part."""
+    """Memory and processes of a GPU or a MIG part; nothing where the driver does not tell, as of GPUs that share the host's memory."""
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    return Usage(memory.free // MIB, memory.total // MIB, tuple(_process(each) for each in running))
+    free, total = _memory(nvml, handle)
+    running: tuple[Process, ...] = ()
+    with contextlib.suppress(nvml.NVMLError):
+        running = tuple(_process(each) for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return Usage(free, total, running)
 
 
 def load(uuid: str) -> Load:
     """How busy a GPU or a MIG part is now."""
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    free, total = _memory(nvml, handle)
     busy: float | None = None
     watts: float | None = None
     with contextlib.suppress(nvml.NVMLError):  # a MIG part does not tell
         busy = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     with contextlib.suppress(nvml.NVMLError):
         watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-    return Load(memory.used // MIB, memory.total // MIB, busy, watts)
+    return Load(total - free, total, busy, watts)
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Free and all memory in MiB."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:
+        return 0, 0
+    return memory.free // MIB, memory.total // MIB
 
 
 def driver() -> tuple[str, str]:

@@ -337,6 +337,7 @@ class Stack:
             running.stop(instance.spec.grace)
         except AgentbenchError as error:  # an engine that is gone; the others are stopped all the same
             self.log(str(error))
+            instance.running = None  # nobody waits for its ports
             return
         if ended_before is None:
             self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")

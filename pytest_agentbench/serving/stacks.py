@@ -192,9 +192,13 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
 
 
 def reap() -> list[tuple[str, list[str]]]:
-    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended)."""
-    homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()} | {of for _, of in processes()}
-    homes |= {left.stack for left in leftovers(is_alive) if Path(left.stack).parent == stacks_folder()}  # an engine serves all users
+    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended).
+
+    Marks of stacks in other folders are those of other users, whom root and the Docker Engine see as well.
+    """
+    marked = {of for _, of in processes()} | {left.stack for left in leftovers(is_alive)}
+    homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()}
+    homes |= {home for home in marked if Path(home).parent == stacks_folder()}
     return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 

@@ -8,12 +8,13 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
-from aiohappyeyeballs import AddrInfoType, start_connection
+from aiohappyeyeballs import start_connection
 
+from pytest_agentbench.tap.addresses import Addresses
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.heads import OWN, Headers, end_to_end, header, request_head, written
@@ -24,14 +25,6 @@ from pytest_agentbench.tap.stream import Read
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
-RESOLVED = 30.0  # seconds for which the addresses of a host's name are taken for true
-
-
-class Addresses(NamedTuple):
-    """What the name service says, or is being asked."""
-
-    question: asyncio.Task[list[AddrInfoType]]
-    until: float  # time of the loop
 
 
 class Upstream:
@@ -62,7 +55,7 @@ class Upstream:
         self.pace = None if requests_per_minute is None else Pace(requests_per_minute)
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
-        self.addresses: Addresses | None = None
+        self.addresses = Addresses(self.host, self.port)
         self.idle: list[UpstreamConnection] = []
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -114,7 +107,7 @@ class Upstream:
     async def _connected(self) -> UpstreamConnection:
         """A new connection; with the kernel's stamps, unless TLS stands between them and the bytes."""
         loop = asyncio.get_running_loop()
-        sock = await start_connection(await self._resolved(), happy_eyeballs_delay=0.25, loop=loop)
+        sock = await start_connection(await self.addresses.get(), happy_eyeballs_delay=0.25, loop=loop)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = UpstreamConnection(self)
         if self.tls is None and stamps_wanted(sock):
@@ -123,21 +116,6 @@ class Upstream:
         name = None if self.tls is None else self.host
         await loop.create_connection(lambda: connection, sock=sock, ssl=self.tls, server_hostname=name)
         return connection
-
-    async def _resolved(self) -> list[AddrInfoType]:
-        """The addresses of the host. Connections that are opened at the same time ask once."""
-        loop = asyncio.get_running_loop()
-        if self.addresses is None or loop.time() > self.addresses.until:
-            self.addresses = Addresses(loop.create_task(self._resolve()), loop.time() + RESOLVED)
-        try:
-            return await asyncio.shield(self.addresses.question)
-        except (OSError, ValueError):
-            self.addresses = None
-            raise
-
-    async def _resolve(self) -> list[AddrInfoType]:
-        found = await asyncio.get_running_loop().getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        return cast("list[AddrInfoType]", found)  # the same, but for addresses of families that TCP does not have
 
     def head(self, exchange: Exchange) -> bytes:
         """The head of the request as the backend gets it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pytest_agentbench.serving.container import Container
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers import images
-from tests.dockerd import NoEngine, any_engine
+from tests.dockerd import NoEngine, OwnEngine, any_engine
 
 IMAGE = "pytest-agentbench/busybox:test"
 
@@ -65,3 +66,19 @@ def run(tmp_path: Path) -> Iterator[Run]:
     yield make
     for container in made:
         container.stop(0)
+
+
+@pytest.fixture
+def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+    """One that a test may kill, and that has the image."""
+    try:
+        engine = OwnEngine()
+        engine.start()
+    except NoEngine as why:
+        pytest.skip(f"NOT TESTED: an engine that dies; {why}")
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    with closing(docker.from_env()) as client:
+        put_image(client, IMAGE)
+    yield engine
+    engine.end()
+    engine.remove()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from pytest_agentbench.errors import BackendError
@@ -19,8 +16,8 @@ from pytest_agentbench.serving.labelled import leftovers
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers import images
-from tests.containers.conftest import IMAGE, Run, put_image
-from tests.dockerd import NoEngine, OwnEngine
+from tests.containers.conftest import Run
+from tests.dockerd import OwnEngine
 
 
 def refusal(run: Run, *arguments: Any, **values: Any) -> str:
@@ -100,22 +97,6 @@ def test_gpus_without_the_toolkit(engine: Any, run: Run) -> None:
     assert said.startswith("service: pytest-agentbench/busybox:test cannot be started: could not select device driver")
     assert "`sudo nvidia-ctk runtime configure --runtime=docker`" in said
     assert [] == engine.containers.list(all=True, filters={"label": f"{LABEL}=t"})
-
-
-@pytest.fixture
-def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
-    """One that a test may kill, and that has the image."""
-    try:
-        engine = OwnEngine()
-        engine.start()
-    except NoEngine as why:
-        pytest.skip(f"NOT TESTED: an engine that dies; {why}")
-    monkeypatch.setenv("DOCKER_HOST", engine.url)
-    with closing(docker.from_env()) as client:
-        put_image(client, IMAGE)
-    yield engine
-    engine.end()
-    engine.remove()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of the client that find nobody

@@ -1,0 +1,89 @@
+"""Stacks with a service in a container: booted, watched and ended by a guardian."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.serving import stacks
+from pytest_agentbench.serving.marks import LABEL
+from pytest_agentbench.serving.stackspec import StackSpec
+from tests.containers.conftest import IMAGE
+from tests.dockerd import OwnEngine
+
+SERVICE = Path(__file__).parents[1] / "serving" / "service.py"
+
+#: A web server in a container, and a front that needs it.
+SERVICES: dict[str, Any] = {
+    "helper": {
+        "image": "{image}",
+        "container": {"pull": "never", "mounts": {"{run_dir}": "/data"}},
+        "run": ["sh", "-c", "echo $GREETING; echo fine > /data/health; exec httpd -f -h /data -p 127.0.0.1:{port}"],
+        "env": {"GREETING": "hello from {helper.url}"},
+        "ready": {"http": "/health", "says": "fine"},
+    },
+    "front": {"run": [sys.executable, str(SERVICE), "--port", "{port}"], "ready": {"http": "/health"}, "after": ["helper"]},
+}
+
+Boot = Callable[[], stacks.Held]
+
+
+@pytest.fixture
+def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boot]:
+    """Boots such a stack, which is stopped at the end."""
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    started: list[stacks.Held] = []
+
+    def start() -> stacks.Held:
+        spec = StackSpec(name="boxed", model="tiny", here=str(tmp_path), services=SERVICES, settings={"image": IMAGE})
+        started.append(stacks.start(spec, tmp_path / "logs", gpu_wait=0, warm_up=0))
+        started[-1].ready()
+        return started[-1]
+
+    yield start
+    for held in started:
+        held.stop()
+
+
+def test_a_stack_with_a_container(engine: Any, boot: Boot, tmp_path: Path) -> None:
+    """The container is labelled with its stack, logs into the run's folder, and is gone when the stack has ended."""
+    held = boot()
+    (listed,) = engine.containers.list(filters={"label": LABEL})
+    held.stop()
+
+    assert str(held.home) == listed.labels[LABEL]
+    assert f"agentbench-{held.home.name}-helper" == listed.name
+    assert (tmp_path / "logs" / "helper.log").read_text().startswith("hello from http://127.0.0.1:")
+    assert [] == engine.containers.list(all=True, filters={"label": LABEL})
+
+
+def test_a_container_that_dies(engine: Any, boot: Boot) -> None:
+    """Its end is the stack's, with image, exit code and the end of its log."""
+    held = boot()
+    (listed,) = engine.containers.list(filters={"label": LABEL})
+    listed.kill()
+    reason = held.death()
+    held.stop()
+
+    assert reason is not None
+    assert reason.startswith(f"helper ended with exit code 137: `{IMAGE}: sh -c ")
+    assert "    hello from http://127.0.0.1:" in reason
+
+
+def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) -> None:
+    """The rest of the stack is stopped all the same, the log says what was not, and reaping finds it later."""
+    held = boot()
+    own_engine.kill()
+    held.stop()
+    log = (tmp_path / "logs" / "guardian.log").read_text()
+    own_engine.start()
+    reaped = stacks.reap()
+
+    assert f"agentbench-{held.home.name}-helper: container " in log
+    assert "cannot be stopped" in log
+    assert "front ended with" in log
+    assert [(str(held.home), [f"container agentbench-{held.home.name}-helper"])] == reaped
