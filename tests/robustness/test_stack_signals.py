@@ -1,0 +1,161 @@
+"""Signals to a session on a stack, and to its parts: what has finished is kept, and nothing of the stack stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.project import WAYS, Project
+from tests.robustness.processes import Background, command_of, descendants, wait_for
+from tests.small_stacks import agentbench, guardian, left, marked, own_folder, stack, until_gone
+
+Start = Callable[..., Background]
+
+pytestmark = pytest.mark.timeout(120)
+
+PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
+
+
+@pytest.fixture(autouse=True)
+def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the stacks of the test are; afterwards none may be left."""
+    with own_folder(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.fixture
+def running(project: Project, start: Start) -> Start:
+    """A session with a rollout in its journal and many to come."""
+
+    def run(*arguments: str) -> Background:
+        stack(project, "--think", "0.5")
+        project.suite(scenarios=100, test=PASSES)
+        background = start(*arguments, "--agentbench-backend=small", "--agentbench-concurrency=2", "scenarios/shop")
+        background.in_the_middle()
+        return background
+
+    return run
+
+
+@pytest.fixture
+def booting(project: Project, start: Start, stacks: Path) -> Start:
+    """A session whose stack does not get ready."""
+
+    def run(*arguments: str) -> Background:
+        stack(project, "--slow", "600")
+        project.suite(scenarios=2, test=PASSES)
+        background = start(*arguments, "--agentbench-backend=small", "scenarios/shop")
+        wait_for(lambda: marked(stacks), "the start of the service")
+        background.seen.update(descendants(background.process.pid))
+        return background
+
+    return run
+
+
+@WAYS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_middle(running: Start, stacks: Path, number: signal.Signals, way: tuple[str, ...]) -> None:
+    """Ctrl-C and SIGTERM tear the stack down before the session ends, and the report has what has finished."""
+    background = running(*way)
+
+    os.kill(background.process.pid, number)
+
+    assert 2 == background.ended()
+    assert [] == left(stacks)
+    run = json.loads((background.directory / "run.json").read_text())
+    assert 1 <= run["suites"]["shop"]["rollouts"]["ok"] == len([each for each in background.rollouts if each.status == "ok"])
+    assert " stopped in " in (background.directory / "backend" / "guardian.log").read_text()
+    assert "INTERNALERROR" not in background.output
+
+
+@WAYS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_it_boots(booting: Start, stacks: Path, number: signal.Signals, way: tuple[str, ...]) -> None:
+    """A boot that takes minutes is given up at once."""
+    background = booting(*way)
+
+    os.kill(background.process.pid, number)
+
+    assert 2 == background.ended()
+    assert [] == left(stacks)
+    assert "INTERNALERROR" not in background.output
+
+
+@WAYS
+@pytest.mark.parametrize("when", ["booting", "running"])
+@pytest.mark.parametrize("pause", [0.02, 0.2])
+def test_ctrl_c_twice(request: pytest.FixtureRequest, stacks: Path, when: str, pause: float, way: tuple[str, ...]) -> None:
+    """Somebody who does not want to wait for the end gets the same, a little later at most."""
+    background: Background = request.getfixturevalue(when)(*way)
+
+    os.kill(background.process.pid, signal.SIGINT)
+    time.sleep(pause)
+    if background.process.poll() is None:
+        os.kill(background.process.pid, signal.SIGINT)
+
+    background.ended()
+    until_gone(stacks)
+
+
+@WAYS
+@pytest.mark.parametrize("when", ["booting", "running"])
+def test_the_controller_is_killed(request: pytest.FixtureRequest, stacks: Path, when: str, way: tuple[str, ...]) -> None:
+    """SIGKILL of pytest ends the stack as well; what has finished is in the journal."""
+    background: Background = request.getfixturevalue(when)(*way)
+
+    os.kill(background.process.pid, signal.SIGKILL)
+
+    assert -signal.SIGKILL == background.ended()
+    until_gone(stacks)
+    assert when == "booting" or {"ok"} == {rollout.status for rollout in background.rollouts}
+
+
+def test_a_worker_is_killed(project: Project, start: Start, stacks: Path) -> None:
+    """SIGKILL of an xdist worker loses no rollout: a new worker reads what has run."""
+    stack(project, "--think", "0.2")
+    project.suite(scenarios=20, test=PASSES)
+    background = start("-n", "2", "--agentbench-backend=small", "scenarios/shop")
+    background.in_the_middle()
+    worker = next(pid for pid in descendants(background.process.pid) if "exec(eval(sys.stdin.readline()))" in command_of(pid))
+
+    os.kill(worker, signal.SIGKILL)
+
+    background.ended(60)
+    assert [] == left(stacks)
+    assert 20 == len({rollout.scenario for rollout in background.rollouts}) == len(background.rollouts)
+    assert {"ok"} == {rollout.status for rollout in background.rollouts}
+
+
+@WAYS
+def test_the_guardian_is_killed(running: Start, stacks: Path, way: tuple[str, ...]) -> None:
+    """The tests that are left are ERRORs that say so, and the session itself removes what its guardian has left."""
+    background = running(*way)
+
+    os.kill(guardian(stacks), signal.SIGKILL)
+
+    assert 1 == background.ended()
+    assert [] == left(stacks)
+    assert "the backend 'small' is gone: its guardian is gone; see guardian.log" in background.output
+    assert " saved in " in background.output
+
+
+@WAYS
+def test_controller_and_guardian_are_killed(project: Project, running: Start, stacks: Path, way: tuple[str, ...]) -> None:
+    """Then nobody is there to end the service; `agentbench reap` finds it, and a second time nothing."""
+    background = running(*way)
+
+    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.ended()
+    ((pid, home),) = marked(stacks)
+    said = agentbench(project, "reap").stdout
+
+    assert f"{home}: process {pid}\n" in said  # others may have left something, too
+    assert [] == left(stacks)
+    assert home not in agentbench(project, "reap").stdout
