@@ -87,7 +87,7 @@ def run_status(_options: argparse.Namespace) -> None:
 
 
 def run_logs(options: argparse.Namespace) -> None:
-    from pytest_agentbench.serving.service import tail
+    from pytest_agentbench.serving.logs import tail
 
     _, facts = _running(options.name)
     files = sorted(Path(facts["logs"]).glob(f"{options.service or '*'}.log"))

@@ -11,9 +11,9 @@ from pytest_agentbench.records import Endpoint
 from pytest_agentbench.serving.api import Api
 from pytest_agentbench.serving.hints import hint
 from pytest_agentbench.serving.instances import Instance
+from pytest_agentbench.serving.logs import indented, tail
 from pytest_agentbench.serving.marks import is_marked
 from pytest_agentbench.serving.ports import holder, listener
-from pytest_agentbench.serving.service import tail
 from pytest_agentbench.serving.stackspec import HttpCheck
 
 FULL = 1 << 20  # a disk with fewer bytes free than this is full
@@ -23,8 +23,7 @@ def log_of(instance: Instance) -> str:
     """The end of its log, what that hints at, and whether the log is whole."""
     lines = tail(instance.log)
     known = hint(lines)
-    shown = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
-    return f"{f'{chr(10)}hint: {known}' if known else ''}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{shown}"
+    return f"{f'{chr(10)}hint: {known}' if known else ''}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 
 def robbed(instance: Instance, home: Path) -> str:

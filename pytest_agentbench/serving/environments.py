@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
-from pytest_agentbench.serving.process import LOG_TAIL, child_environment
+from pytest_agentbench.serving.logs import indented, tail
+from pytest_agentbench.serving.process import foreign_environment
 
 STEP = 3600  # seconds that one step may take
 BEAT = 10  # seconds between two signs of life of a step
@@ -54,7 +55,7 @@ class Installation:
         self.say(f"       {shown}")
         with self.log.open("ab") as log:
             step = subprocess.Popen(
-                [*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment(), start_new_session=True
+                [*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=foreign_environment(), start_new_session=True
             )
         try:
             while step.poll() is None and time.monotonic() - started < STEP:
@@ -64,18 +65,14 @@ class Installation:
         self.say(f"{time.monotonic() - started:6.1f} s")
         if step.returncode:
             raise BackendError(
-                f"`{shown}` failed (exit code {step.returncode}){hint and f'; {hint}'}; the end of {self.log}:\n{self._tail()}"
+                f"`{shown}` failed (exit code {step.returncode}){hint and f'; {hint}'}; the end of {self.log}:\n{indented(tail(self.log))}"
             )
 
     def _wait(self, step: subprocess.Popen[bytes], started: float) -> None:
         try:
             step.wait(BEAT)
         except subprocess.TimeoutExpired:
-            lines = self._tail(1).strip()
-            self.say(f"{time.monotonic() - started:6.1f} s  ... {lines[:120]}")
-
-    def _tail(self, count: int = LOG_TAIL) -> str:
-        return "\n".join(f"    {line}" for line in self.log.read_text(errors="replace").splitlines()[-count:])
+            self.say(f"{time.monotonic() - started:6.1f} s  ... {''.join(tail(self.log, 1)).strip()[:120]}")
 
 
 def _end(step: subprocess.Popen[bytes]) -> None:
@@ -197,11 +194,6 @@ def _alone(home: Path, say: Callable[[str], None]) -> Iterator[None]:
             say(f"{home.name}: another process is making it; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _own_environment() -> dict[str, str]:
-    """For pip, whose environment must be the new one and no other."""
-    return {name: value for name, value in child_environment().items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 
 def resolve_python(wanted: str, here: Path) -> Path:

@@ -87,20 +87,25 @@ def _uuid(name: str, devices: Sequence[nvml.Device]) -> str | None:
 
 
 def lease(
-    wanted: int | Sequence[str | int], wait_s: float = 0, on_wait: Callable[[str], None] | None = None, *, stack: str = "a stack"
+    count: int,
+    wait_s: float = 0,
+    on_wait: Callable[[str], None] | None = None,
+    *,
+    named: Sequence[str | int] = (),
+    stack: str = "a stack",
 ) -> Lease:
-    """So many GPUs, or those that are named (by index or UUID, as they are visible); all of them or none.
+    """The GPUs that are named (by index or UUID, as they are visible), and after them so many others; all of them or none.
 
     Waits up to `wait_s` seconds and tells `on_wait` once a second what is missing. Raises MissingError that says it, at once
     where waiting cannot help.
     """
-    candidates, count = _candidates(wanted)
+    chosen, others = _candidates(count, [str(name) for name in named])
     deadline = time.monotonic() + wait_s
     while True:
-        taken = _take(candidates, count, stack)
+        taken = _take(chosen, others, count, stack)
         if isinstance(taken, Lease):
             return taken
-        why = f"{stack} needs {_gpus(count)}, and too few are free: {'; '.join(taken)}"
+        why = f"{stack} needs {_gpus(len(chosen) + count)}, and too few are free: {'; '.join(taken)}"
         if (left := deadline - time.monotonic()) <= 0:
             raise MissingError(f"{why}{f' (waited {wait_s:g} s)' if wait_s else ''}")
         if on_wait is not None:
@@ -108,23 +113,19 @@ def lease(
         time.sleep(min(POLL, left))
 
 
-def _candidates(wanted: int | Sequence[str | int]) -> tuple[list[Gpu], int]:
-    """Among which GPUs to choose how many; raises MissingError where they do not exist."""
-    there = visible()
+def _candidates(count: int, names: Sequence[str]) -> tuple[list[Gpu], list[Gpu]]:
+    """The GPUs that are named, and those among which to choose; raises MissingError where there are too few."""
+    there, chosen = visible(), find(names)
     have = f"visible here: {', '.join(gpu.id for gpu in there) or _none_visible()}"
-    if isinstance(wanted, int):
-        if wanted > len(there):
-            raise MissingError(f"{_gpus(wanted)} wanted; {have}")
-        return there, wanted
-    names = [str(name) for name in wanted]
-    chosen = find(names)
     if absent := [name for name in names if not any(_is_meant(gpu, name) for gpu in there)]:
         raise MissingError(f"GPU {absent[0]} wanted; {have}")
     if len(chosen) != len(names):
         raise MissingError(
             f"{len(names)} GPUs named, {', '.join(names)}, which are {_gpus(len(chosen))}: {', '.join(gpu.id for gpu in chosen)}"
         )
-    return chosen, len(chosen)
+    if count + len(chosen) > len(there):
+        raise MissingError(f"{_gpus(count + len(chosen))} wanted; {have}")
+    return chosen, [gpu for gpu in there if gpu not in chosen]
 
 
 def _is_meant(gpu: Gpu, name: str) -> bool:
@@ -142,8 +143,19 @@ def _gpus(count: int) -> str:
     return f"{count} GPU{'s' * (count != 1)}"
 
 
-def _take(candidates: Sequence[Gpu], count: int, stack: str) -> Lease | list[str]:
+def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) -> Lease | list[str]:
     """A lease, or why each GPU that was tried is not to be had; then nothing is held."""
+    named, busy = _try(chosen, len(chosen), stack)
+    rest, more = (Lease(), []) if busy else _try(others, count, stack)
+    taken = Lease((*named.gpus, *rest.gpus), (*named.locks, *rest.locks))
+    if len(taken.gpus) == len(chosen) + count:
+        return taken
+    taken.release()
+    return busy + more
+
+
+def _try(candidates: Sequence[Gpu], count: int, stack: str) -> tuple[Lease, list[str]]:
+    """Up to so many of them, and why others are not to be had; gives up once they cannot be enough."""
     held: list[tuple[Gpu, locks.Lock]] = []
     busy: list[str] = []
     for gpu in candidates:
@@ -157,11 +169,7 @@ def _take(candidates: Sequence[Gpu], count: int, stack: str) -> Lease | list[str
             busy.append(used)
         else:
             held.append((gpu, lock))
-    found = Lease(tuple(gpu for gpu, _ in held), tuple(lock for _, lock in held))
-    if len(held) == count:
-        return found
-    found.release()
-    return busy
+    return Lease(tuple(gpu for gpu, _ in held), tuple(lock for _, lock in held)), busy
 
 
 def in_use(gpu: Gpu) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError, MissingError
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.service import Process, Running, environment
-from pytest_agentbench.serving.stackspec import ServiceSpec, StackSpec
+from pytest_agentbench.serving.stackspec import HttpCheck, ServiceSpec, StackSpec
 from pytest_agentbench.serving.templates import expand, texts
 
 HOST = "127.0.0.1"
@@ -62,8 +63,7 @@ class Factory:
     def make(self, instance: Instance) -> Running:
         """Raises ConfigError for a template that is not known, MissingError for an interpreter or a secret that is not there."""
         python = self._python(instance)
-        values = self._values(instance, python)
-        where = f"backend {self.spec.name!r}: services.{instance.service}"
+        values, where = self._values(instance, python), self._where(instance)
         command = [expand(word, values, where) for word in instance.spec.run]
         own = {name: expand(value, values, where) for name, value in {**self.spec.env, **instance.spec.env}.items()}
         own |= self._secrets(instance)
@@ -76,7 +76,7 @@ class Factory:
     def check(self, instance: Instance) -> None:
         """Everything that can be wrong with an instance before anything is started."""
         known = self._values(instance, None).keys() | {"python"}
-        where = f"backend {self.spec.name!r}: services.{instance.service}"
+        where = self._where(instance)
         for text in (*texts(instance.spec), *self.spec.env.values()):
             expand(text, dict.fromkeys(known, ""), where)
         self._python(instance)
@@ -85,7 +85,18 @@ class Factory:
     def image(self, instance: Instance) -> str:
         """The image of a container."""
         assert instance.spec.image is not None
-        return expand(instance.spec.image, self._values(instance, None), f"backend {self.spec.name!r}: services.{instance.service}")
+        return expand(instance.spec.image, self._values(instance, None), self._where(instance))
+
+    def ready_check(self, instance: Instance) -> HttpCheck | None:
+        """When an instance is ready; a value means itself in a regular expression."""
+        if (check := instance.spec.ready) is None:
+            return None
+        values, where = self._values(instance, None), self._where(instance)
+        literal = {name: re.escape(value) for name, value in values.items()}
+        return check.model_copy(update={"http": expand(check.http, values, where), "says": expand(check.says, literal, where)})
+
+    def _where(self, instance: Instance) -> str:
+        return f"backend {self.spec.name!r}: services.{instance.service}"
 
     def _values(self, instance: Instance, python: Path | None) -> dict[str, str]:
         own = {"replica": str(instance.replica), "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
@@ -97,7 +108,7 @@ class Factory:
             return None
         from pytest_agentbench.serving.environments import resolve_python
 
-        return resolve_python(wanted, Path(self.spec.here))
+        return resolve_python(expand(wanted, self._values(instance, None), self._where(instance)), Path(self.spec.here))
 
     def _secrets(self, instance: Instance) -> dict[str, str]:
         for name in instance.spec.secrets:

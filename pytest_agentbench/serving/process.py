@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.serving.logs import indented, tail
 
-LOG_TAIL = 50  # lines of a dead process' log that its error carries
 _SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
 
 
@@ -66,9 +66,7 @@ class Child:
             code: int | None = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL:] if self.log.is_file() else []
-        tail = "\n".join(f"    {line}" for line in lines) or "    (nothing)"
-        return f"`python -m {self.module}` {why} (exit code {code}); the end of {self.log.name}:\n{tail}"
+        return f"`python -m {self.module}` {why} (exit code {code}); the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
         """CPU seconds and peak memory (MiB) of the living process; None where /proc does not tell."""
@@ -113,3 +111,8 @@ def child_environment() -> dict[str, str]:
     for name in ("NO_PROXY", "no_proxy"):
         environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1", "localhost")))
     return environment
+
+
+def foreign_environment() -> dict[str, str]:
+    """The same for a program of another interpreter, without what leads to this one."""
+    return {name: value for name, value in child_environment().items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}

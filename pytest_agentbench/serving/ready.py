@@ -6,7 +6,8 @@ import json
 import math
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -89,14 +90,22 @@ class Ladder:
 
     def climb(self) -> Iterator[Rung]:
         """The rungs one by one as they hold; raises BackendError with the one that does not."""
-        rungs: dict[str, Callable[[], str]] = {"port": self._port, "models": self._models}
-        if self.spec.workers:
-            rungs["workers"] = self._workers
-        rungs["chat"] = self._chat
+        rungs = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
             rungs["tools"] = self._tools
         if self.endpoint.labels.get("kind", "none") != "none":
             rungs["labels"] = self._labels
+        yield from self._hold(rungs)
+
+    def look(self) -> None:
+        """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `climb` does."""
+        for _ in self._hold(self._silent()):
+            pass
+
+    def _silent(self) -> dict[str, Callable[[], str]]:
+        return {"port": self._port, "models": self._models, **({"workers": self._workers} if self.spec.workers else {})}
+
+    def _hold(self, rungs: Mapping[str, Callable[[], str]]) -> Iterator[Rung]:
         for name, rung in rungs.items():
             started = time.monotonic()
             self.on_wait(name)
@@ -177,6 +186,18 @@ class Ladder:
         if said.status in (401, 403):
             raise NeverReady(f"a chat was answered {said}; is the key right?")
         return said
+
+
+def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
+    """Makes requests at once, which nobody counts; raises BackendError when one of them fails."""
+    if not requests:
+        return
+    body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16, **spec.chat}
+    api = Api(endpoint)
+    with ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
+        answers = list(threads.map(lambda _: api.post("/chat/completions", body, ANSWER), range(requests)))
+    if failed := [said for said in answers if said.status != 200]:
+        raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 
 
 HINT_TOOLS = "does the engine have its tool parser? `ready: {tools: none}` is for a stack that calls none"

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.serving.marks import marked
-
-LOG_TAIL = 50  # lines of a dead service's log that its error carries
+from pytest_agentbench.serving.process import foreign_environment
 
 
 class Running(Protocol):
@@ -97,20 +96,7 @@ class Process:
 
 def environment(own: Mapping[str, str], mark: str, bin_folder: Path | None) -> dict[str, str]:
     """The user's environment for a service: without what belongs to the test run, marked, with the interpreter's commands first."""
-    from pytest_agentbench.serving.process import child_environment
-
-    inherited = {name: value for name, value in child_environment().items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    inherited = foreign_environment()
     if bin_folder is not None:
         inherited["PATH"] = f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"
     return {**inherited, **own, **marked(mark)}
-
-
-def tail(log: Path, lines: int = LOG_TAIL) -> list[str]:
-    """The last lines of a log, however long it is."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - (1 << 16)))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
-    except OSError:
-        return []

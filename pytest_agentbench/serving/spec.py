@@ -12,7 +12,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from pytest_agentbench.config import Spec, load_yaml, override, validate
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.serving.backendspec import BackendSpec
-from pytest_agentbench.serving.stackspec import LabelsSpec, StackSpec
+from pytest_agentbench.serving.stackspec import LabelsField, LabelsSpec, StackSpec
 from pytest_agentbench.tap.heads import FRAMING, written
 
 
@@ -47,12 +47,7 @@ class UrlSpec(BackendSpec):
     headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
     metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
     rate_limit: RateLimit = RateLimit()
-    labels: LabelsSpec = LabelsSpec()
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _labels_kind(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
+    labels: LabelsField = LabelsSpec()
 
     @field_validator("headers")
     @classmethod

@@ -6,26 +6,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.serving.api import Api
 from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
-from pytest_agentbench.serving.gpus import Lease, lease, wait_released
-from pytest_agentbench.serving.instances import Factory, Instance, instances_of, share_out
+from pytest_agentbench.serving.claims import Claims, Log, refuse_taken
+from pytest_agentbench.serving.instances import Factory, Instance, instances_of
+from pytest_agentbench.serving.logs import tail
 from pytest_agentbench.serving.marks import kill_marked
-from pytest_agentbench.serving.ports import Reserved, holder, is_free
-from pytest_agentbench.serving.ready import PAUSE, Ladder
-from pytest_agentbench.serving.service import Running, tail
+from pytest_agentbench.serving.ready import PAUSE, Ladder, warm_up
+from pytest_agentbench.serving.service import Running
 from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.templates import dependencies
 
-RELEASED = 120.0  # seconds that GPU memory gets to be free after the last service ended
-PORTS_FREE = 5.0  # seconds that all ports get; whoever has one then is somebody else
-
-Log = Callable[[str], None]
+NOTICED = 0.5  # seconds after which a death that is the cause of something else is known
 
 
 class Stack:
@@ -45,16 +40,21 @@ class Stack:
         self.instances: list[Instance] = []
         self.facts: Json = {}  # what is worth knowing of the boot
         self.away: frozenset[str] = frozenset()  # instances that are started again, once the stack was ready
-        self.failure = ""  # why it is of no use any more; the first reason counts
         self.failed = threading.Event()
         self.stopping = threading.Event()
-        self._doing: dict[str, str] = {}  # service -> what is waited for
+        self._fault: AgentbenchError | None = None  # why it is of no use any more; the first one counts
+        self._doing: dict[str, str] = {}  # instance, `gpus` or `images` -> what is waited for
         self._up = {name: threading.Event() for name in spec.services}
         self._booted = False
-        self._reserved = Reserved()
-        self._leases: list[Lease] = []  # of GPUs
+        self._claims = Claims(log)
         self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
+        self._telling = threading.Lock()  # of what is away
         self._watchers: list[threading.Thread] = []
+
+    @property
+    def failure(self) -> str:
+        """Why it is of no use any more."""
+        return str(self._fault or "")
 
     def status(self) -> str:
         """What the boot waits for, with the last line of that service's log."""
@@ -76,12 +76,10 @@ class Stack:
             self.deadline = booting + self.spec.ready.timeout
             self._bring_up()
             services = time.monotonic()
-            endpoint = self._prove()
-            proven = time.monotonic()
-            self._warm(endpoint)
+            endpoint, proven = self._prove_and_warm()
             ended = time.monotonic()
         except AgentbenchError as error:
-            self._fail(str(error))
+            self._fail(error)
             raise
         finally:
             self._doing.clear()
@@ -99,16 +97,14 @@ class Stack:
     def _prepare(self) -> None:
         """GPUs, ports, and everything that can be wrong before something is started."""
         (self.home / "run").mkdir(parents=True, exist_ok=True)
-        self.instances = instances_of(self.spec, self.logs, self._reserved.take)
+        self.instances = instances_of(self.spec, self.logs, self._claims.port)
         factory = Factory(self.spec, self.home, self.instances)
         for each in self.instances:
             factory.check(each)
-        for each in self.instances:
-            for port in {each.spec.port, *each.spec.ports.values()} - {0}:
-                if not is_free(port):
-                    raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
+        refuse_taken(self.instances)
         self._fetch_images(factory)
-        self._lease()
+        self._claims.lease_gpus(self.spec, self.instances, self.gpu_wait, self._waits_for_gpus)
+        self._doing.pop("gpus", None)
         self._factory = factory
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
 
@@ -126,21 +122,6 @@ class Stack:
     def _fetches(self, what: str) -> None:
         self._alive()
         self._doing["images"] = what
-
-    def _lease(self) -> None:
-        wanted = sum(each.spec.gpus for each in self.instances if isinstance(each.spec.gpus, int))
-        pinned = [str(gpu) for each in self.instances if isinstance(each.spec.gpus, list) for gpu in each.spec.gpus]
-        if not wanted and not pinned:
-            return
-        end = time.monotonic() + self.gpu_wait
-        ids: tuple[str, ...] = ()
-        if pinned:
-            self._leases.append(lease(pinned, self.gpu_wait, self._waits_for_gpus, stack=self.spec.name))
-        if wanted:
-            self._leases.append(lease(wanted, max(0.0, end - time.monotonic()), self._waits_for_gpus, stack=self.spec.name))
-            ids = self._leases[-1].ids
-        share_out(self.instances, ids)
-        self.log(f"leased GPUs: {', '.join([*pinned, *ids])}")
 
     def _waits_for_gpus(self, what: str) -> None:
         self._alive()
@@ -166,13 +147,12 @@ class Stack:
                 self._until_ready(each, self.deadline)
             self._up[service].set()
         except Exception as error:  # those that wait for this service shall not wait for ever
-            self._fail(str(error) if isinstance(error, AgentbenchError) else f"{service}: {error!r}")
+            self._fail(error if isinstance(error, AgentbenchError) else BackendError(f"{service}: {error!r}"))
 
     def _start(self, instance: Instance) -> None:
         with self._changing:
             self._alive()
-            for port in instance.ports.values():
-                self._reserved.let_go(port)
+            self._claims.let_go(instance.ports.values())
             running = self._factory.make(instance)
             instance.running = running
             self.log(f"starting {instance.name}: {running.command}")
@@ -183,8 +163,7 @@ class Stack:
 
     def _until_ready(self, instance: Instance, latest: float) -> None:
         """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""
-        check = instance.spec.ready
-        if check is None:
+        if (check := self._factory.ready_check(instance)) is None:
             return
         url = instance.url_of(check.port, check.http)
         self._doing[instance.name] = f"waiting for {check.http}"
@@ -197,21 +176,24 @@ class Stack:
         self.log(f"{instance.name} is ready: {url}")
         self._doing.pop(instance.name, None)
 
-    def _prove(self) -> Endpoint:
-        """The ladder at the endpoint."""
+    def _prove_and_warm(self) -> tuple[Endpoint, float]:
+        """The endpoint that answers, and when that was proven."""
         front = self._front
 
-        def waits(rung: str) -> None:
-            self._doing[front.name] = f"proving {rung}"
+        def does(what: str) -> None:
+            self._doing[front.name] = what
 
-        ladder = self._ladder(self.deadline, waits)
+        ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
         try:
-            rungs = [rung._asdict() for rung in ladder.climb()]
+            self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]
+            proven = time.monotonic()
+            does(f"warming up with {self.warm_up} requests")
+            warm_up(ladder.answering, self.warm_up, self.spec.ready)
         except BackendError as error:
+            self.failed.wait(NOTICED)
             self._alive()  # a death says more
             raise BackendError(f"{error}{log_of(front)}") from error
-        self.facts["proof"] = rungs
-        return ladder.answering
+        return ladder.answering, proven
 
     @property
     def _front(self) -> Instance:
@@ -222,23 +204,6 @@ class Stack:
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait)
 
-    def _warm(self, endpoint: Endpoint) -> None:
-        """Requests at once, as many as will be in flight; nobody counts them."""
-        if not self.warm_up:
-            return
-        self._doing[self.spec.front] = f"warming up with {self.warm_up} requests"
-        body = {
-            "model": endpoint.model,
-            "messages": [{"role": "user", "content": "Count to ten."}],
-            "max_tokens": 16,
-            **self.spec.ready.chat,
-        }
-        api = Api(endpoint)
-        with ThreadPoolExecutor(self.warm_up, "agentbench-warm-up") as threads:
-            answers = list(threads.map(lambda _: api.post("/chat/completions", body, 120), range(self.warm_up)))
-        if failed := [said for said in answers if said.status != 200]:
-            raise BackendError(f"{len(failed)} of {self.warm_up} requests of the warm-up failed; the first was answered {failed[0]}")
-
     # ------------------------------------------------------------------------------------------------ while it runs
 
     def _watch(self, instance: Instance, running: Running) -> None:
@@ -248,14 +213,14 @@ class Stack:
         ended = f"{instance.name} ended with exit code {code}: `{running.command}`"
         reason = f"{ended}{robbed(instance, self.home)}{log_of(instance)}"
         if instance.restarts >= instance.spec.restart:
-            self._fail(reason)
+            self._fail(BackendError(reason))
             return
         instance.restarts += 1
         self.log(f"{reason}\nstarting it again, for the {instance.restarts}. time of {instance.spec.restart}")
         try:
             self._start_again(instance, running)
         except Exception as error:  # nobody else would hear of it
-            self._fail(f"{reason}\nand could not be started again: {error}")
+            self._fail(BackendError(f"{reason}\nand could not be started again: {error}"))
 
     def _start_again(self, instance: Instance, dead: Running) -> None:
         """While the stack boots, the boot sees when it is ready; later it is away until its own check and the endpoint say so."""
@@ -263,19 +228,18 @@ class Stack:
         if not self._booted:
             self._start(instance)
             return
-        self._set_away(self.away | {instance.name})
+        self._set_away(instance, True)
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        rungs = ["port", "models", *(["workers"] if self.spec.ready.workers else [])]  # no chat: nobody shall find it in the counts
-        for _ in islice(self._ladder(deadline, lambda _: None).climb(), len(rungs)):
-            pass
+        self._ladder(deadline, lambda _: None).look()
         self.log(f"{instance.name} serves again")
-        self._set_away(self.away - {instance.name})
+        self._set_away(instance, False)
 
-    def _set_away(self, instances: frozenset[str]) -> None:
-        self.away = instances
-        self._on_restart()
+    def _set_away(self, instance: Instance, away: bool) -> None:
+        with self._telling:
+            self.away = self.away | {instance.name} if away else self.away - {instance.name}
+            self._on_restart()
 
     def restarts(self) -> Json:
         """How often each instance was started again."""
@@ -290,15 +254,15 @@ class Stack:
         ]
 
     def _alive(self) -> None:
+        if self._fault is not None:
+            raise type(self._fault)(self.failure) from self._fault
         if self.stopping.is_set():
-            raise BackendError(self.failure or "it was stopped while it started")
-        if self.failure:
-            raise BackendError(self.failure)
+            raise BackendError("it was stopped while it started")
 
-    def _fail(self, reason: str) -> None:
-        if not self.failure:
-            self.failure = reason
-            self.log(reason)
+    def _fail(self, fault: AgentbenchError) -> None:
+        if self._fault is None and not self.stopping.is_set():
+            self._fault = fault
+            self.log(self.failure)
             self.failed.set()
 
     # ------------------------------------------------------------------------------------------------ the end
@@ -315,9 +279,7 @@ class Stack:
             watcher.join(5)
         if killed := kill_marked(str(self.home)):
             self.log(f"killed what the services left behind: {', '.join(map(str, killed))}")
-        self._reserved.close()
-        self._wait_for_ports()
-        self._give_gpus_back()
+        self._claims.give_back(each for each in self.instances if each.running is not None)
         self.log(f"stopped in {time.monotonic() - started:.1f} s")
 
     def _front_first(self) -> Iterable[list[Instance]]:
@@ -335,27 +297,9 @@ class Stack:
         ended_before = running.exit_code()
         try:
             running.stop(instance.spec.grace)
-        except AgentbenchError as error:  # an engine that is gone; the others are stopped all the same
-            self.log(str(error))
+        except Exception as error:  # an engine that is gone, say; the others are stopped all the same
+            self.log(str(error) if isinstance(error, AgentbenchError) else f"{instance.name} cannot be stopped: {error!r}")
             instance.running = None  # nobody waits for its ports
             return
         if ended_before is None:
             self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")
-
-    def _wait_for_ports(self) -> None:
-        """Nobody of ours lives any more: what is not free soon has found another owner."""
-        end = time.monotonic() + PORTS_FREE
-        started = [each for each in self.instances if each.running is not None]
-        for port in sorted({port for each in started for port in each.ports.values()}):
-            while not is_free(port):
-                if time.monotonic() > end:
-                    self.log(f"port {port} is still taken, by {holder(port)}")
-                    break
-                time.sleep(0.05)
-
-    def _give_gpus_back(self) -> None:
-        if gpus := [gpu for each in self._leases for gpu in each.gpus]:
-            left = wait_released(gpus, [], RELEASED)
-            self.log(f"GPUs {', '.join(gpu.id for gpu in gpus)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
-        for each in self._leases:
-            each.release()

@@ -144,6 +144,13 @@ class LabelsSpec(Spec):
     release: bool = False  # Dynamo: it has a ThunderAgent router, which is told when a rollout ends; ThunderAgent itself always is
 
 
+def _kind_alone(labels: Any) -> Any:
+    return {"kind": labels} if isinstance(labels, str) else labels
+
+
+LabelsField = Annotated[LabelsSpec, BeforeValidator(_kind_alone)]  # `labels: dynamo` says its kind and nothing else
+
+
 class StackSpec(BackendSpec):
     """Services on this machine, booted for a session."""
 
@@ -156,14 +163,9 @@ class StackSpec(BackendSpec):
     endpoint: str = ""  # the service that agents talk to; empty: the last one
     path: str = "/v1"  # of its OpenAI API
     ready: ReadySpec = ReadySpec()
-    labels: LabelsSpec = LabelsSpec()
+    labels: LabelsField = LabelsSpec()
     warm_up: int | None = Field(default=None, ge=0)  # requests before anything is measured; None: as many as rollouts in flight
     sample_every: PositiveFloat = 1.0  # seconds between two looks at the metrics
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _labels_kind(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _names_lead_somewhere(self) -> Self:
@@ -179,6 +181,12 @@ class StackSpec(BackendSpec):
                 if other not in self.services:
                     raise ValueError(f"services.{name}.after: {other!r} is no service; there are: {', '.join(self.services)}")
         return self
+
+    @property
+    def gpus(self) -> tuple[int, list[str]]:
+        """(how many of any kind, those that are named) of all replicas."""
+        count = sum(service.gpus * service.replicas for service in self.services.values() if isinstance(service.gpus, int))
+        return count, [str(gpu) for service in self.services.values() if isinstance(service.gpus, list) for gpu in service.gpus]
 
     @property
     def front(self) -> str:

@@ -76,26 +76,39 @@ def test_a_lease_keeps_others_out() -> None:
 
 def test_named_gpus() -> None:
     """GPUs can be named; all of them are leased or none, in whatever order they are named."""
-    with lease(["GPU-8a", 4], stack="stack 'mine'") as named:
+    with lease(0, named=["GPU-8a", 4], stack="stack 'mine'") as named:
         assert ("4", "GPU-8a") == named.ids
         with pytest.raises(MissingError, match="needs 2 GPUs, and too few are free: GPU GPU-8a is held by"):
-            lease([5, "GPU-8a"])
-        with lease([5]) as left:
+            lease(0, named=[5, "GPU-8a"])
+        with lease(0, named=[5]) as left:
+            assert ("5",) == left.ids
+
+
+def test_named_and_others() -> None:
+    """The named ones come first. Who lacks one of all that he wants keeps none, so that two never wait for each other."""
+    with lease(1, named=["GPU-8a"]) as both:
+        assert ("GPU-8a", "4") == both.ids
+        with pytest.raises(MissingError, match="needs 2 GPUs, and too few are free: GPU 4 is held by"):
+            lease(1, named=[5])
+        with pytest.raises(MissingError, match="needs 2 GPUs, and too few are free: GPU GPU-8a is held by"):
+            lease(1, named=["GPU-8a"])
+        with lease(1) as left:
             assert ("5",) == left.ids
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sentence"),
+    ("count", "names", "sentence"),
     [
-        (4, "4 GPUs wanted; visible here: 4, 5, GPU-8a"),
-        ([0], "GPU 0 wanted; visible here: 4, 5, GPU-8a"),
-        ([4, 4], "2 GPUs named, 4, 4, which are 1 GPU: 4"),
+        (4, [], "4 GPUs wanted; visible here: 4, 5, GPU-8a"),
+        (3, [5], "4 GPUs wanted; visible here: 4, 5, GPU-8a"),
+        (0, [0], "GPU 0 wanted; visible here: 4, 5, GPU-8a"),
+        (0, [4, 4], "2 GPUs named, 4, 4, which are 1 GPU: 4"),
     ],
 )
-def test_what_waiting_cannot_help(wanted: int | list[str | int], sentence: str) -> None:
+def test_what_waiting_cannot_help(count: int, names: list[str | int], sentence: str) -> None:
     """GPUs that do not exist are missing at once, however long one would wait."""
     with pytest.raises(MissingError, match=f"^{re.escape(sentence)}$"):
-        lease(wanted, wait_s=3600)
+        lease(count, wait_s=3600, named=names)
 
 
 def test_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +198,7 @@ def test_a_file_without_a_note(tmp_path: Path) -> None:
     with lease(1):
         (tmp_path / "locks" / "gpu-4.lock").write_text("{")
         with pytest.raises(MissingError, match="GPU 4 is held by a process that left no note"):
-            lease([4])
+            lease(0, named=[4])
 
 
 @pytest.mark.parametrize(
@@ -236,5 +249,5 @@ def test_real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < usage.free_mib <= usage.total_mib == load.total_mib
     assert re.fullmatch(r"\d+\.\d+", nvml.driver()[1])
     if not usage.processes:
-        with lease([first.id]) as got:
+        with lease(0, named=[first.id]) as got:
             assert (first,) == got.gpus

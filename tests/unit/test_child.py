@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.serving.process import LOG_TAIL, Child, child_environment
+from pytest_agentbench.serving.logs import LOG_TAIL
+from pytest_agentbench.serving.process import Child, child_environment
 
 pytestmark = pytest.mark.timeout(120)
 

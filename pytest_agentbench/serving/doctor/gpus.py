@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError
@@ -19,13 +18,12 @@ FABRIC = "nv-fabricmanager"[:15]  # as the kernel shortens its name
 
 
 def gpu_checks(spec: StackSpec) -> Iterator[Check]:
-    wanted = sum(service.gpus * service.replicas for service in spec.services.values() if isinstance(service.gpus, int))
-    pinned = [str(gpu) for service in spec.services.values() if isinstance(service.gpus, list) for gpu in service.gpus]
-    if not wanted and not pinned:
+    count, named = spec.gpus
+    if not count and not named:
         return
     yield driver_check()
     yield from fabric_check(Path("/dev"), Path("/proc"))
-    yield _free(spec.name, wanted, pinned)
+    yield _free(spec.name, count, named)
 
 
 def driver_check() -> Check:
@@ -71,16 +69,15 @@ def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
     )
 
 
-def _free(stack: str, wanted: int, pinned: list[str]) -> Check:
+def _free(stack: str, count: int, named: list[str]) -> Check:
     """Leases what a boot would, and gives it back."""
     there = visible()
-    if wanted + len(pinned) > len(there):
+    if count + len(named) > len(there):
         listed = ", ".join(gpu.id for gpu in there) or "none"
         fix = "take a machine with more, give `gpus:` and `replicas:` smaller numbers, or look at CUDA_VISIBLE_DEVICES"
-        return missing("GPUs", f"{wanted + len(pinned)} wanted; visible here: {listed}", fix)
+        return missing("GPUs", f"{count + len(named)} wanted; visible here: {listed}", fix)
     try:
-        with ExitStack() as leases:
-            ids = [*leases.enter_context(lease(pinned, stack=stack)).ids, *leases.enter_context(lease(wanted, stack=stack)).ids]
+        with lease(count, named=named, stack=stack) as taken:
+            return ok("GPUs", f"{count + len(named)} wanted and free: {', '.join(taken.ids)}")
     except AgentbenchError as error:
         return missing("GPUs", str(error), "wait for them (--agentbench-gpu-wait=30m), or end what has them")
-    return ok("GPUs", f"{wanted + len(pinned)} wanted and free: {', '.join(ids)}")
