@@ -26,13 +26,16 @@ PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1."""
+    """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1, Ctrl-C is status 130."""
     options = parser().parse_args(arguments)
     try:
         options.run(options)
     except AgentbenchError as error:
         print(f"agentbench: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("agentbench: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pytest_agentbench.errors import ConfigError
 
@@ -52,19 +53,20 @@ def _named(actions: Any, name: str, help: str, run: Any) -> argparse.ArgumentPar
 def run_up(options: argparse.Namespace) -> None:
     from pytest_agentbench.serving import stacks
 
+    keep, gpu_wait = _seconds("for", options.keep), _seconds("gpu-wait", options.gpu_wait)
     spec = _stack(options.name, options.set)
     if (held := stacks.find_kept(spec)) is not None:
         print(f"{spec.name} is up already at {held.ready().url}")
         held.let_go()
         return
     logs = Path("reports", "backends", spec.name, datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")).absolute()
-    held = stacks.start(spec, logs, gpu_wait=_seconds("gpu-wait", options.gpu_wait), warm_up=1)
+    held = stacks.start(spec, logs, gpu_wait=gpu_wait, warm_up=1)
     try:
-        endpoint = held.ready(_Progress())
+        with _Progress() as progress:
+            endpoint = held.ready(progress)
     except BaseException:
         held.stop()
         raise
-    keep = _seconds("for", options.keep)
     held.keep(keep)
     held.let_go()
     print(f"{spec.name} is up after {held.boot['boot_s']:.1f} s at {endpoint.url}, model {endpoint.model}")
@@ -78,7 +80,7 @@ def run_status(_options: argparse.Namespace) -> None:
     running = list(stacks.running())
     for home, facts in running:
         until = facts.get("until")
-        stays = f", stays {max(0.0, until - time.time()) / 60:.0f} min more when unused" if until else ""
+        stays = f", unused, stays {max(0.0, until - time.time()) / 60:.0f} min more" if until else ""
         gpus = ", ".join(gpu for each in (facts.get("boot") or {}).get("gpus", {}).values() for gpu in each)
         print(f"{facts['backend']:<20} {facts['state']:<9} {facts.get('url', '-')}  since {facts['started_at']}{stays}")
         print(f"{'':<20} guardian {facts['pid']}, GPUs {gpus or 'none'}, logs {facts['logs']}, folder {home}")
@@ -174,6 +176,8 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
 
     if (there := _found(name)) is not None:
         facts = there[1]
+        if "url" not in facts:
+            raise ConfigError(f"{name} is {facts['state']}; `agentbench backend status` says when it is ready")
         return Endpoint(facts["url"], facts["model"], facts["backend"]), ReadySpec(**facts["ready"])
     spec = load_backend(name, Path.cwd())
     if isinstance(spec, UrlSpec):
@@ -197,10 +201,19 @@ class _Progress:
         self._started = time.monotonic()
         self._said = -SAID_EVERY
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[2K")  # what comes next has the line for itself
+            sys.stderr.flush()
+
     def __call__(self, text: str) -> None:
         spent = time.monotonic() - self._started
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[2K{spent:5.0f} s  {text}"[:160])
+            width = shutil.get_terminal_size().columns - 1  # a longer line would stay when the next one comes
+            sys.stderr.write(f"\r\x1b[2K{f'{spent:5.0f} s  {text}'[:width]}")
             sys.stderr.flush()
         elif spent - self._said >= SAID_EVERY:
             self._said = spent

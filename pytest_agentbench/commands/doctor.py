@@ -20,17 +20,13 @@ def add(commands: Any) -> None:
 
 def run_doctor(options: argparse.Namespace) -> None:
     """One line for each check; a backend that was named and lacks something is an error."""
-    lacking = [name for name in options.backends or _known() if _examine(name, reach=bool(options.backends))]
+    from pytest_agentbench.serving.spec import known_backends
+
+    names = options.backends or known_backends(Path.cwd())
+    lacking = [name for name in names if _examine(name, reach=bool(options.backends))]
     if options.backends and lacking:
         raise MissingError(f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}")
-
-
-def _known() -> list[str]:
-    """All backends that can be chosen by name here."""
-    from pytest_agentbench.serving.spec import shipped
-
-    folders = (Path("backends"), shipped("backends"))
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml") if not file.stem.endswith(".script")})
+    print(f"nothing is missing for: {', '.join(name for name in names if name not in lacking) or 'none'}")
 
 
 def _examine(name: str, *, reach: bool) -> bool:

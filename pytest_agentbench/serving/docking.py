@@ -13,13 +13,18 @@ from urllib.parse import urlsplit
 
 from pytest_agentbench.errors import BackendError, MissingError
 
+START = "install Docker and start it (`sudo systemctl start docker`), or set DOCKER_HOST"
+ALLOW = "this user may not use Docker: `sudo usermod -aG docker $USER`, then log in again"
+TOOLKIT = (
+    "containers get GPUs from the NVIDIA Container Toolkit: install nvidia-container-toolkit, "
+    "then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker"
+)
+
 #: What an engine says -> what helps. The first one that is found counts.
 HINTS = {
-    r"\[Errno \d+\] (No such file or directory|Connection refused)|ConnectionRefusedError": "install Docker and start it "
-    "(`sudo systemctl start docker`), or set DOCKER_HOST",
-    r"\[Errno \d+\] Permission denied": "this user may not use it: `sudo usermod -aG docker $USER`, then log in again",
-    r"select device driver|invalid runtime name|nvidia-container-cli: initialization": "containers get GPUs from the NVIDIA Container "
-    "Toolkit: install nvidia-container-toolkit, then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker",
+    r"\[Errno \d+\] (No such file or directory|Connection refused)|ConnectionRefusedError": START,
+    r"\[Errno \d+\] Permission denied": ALLOW,
+    r"select device driver|invalid runtime name|nvidia-container-cli: initialization": TOOLKIT,
     r"unknown device|device error": "`nvidia-smi -L` lists the GPUs that there are",
     r"docker-init": "every service runs under docker-init: install the package that has it (tini on Debian), and restart Docker",
     r"setting rlimit": "Docker itself has less than `container.ulimits` asks for: raise it in its service (LimitMEMLOCK=infinity, ...)",
@@ -65,7 +70,7 @@ def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
     engine = connect()
     try:
         with speaking(f"image {image}"):
-            if _has(engine, image):
+            if size_of(engine, image) is not None:
                 return
             if pull == "never":
                 raise MissingError(f"image {image} is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it")
@@ -74,14 +79,14 @@ def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
         engine.close()
 
 
-def _has(engine: Any, image: str) -> bool:
+def size_of(engine: Any, image: str) -> int | None:
+    """Bytes of an image; None when the engine does not have it."""
     from docker.errors import ImageNotFound
 
     try:
-        engine.images.get(image)
+        return int(engine.images.get(image).attrs["Size"])
     except ImageNotFound:
-        return False
-    return True
+        return None
 
 
 def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:

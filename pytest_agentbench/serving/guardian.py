@@ -158,6 +158,8 @@ class Guardian:
             case "hold":
                 refused = self._refuses(connection, who, alone=message["alone"])
                 self.log(f"{'refused' if refused else 'held by'} pid {who}")
+                if not refused:
+                    self._write_facts(until=None)
                 self._say(connection, {"op": "busy" if refused else "held"})
                 if self.outcome is not None:
                     self._say(connection, self.outcome)
@@ -223,8 +225,10 @@ def _speaks(connection: socket.socket, pid: int) -> bool:
     """Waits for the next word of a holder; False when its process is gone, even if a fork of it still has the connection."""
     try:
         process = os.pidfd_open(pid) if pid else -1
-    except OSError:
+    except ProcessLookupError:
         return False
+    except OSError:  # a kernel or a sandbox without it: the end of the connection has to do
+        process = -1
     try:
         waited = [connection.fileno(), *([process] if process >= 0 else [])]
         ready, _, _ = select.select(waited, [], [])

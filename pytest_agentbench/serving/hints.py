@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_agentbench.serving import docking
+
 #: Pattern -> a sentence with the fix, in which {1} is what the pattern's first group found. The first one that is found anywhere counts,
 #: so that what is special stands before what is general.
 HINTS: Sequence[tuple[str, str]] = (
@@ -111,10 +113,7 @@ HINTS: Sequence[tuple[str, str]] = (
     ),
     (
         r"could not select device driver|nvidia-container-cli|unknown or invalid runtime name: nvidia",
-        (
-            "docker cannot hand GPUs to containers: install NVIDIA Container Toolkit, run `nvidia-ctk runtime configure --runtime=docker` "
-            "and restart docker"
-        ),
+        docking.TOOLKIT,
     ),
     (
         r"No CUDA GPUs are available|Found no NVIDIA driver|Failed to infer device type|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
@@ -125,11 +124,11 @@ HINTS: Sequence[tuple[str, str]] = (
             r"permission denied while trying to connect to the Docker|docker\.sock.*[Pp]ermission denied|Permission denied.*docker\.sock"
             r"|Error while fetching server API version.*PermissionError"
         ),
-        "docker does not let this user in: `sudo usermod -aG docker $USER`, and log in again",
+        docking.ALLOW,
     ),
     (
         r"Error while fetching server API version|Cannot connect to the Docker daemon|docker\.sock.*(?:No such file|[Cc]onnection refused)",
-        "no docker daemon answers: start it (`systemctl start docker`), or say where it is with DOCKER_HOST",
+        docking.START,
     ),
     (
         r"No space left on device|Errno 28|[Dd]isk quota exceeded",

@@ -12,7 +12,7 @@ from pytest_agentbench.errors import ConfigError, MissingError
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.service import Process, Running, environment
 from pytest_agentbench.serving.stackspec import HttpCheck, ServiceSpec, StackSpec
-from pytest_agentbench.serving.templates import expand, texts
+from pytest_agentbench.serving.templates import dependencies, expand, texts
 
 HOST = "127.0.0.1"
 
@@ -63,7 +63,7 @@ class Factory:
     def make(self, instance: Instance) -> Running:
         """Raises ConfigError for a template that is not known, MissingError for an interpreter or a secret that is not there."""
         python = self._python(instance)
-        values, where = self._values(instance, python), self._where(instance)
+        values, where = self._values(instance, python), _where(instance)
         command = [expand(word, values, where) for word in instance.spec.run]
         own = {name: expand(value, values, where) for name, value in {**self.spec.env, **instance.spec.env}.items()}
         own |= self._secrets(instance)
@@ -73,30 +73,30 @@ class Factory:
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
         return Process(command, environment(own, str(self.home), python.parent if python else None), cwd, instance.log)
 
+    def check_texts(self, instance: Instance) -> None:
+        """Raises ConfigError for a template that is not known."""
+        known = self._values(instance, None).keys() | {"python"}
+        for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
+            expand(text, dict.fromkeys(known, ""), _where(instance))
+
     def check(self, instance: Instance) -> None:
         """Everything that can be wrong with an instance before anything is started."""
-        known = self._values(instance, None).keys() | {"python"}
-        where = self._where(instance)
-        for text in (*texts(instance.spec), *self.spec.env.values()):
-            expand(text, dict.fromkeys(known, ""), where)
+        self.check_texts(instance)
         self._python(instance)
         self._secrets(instance)
 
     def image(self, instance: Instance) -> str:
         """The image of a container."""
         assert instance.spec.image is not None
-        return expand(instance.spec.image, self._values(instance, None), self._where(instance))
+        return expand(instance.spec.image, self._values(instance, None), _where(instance))
 
     def ready_check(self, instance: Instance) -> HttpCheck | None:
         """When an instance is ready; a value means itself in a regular expression."""
         if (check := instance.spec.ready) is None:
             return None
-        values, where = self._values(instance, None), self._where(instance)
+        values, where = self._values(instance, None), _where(instance)
         literal = {name: re.escape(value) for name, value in values.items()}
         return check.model_copy(update={"http": expand(check.http, values, where), "says": expand(check.says, literal, where)})
-
-    def _where(self, instance: Instance) -> str:
-        return f"backend {self.spec.name!r}: services.{instance.service}"
 
     def _values(self, instance: Instance, python: Path | None) -> dict[str, str]:
         own = {"replica": str(instance.replica), "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
@@ -108,7 +108,7 @@ class Factory:
             return None
         from pytest_agentbench.serving.environments import resolve_python
 
-        return resolve_python(expand(wanted, self._values(instance, None), self._where(instance)), Path(self.spec.here))
+        return resolve_python(expand(wanted, self._values(instance, None), _where(instance)), Path(self.spec.here))
 
     def _secrets(self, instance: Instance) -> dict[str, str]:
         for name in instance.spec.secrets:
@@ -145,6 +145,15 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
     return made
 
 
+def refuse_mistakes(spec: StackSpec) -> None:
+    """Raises ConfigError for what no machine can mend: unknown templates, and services that wait for each other."""
+    dependencies(spec)
+    instances = instances_of(spec, Path(), lambda: 0)
+    factory = Factory(spec, Path(), instances)
+    for each in instances:
+        factory.check_texts(each)
+
+
 def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
     """Gives leased GPUs to the instances that want a number of them; those that pinned theirs have them."""
     left = list(gpus)
@@ -155,6 +164,10 @@ def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
             each.gpus, left = left[: each.spec.gpus], left[each.spec.gpus :]
     if left:
         raise ConfigError(f"{len(left)} GPUs were leased that no service wants")
+
+
+def _where(instance: Instance) -> str:
+    return f"services.{instance.service}"
 
 
 def _ports(prefix: str, ports: Mapping[str, int]) -> dict[str, str]:

@@ -18,6 +18,8 @@ LABEL = "pytest-agentbench.stack"
 
 LOCK = "lock"  # in a stack's folder; its guardian holds it as long as it lives
 
+PROC = Path("/proc")
+
 GONE = 10.0  # seconds that killed processes get to be gone
 
 
@@ -45,15 +47,18 @@ def is_alive(home: str) -> bool:
 
 
 def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
-    """(pid, stack's folder) of every living process of this user with a mark; only those of `home` when it is given."""
-    for entry in Path("/proc").iterdir():
+    """(pid, stack's folder) of every living process of this user with a mark; only those of `home` when it is given.
+
+    None where there is no /proc, as on macOS: there the end of a process group is all that is known of it.
+    """
+    for entry in PROC.iterdir() if PROC.is_dir() else ():
         if entry.name.isdigit() and int(entry.name) != os.getpid() and (of := _mark(entry)) and of == (home or of):
             yield int(entry.name), of
 
 
 def is_marked(pid: int, home: str) -> bool:
     """Whether a process belongs to a stack."""
-    return _mark(Path("/proc", str(pid))) == home
+    return _mark(PROC / str(pid)) == home
 
 
 def _mark(process: Path) -> str:

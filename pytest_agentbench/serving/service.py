@@ -51,7 +51,8 @@ class Process:
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        program = shutil.which(self.run[0], path=self.env.get("PATH"))
+        wanted = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
+        program = shutil.which(wanted, path=self.env.get("PATH"))
         if program is None:
             raise BackendError(
                 f"there is no command {self.run[0]!r} (of `{self.command}`); is its environment the right one? See `python:`"

@@ -12,6 +12,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from pytest_agentbench.config import Spec, load_yaml, override, validate
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.serving.backendspec import BackendSpec
+from pytest_agentbench.serving.instances import refuse_mistakes
 from pytest_agentbench.serving.stackspec import LabelsField, LabelsSpec, StackSpec
 from pytest_agentbench.tap.heads import FRAMING, written
 
@@ -98,10 +99,22 @@ def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = (
         if "services" in data or "include" in data:
             data = {"kind": "stack", **_with_included(data, file), "here": str(file.parent.absolute())}
     data = override(data, changes, where)
-    kind = data.get("kind")
+    spec = validate(KINDS[_kind(data, where)], data, where)
+    if isinstance(spec, StackSpec):
+        try:
+            refuse_mistakes(spec)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+    return spec
+
+
+def _kind(data: dict[str, Any], where: str) -> str:
+    if "kind" not in data:
+        raise ConfigError(f"{where}: should have `services` (a stack), or `kind: embedded` or `kind: url`; it has: {', '.join(data)}")
+    kind = data["kind"]
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: kind should be one of {', '.join(KINDS)}, not {kind!r}")
-    return validate(KINDS[kind], data, where)
+    return kind
 
 
 def _with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -129,12 +142,20 @@ def find_backend(wanted: str, root: Path) -> Path:
         if not file.is_file():
             raise ConfigError(f"no backend file {wanted}; it is looked for at {file}")
         return file
-    folders = [root / "backends", shipped("backends")]
-    for folder in folders:
+    for folder in _folders(root):
         if (file := folder / f"{wanted}.yaml").is_file():
             return file
-    known = sorted({file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yaml")})
-    raise ConfigError(f"no backend {wanted!r}; known: {', '.join(known) or 'none'} (or give a YAML file, or a URL that starts with http)")
+    known = ", ".join(known_backends(root)) or "none"
+    raise ConfigError(f"no backend {wanted!r}; known: {known} (or give a YAML file, or a URL that starts with http)")
+
+
+def known_backends(root: Path) -> list[str]:
+    """All that can be chosen by name; NAME.script.yaml is what a backend says, and none itself."""
+    return sorted({file.stem for folder in _folders(root) for file in folder.glob("*.yaml") if not file.stem.endswith(".script")})
+
+
+def _folders(root: Path) -> list[Path]:
+    return [root / "backends", shipped("backends")]
 
 
 def shipped(kind: str) -> Path:

@@ -32,10 +32,9 @@ class Stacked(Backend):
 
     def start(self, directory: Path) -> Endpoint:
         """One that is kept and idle is used again; its prefix cache is warm."""
-        self._held = stacks.find_kept(self.spec)
-        self.description["reused"] = self._held is not None
-        if self._held is None:
-            self._held = stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
+        kept = stacks.find_kept(self.spec)
+        self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
+        self._held = kept or stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
         if self.keep is not None:
             self._held.keep(self.keep)
         if self._stopped.is_set():  # while the guardian was starting

@@ -25,7 +25,8 @@ from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.stackspec import StackSpec
 
 STOPPED = 180.0  # seconds that a stack gets to stop, before its guardian and all that is left are killed
-LONGEST = 107  # bytes of a socket's path
+LONGEST = 103  # bytes of a socket's path; Linux takes 107, macOS 103
+ANSWER = 20.0  # seconds that a guardian gets to say whether it can be held
 
 
 def stacks_folder() -> Path:
@@ -36,6 +37,8 @@ def stacks_folder() -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise BackendError(f"the folder of stacks, {folder}, cannot be made: {error.strerror}; AGENTBENCH_STACKS names another") from error
+    if folder.stat().st_uid != os.getuid():  # whoever owns it could answer for our stacks
+        raise BackendError(f"the folder of stacks, {folder}, belongs to another user; AGENTBENCH_STACKS names another")
     return folder
 
 
@@ -179,9 +182,11 @@ def attach(home: Path) -> Held:
 def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Held:
     connection = socket.socket(socket.AF_UNIX)
     try:
+        connection.settimeout(ANSWER)
         connection.connect(str(home / SOCKET))
         wire.send(connection, {"op": "hold", "alone": alone})
         message, _ = wire.receive(connection)
+        connection.settimeout(None)
     except OSError as error:
         connection.close()
         raise BackendError(f"the guardian in {home} does not answer: {error}") from error

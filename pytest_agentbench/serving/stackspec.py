@@ -182,6 +182,18 @@ class StackSpec(BackendSpec):
                     raise ValueError(f"services.{name}.after: {other!r} is no service; there are: {', '.join(self.services)}")
         return self
 
+    @model_validator(mode="after")
+    def _ports_are_of_one_service(self) -> Self:
+        taken: dict[int, str] = {}
+        for name, service in self.services.items():
+            for port in filter(None, (service.port, *service.ports.values())):
+                if port in taken:
+                    raise ValueError(
+                        f"services.{name}: port {port} is taken by services.{taken[port]}; without a number each gets a free one"
+                    )
+                taken[port] = name
+        return self
+
     @property
     def gpus(self) -> tuple[int, list[str]]:
         """(how many of any kind, those that are named) of all replicas."""

@@ -42,7 +42,7 @@ def dependencies(spec: StackSpec) -> dict[str, set[str]]:
     while waiting:
         free = [name for name, others in waiting.items() if not others & waiting.keys()]
         if not free:
-            raise ConfigError(f"backend {spec.name!r}: these services wait for each other: {', '.join(waiting)}")
+            raise ConfigError(f"these services wait for each other: {', '.join(waiting)}")
         for name in free:
             del waiting[name]
     return needed

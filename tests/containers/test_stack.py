@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.errors import MissingError
 from pytest_agentbench.serving import stacks
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import StackSpec
@@ -87,3 +88,18 @@ def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) 
     assert "cannot be stopped" in log
     assert "front ended with" in log
     assert [(str(held.home), [f"container agentbench-{held.home.name}-helper"])] == reaped
+
+
+def test_containers_without_gpus(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine lacks is told as such, also when it shows only when the container starts."""
+    if "nvidia" in engine.info()["Runtimes"]:
+        pytest.skip("NOT TESTED: this engine gives GPUs to containers")
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("AGENTBENCH_GPUS", "0")
+    boxed: Any = {"engine": {"image": IMAGE, "container": {"pull": "never"}, "run": ["sleep", "60"], "gpus": 1}}
+    held = stacks.start(StackSpec(name="boxed", services=boxed), tmp_path / "logs", gpu_wait=0, warm_up=0)
+
+    with pytest.raises(MissingError, match="containers get GPUs from the NVIDIA Container Toolkit"):
+        held.ready()
+    held.stop()

@@ -51,15 +51,15 @@ LOGS = {
     "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled system error": (
         "the GPUs cannot talk"
     ),
-    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].': "docker cannot hand GPUs",
+    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].': "containers get GPUs",
     "RuntimeError: No CUDA GPUs are available": "the engine sees no GPU",
     "RuntimeError: Failed to infer device type": "the engine sees no GPU",
-    "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock": "docker does not let",
+    "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock": "this user may not",
     "DockerException: Error while fetching server API version: ('Connection aborted.', PermissionError(13, 'Permission denied'))": (
-        "docker does not let"
+        "this user may not"
     ),
     "DockerException: Error while fetching server API version: ('Connection aborted.', FileNotFoundError(2, 'No such file'))": (
-        "no docker daemon answers"
+        "install Docker and start it"
     ),
     "OSError: [Errno 28] No space left on device": "the disk is full",
     "ModuleNotFoundError: No module named 'vllm'": "the interpreter has no module vllm:",

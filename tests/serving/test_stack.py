@@ -62,7 +62,7 @@ def test_services_start_in_the_order_of_their_needs(boot: Boot, guardian_log: Lo
 
 def test_a_cycle() -> None:
     """Services that wait for each other are refused before anything starts."""
-    with pytest.raises(ConfigError, match=r"^backend 'small': these services wait for each other: a, b$"):
+    with pytest.raises(ConfigError, match=r"^these services wait for each other: a, b$"):
         dependencies(spec(services={"a": service("{b.url}"), "b": service(after=["a"])}))
 
 
@@ -70,7 +70,7 @@ def test_an_unknown_template(boot: Boot) -> None:
     """A template that leads nowhere is answered with those that are known."""
     wrong = failure(boot(spec(services={"engine": service("{prot}")}, settings={"depth": 3})))
 
-    assert wrong.startswith("backend 'small': services.engine: {prot} is not known; known: {depth}, {engine.port}, {engine.url}")
+    assert wrong.startswith("services.engine: {prot} is not known; known: {depth}, {engine.port}, {engine.url}")
 
 
 def test_json_in_a_command_stays(boot: Boot) -> None:
@@ -79,6 +79,25 @@ def test_json_in_a_command_stays(boot: Boot) -> None:
     port = root(held.ready().url).rpartition(":")[2]
 
     assert f'{{"a": {{"port": "{port}"}}}}\n' == (held.home.parent.parent / "logs" / "engine.log").read_text()
+
+
+def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
+    """Interpreters and regular expressions may hold templates; a value means itself in the latter. A command may lie in `cwd`."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "serve").write_text(f'#!/bin/sh\nexec python {service()["run"][1]} "$@"\n')
+    (tmp_path / "serve").chmod(0o755)
+    own = {
+        "run": ["./serve", "--port", "{port}"],
+        "cwd": "{home}",
+        "python": "{here}",
+        "ready": {"http": "/v1/models", "says": '"{model}"'},
+    }
+    fine = {**own, "run": ["./serve", "--port", "{port}", "--model", "tiny+"], "cwd": "."}
+    held = boot(spec(here=str(tmp_path), model="tiny+", services={"engine": fine}))
+
+    assert "tiny+" == held.ready().model
+    assert "there is no command './serve'" in failure(boot(spec(here=str(tmp_path), services={"engine": own})))
 
 
 def test_a_death_at_boot(boot: Boot) -> None:
@@ -140,6 +159,13 @@ def test_warm_up(boot: Boot) -> None:
 
         assert isinstance(asked, list)
         assert wanted == asked.count("Count to ten.") == held.boot["warm_up"]["requests"]
+
+
+def test_a_death_in_the_warm_up(boot: Boot) -> None:
+    """What died is told, not that requests failed."""
+    reason = failure(boot(spec(services={"engine": service("--die-at", "Count to ten.")}), warm_up=3))
+
+    assert reason.startswith("engine ended with exit code 7: ")
 
 
 def test_a_death_in_the_middle(boot: Boot) -> None:

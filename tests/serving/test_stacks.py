@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,9 +159,41 @@ def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     deep = tmp_path / ("d" * 80)
     monkeypatch.setenv("AGENTBENCH_STACKS", str(deep))
 
-    with pytest.raises(BackendError, match=r"is longer than the 107 bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s$"):
+    with pytest.raises(BackendError, match=r"is longer than the 103 bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s$"):
         stacks.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
     assert [] == list(deep.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns the folder could answer for our stacks."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+
+    with monkeypatch.context() as here:
+        here.setenv("AGENTBENCH_STACKS", str(theirs))
+        with pytest.raises(BackendError, match=r"theirs, belongs to another user; AGENTBENCH_STACKS names another$"):
+            stacks.find_kept(spec())
+
+
+def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for a guardian that hangs."""
+    monkeypatch.setattr(stacks, "ANSWER", 0.1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control"))
+        listener.listen()
+
+        with pytest.raises(BackendError, match="does not answer: timed out"):
+            stacks.attach(tmp_path)
+
+
+def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There no process is found by its mark, and none is killed for it."""
+    monkeypatch.setattr(marks, "PROC", tmp_path / "proc")
+
+    assert [] == list(marks.processes())
+    assert [] == marks.kill_marked("x")
 
 
 def test_a_name_like_a_path(boot: Boot) -> None:

@@ -64,6 +64,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     found = re.fullmatch(r"no backend 'vlm'; known: (.*) \(or give a YAML file, or a URL that starts with http\)", str(caught.value))
     assert found is not None
     assert {"embedded", "mine", "vllm"} <= set(found[1].split(", "))
+    assert "embedded.script" not in found[1]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org/v1/"])
@@ -96,7 +97,8 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({}, "kind should be one of embedded, url, stack, not None"),
+        ({}, "should have `services` (a stack), or `kind: embedded` or `kind: url`; it has: name"),
+        ({"kind": None}, "kind should be one of embedded, url, stack, not None"),
         ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
         ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
         ({"kind": "url"}, "the key 'url' is missing"),

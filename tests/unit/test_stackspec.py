@@ -77,6 +77,16 @@ def test_included_services(tmp_path: Path) -> None:
         ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count from 0 up, or a list of GPUs"),
         ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is none of this service"),
         ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: a port can be fixed for one replica only"),
+        (
+            {"services": {"engine": {**ENGINE, "port": 8000}, "other": {**ENGINE, "ports": {"http": 8000}}}},
+            "services.other: port 8000 is taken by services.engine; without a number each gets a free one",
+        ),
+        (
+            {"services": {"engine": {"run": ["serve", "{prot}"]}}},
+            "services.engine: {prot} is not known; known: {engine.port}, {engine.url}",
+        ),
+        ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is not known"),
+        ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),
         ({"services": {"engine": {**ENGINE, "gpu": 1}}}, "unknown key 'services.engine.gpu'; known keys: run, image"),
     ],
 )

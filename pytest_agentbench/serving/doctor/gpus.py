@@ -35,7 +35,7 @@ def driver_check() -> Check:
         return ok("driver", f"{driver}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in nvml.devices())}")
     if version := _version():
         return unknown("driver", f"{version}; without NVML nobody looks whether GPUs are free", why)
-    return missing("driver", why, "install the NVIDIA driver; in a container, give it the GPUs (docker run --gpus all)")
+    return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
 
 
 def _version() -> str:
@@ -71,13 +71,10 @@ def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
 
 def _free(stack: str, count: int, named: list[str]) -> Check:
     """Leases what a boot would, and gives it back."""
-    there = visible()
-    if count + len(named) > len(there):
-        listed = ", ".join(gpu.id for gpu in there) or "none"
-        fix = "take a machine with more, give `gpus:` and `replicas:` smaller numbers, or look at CUDA_VISIBLE_DEVICES"
-        return missing("GPUs", f"{count + len(named)} wanted; visible here: {listed}", fix)
     try:
         with lease(count, named=named, stack=stack) as taken:
             return ok("GPUs", f"{count + len(named)} wanted and free: {', '.join(taken.ids)}")
     except AgentbenchError as error:
-        return missing("GPUs", str(error), "wait for them (--agentbench-gpu-wait=30m), or end what has them")
+        few = "take a machine with more, give `gpus:` and `replicas:` smaller numbers, or look at CUDA_VISIBLE_DEVICES"
+        busy = "wait for them (--agentbench-gpu-wait=30m), or end what has them"
+        return missing("GPUs", str(error), few if count + len(named) > len(visible()) else busy)

@@ -1,0 +1,45 @@
+"""What the doctor says of a Docker Engine and its images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.serving.doctor.check import Check
+from pytest_agentbench.serving.doctor.docker import docker_checks
+from pytest_agentbench.serving.stackspec import StackSpec
+from tests.containers.conftest import IMAGE
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def found(*services: dict[str, Any], **keys: Any) -> list[Check]:
+    named = {f"s{number}": service for number, service in enumerate(services)}
+    return [*docker_checks(StackSpec(**{"name": "mine", "services": named, **keys}))]
+
+
+def test_images(engine: Any) -> None:
+    """The engine is named; images are here, will be fetched, or are missing where nobody may fetch them."""
+    repository, _, tag = IMAGE.partition(":")
+    docker, *images = found(
+        {"image": f"{{image}}:{tag}"},
+        {"image": "org/other"},
+        {"image": "org/fixed", "container": {"pull": "never"}},
+        settings={"image": repository},
+    )
+
+    assert Check("docker", "ok", f"Engine {engine.version()['Version']}") == docker
+    assert ["ok", "unknown", "missing"] == [check.state for check in images]
+    assert images[0].detail.startswith(f"{IMAGE}, ")
+
+
+def test_gpus(engine: Any) -> None:
+    """The toolkit is looked for only where containers want GPUs."""
+    assert ["docker", "image"] == [check.name for check in found({"image": IMAGE})]
+    assert ["docker", "container toolkit", "image"] == [check.name for check in found({"image": IMAGE, "gpus": 1})]
+
+
+def test_services_that_are_processes() -> None:
+    """Without a container nobody asks for Docker."""
+    assert [] == found({"run": ["sh"]})
