@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -320,6 +322,36 @@ def test_by_hand(small: Project, stacks: Path) -> None:
     assert f"small is up already at {urls(small)[0]}\n" == again.stdout
     assert (0, "no stack runs\n") == (down.returncode, status.stdout)
     assert (1, "no stack 'small' runs; there are: none") == (gone.returncode != 0, gone.stderr.strip().removeprefix("agentbench: "))
+
+
+def test_a_boot_by_hand_on_a_terminal(small: Project, stacks: Path) -> None:
+    """What is waited for has a line of its own, and leaves it when the boot is over, well or not."""
+    stack(small, "--slow", "2", "--say", "loading weights")
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "backend", "up", "small", "--for", "1s"]
+    status, written = run_on_terminal(command, small.root, child_environment())
+    wrong = agentbench(small, "backend", "up", "small", "--for", "10x")
+    until_gone(stacks)
+
+    assert 0 == status
+    assert re.search(r"\d s  engine: waiting for /health · loading weights", written)
+    assert str(Screen(written)).startswith("small is up after ")
+    assert (1, "agentbench: --for 10x: should be a time such as 90s, 150m or 2h\n") == (wrong.returncode, wrong.stderr)
+
+
+def test_a_boot_by_hand_is_interrupted(small: Project, stacks: Path) -> None:
+    """Ctrl-C gives up the boot without a traceback, and a check of one that still boots says so; nothing is left."""
+    stack(small, "--slow", "600")
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "backend", "up", "small"]
+    up = subprocess.Popen(command, cwd=small.root, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: any("engine" in file.name for file in small.root.rglob("engine.log")), "the engine's log")
+    check = agentbench(small, "backend", "check", "small")
+    up.send_signal(signal.SIGINT)
+    _, said = up.communicate(timeout=60)
+
+    assert (130, "agentbench: interrupted") == (up.returncode, said.splitlines()[-1])
+    assert "Traceback" not in said
+    assert "agentbench: small is booting; `agentbench backend status` says when it is ready\n" == check.stderr
+    until_gone(stacks)
 
 
 def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:

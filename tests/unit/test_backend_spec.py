@@ -57,6 +57,7 @@ def test_a_shipped_backend(tmp_path: Path) -> None:
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     """A name that leads nowhere is answered with the project's and the shipped backends."""
     write(tmp_path, "mine.yaml", kind="url", url="http://x")
+    write(tmp_path, "mine.script.yaml")
 
     with pytest.raises(ConfigError) as caught:
         load_backend("vlm", tmp_path)
@@ -64,7 +65,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     found = re.fullmatch(r"no backend 'vlm'; known: (.*) \(or give a YAML file, or a URL that starts with http\)", str(caught.value))
     assert found is not None
     assert {"embedded", "mine", "vllm"} <= set(found[1].split(", "))
-    assert "embedded.script" not in found[1]
+    assert "mine.script" not in found[1]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org/v1/"])
