@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.records import Endpoint, Json
     from pytest_agentbench.serving.stackspec import ReadySpec, StackSpec
 
-PATIENCE = 30.0  # seconds that each rung of `check` gets
+PATIENCE = 30.0  # seconds that the rungs of `check` get, all together
 SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks on
 
 
@@ -116,6 +116,7 @@ def run_check(options: argparse.Namespace) -> None:
     from pytest_agentbench.serving.ready import Ladder
 
     endpoint, ready = _endpoint(options.name)
+    print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
     ladder = Ladder(endpoint, ready, time.monotonic() + PATIENCE)
     for rung in ladder.climb():
         print(f"✓ {rung.name:<8} {rung.detail}  ({rung.seconds:.2f} s)")
@@ -172,7 +173,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     from pytest_agentbench.records import Endpoint
     from pytest_agentbench.serving.backend import url_endpoint
     from pytest_agentbench.serving.spec import UrlSpec, load_backend
-    from pytest_agentbench.serving.stackspec import ReadySpec
+    from pytest_agentbench.serving.stackspec import ReadySpec, StackSpec
 
     if (there := _found(name)) is not None:
         facts = there[1]
@@ -182,7 +183,9 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     spec = load_backend(name, Path.cwd())
     if isinstance(spec, UrlSpec):
         return url_endpoint(spec), ReadySpec(in_a_row=1)
-    raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots a stack")
+    if isinstance(spec, StackSpec):
+        raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots it")
+    raise ConfigError(f"{name} is of kind {spec.kind}: it runs only within a session")
 
 
 def _seconds(option: str, text: str) -> float:

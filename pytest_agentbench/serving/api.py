@@ -40,7 +40,7 @@ class Api:
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises BackendError when the endpoint's certificate authority cannot be read."""
         self.endpoint = endpoint
-        self._opener = _opener(endpoint.ca_file)
+        self._opener = _opener(endpoint)
 
     def get(self, path: str, timeout: float = TIMEOUT) -> Said:
         return self._ask(path, None, timeout)
@@ -73,8 +73,10 @@ class Api:
             ) from error
 
 
-def _opener(ca_file: str | None) -> OpenerDirector:
+def _opener(endpoint: Endpoint) -> OpenerDirector:
+    if not endpoint.url.startswith("https") and endpoint.ca_file is None:  # certificates take milliseconds to load, and boots ask often
+        return build_opener(ProxyHandler({}))
     try:
-        return build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=ca_file)))
+        return build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=endpoint.ca_file)))
     except OSError as error:
-        raise BackendError(f"ca_file {ca_file} cannot be used: {error.strerror or error}") from error
+        raise BackendError(f"ca_file {endpoint.ca_file} cannot be used: {error.strerror or error}") from error

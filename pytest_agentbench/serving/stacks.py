@@ -134,8 +134,10 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
         "warm_up": warm_up,
         "lock": owned,
     }
-    child = Child("pytest_agentbench.serving.guardian", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
-    os.close(owned)
+    try:
+        child = Child("pytest_agentbench.serving.guardian", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
+    finally:
+        os.close(owned)
     try:
         child.ready()
         return _hold(home, child)

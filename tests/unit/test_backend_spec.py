@@ -98,7 +98,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({}, "should have `services` (a stack), or `kind: embedded` or `kind: url`; it has: name"),
+        ({}, "should have `services` (a stack), or `kind: embedded` or `kind: url`; it has: nothing"),
         ({"kind": None}, "kind should be one of embedded, url, stack, not None"),
         ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
         ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
