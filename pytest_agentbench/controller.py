@@ -48,6 +48,7 @@ class Controller:
         self.ledger: Ledger | None = None
         self.directory: Path | None = None
         self.run: Json | None = None  # run.json, once it is written
+        self.unwritten = ""  # why there are no reports
         self.failed_tests = 0
         self.started_at = datetime.now().astimezone()
         self._old_sigterm: Any = None
@@ -228,12 +229,16 @@ class Controller:
         if self.run["verdict"] == "FAIL" and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self.run["exit_status"] = int(session.exitstatus)
-        write_run(self.run, self.directory)
-        for name in REPORTS:
-            load_report(name)(self.run, self.directory)
+        try:
+            write_run(self.run, self.directory)
+            for name in REPORTS:
+                load_report(name)(self.run, self.directory)
+            remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
+            point_latest(self.directory)
+        except OSError as error:  # the disk is full, say: what was measured is in the journal and on the screen
+            self.unwritten = f"the reports cannot be written: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
-        remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
-        point_latest(self.directory)
 
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
@@ -254,6 +259,8 @@ class Controller:
             from pytest_agentbench.reports.terminal import write_section
 
             write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+            if self.unwritten:
+                terminalreporter.write_line(self.unwritten, red=True)
 
 
 def refuse_distant(workers: Sequence[str]) -> None:

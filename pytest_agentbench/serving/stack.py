@@ -54,6 +54,7 @@ class Stack:
         self._reserved = Reserved()
         self._leases: list[Lease] = []  # of GPUs
         self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
+        self._telling = threading.Lock()  # of what is away
         self._watchers: list[threading.Thread] = []
 
     def status(self) -> str:
@@ -263,7 +264,7 @@ class Stack:
         if not self._booted:
             self._start(instance)
             return
-        self._set_away(self.away | {instance.name})
+        self._set_away(instance, True)
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
@@ -271,11 +272,12 @@ class Stack:
         for _ in islice(self._ladder(deadline, lambda _: None).climb(), len(rungs)):
             pass
         self.log(f"{instance.name} serves again")
-        self._set_away(self.away - {instance.name})
+        self._set_away(instance, False)
 
-    def _set_away(self, instances: frozenset[str]) -> None:
-        self.away = instances
-        self._on_restart()
+    def _set_away(self, instance: Instance, away: bool) -> None:
+        with self._telling:
+            self.away = self.away | {instance.name} if away else self.away - {instance.name}
+            self._on_restart()
 
     def restarts(self) -> Json:
         """How often each instance was started again."""
