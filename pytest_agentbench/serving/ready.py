@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.api import Api, Said
-from pytest_agentbench.serving.labelproof import prove
-from pytest_agentbench.serving.labels import make_labels
+from pytest_agentbench.serving.labelproof import Program, prove
 from pytest_agentbench.serving.stackspec import ReadySpec
 
 PAUSE = 0.2  # seconds between two tries of a rung
@@ -80,7 +79,7 @@ class Ladder:
         """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed."""
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
-        self._api = Api(endpoint)
+        self._program = Program(endpoint)
 
     @property
     def answering(self) -> Endpoint:
@@ -102,6 +101,7 @@ class Ladder:
             self.on_wait(name)
             detail = self._until_it_holds(name, rung)
             yield Rung(name, detail, time.monotonic() - started)
+        self._program.release(self.model)
 
     def _until_it_holds(self, name: str, rung: Callable[[], str]) -> str:
         while True:
@@ -134,7 +134,7 @@ class Ladder:
 
     def _workers(self) -> str:
         """Dynamo lists a model before its workers are all there."""
-        said = self._api.get(f"/models/{self.model}/ready")
+        said = Api(self.endpoint).get(f"/models/{self.model}/ready")
         there = _workers(said.json())
         missing = [f"{there.get(kind, 0)} of {wanted} {kind}" for kind, wanted in self.spec.workers.items() if there.get(kind, 0) < wanted]
         if said.status != 200 or missing:
@@ -163,7 +163,7 @@ class Ladder:
         """A router may learn of its workers a moment after they answer, so it gets some tries."""
         for _ in range(LABEL_TRIES):
             try:
-                return prove(self.answering, make_labels(self.endpoint.labels), self._body(CHAT))
+                return prove(self.answering, self._body(CHAT))
             except BackendError as error:
                 why = str(error)
                 time.sleep(PAUSE)
@@ -173,7 +173,7 @@ class Ladder:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
     def _post(self, fields: Json) -> Said:
-        said = self._api.post("/chat/completions", self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        said = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if said.status in (401, 403):
             raise NeverReady(f"a chat was answered {said}; is the key right?")
         return said

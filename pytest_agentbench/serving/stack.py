@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.serving.api import Api
 from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
 from pytest_agentbench.serving.gpus import Lease, lease, wait_released
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of, share_out
+from pytest_agentbench.serving.labelproof import program
 from pytest_agentbench.serving.marks import kill_marked
 from pytest_agentbench.serving.ports import Reserved, holder, is_free
 from pytest_agentbench.serving.ready import PAUSE, Ladder
@@ -22,6 +22,7 @@ from pytest_agentbench.serving.service import Running, tail
 from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.templates import dependencies
 
+WARM_UP = 120.0  # seconds for a request of the warm-up
 RELEASED = 120.0  # seconds that GPU memory gets to be free after the last service ended
 PORTS_FREE = 5.0  # seconds that all ports get; whoever has one then is somebody else
 
@@ -234,9 +235,8 @@ class Stack:
             "max_tokens": 16,
             **self.spec.ready.chat,
         }
-        api = Api(endpoint)
-        with ThreadPoolExecutor(self.warm_up, "agentbench-warm-up") as threads:
-            answers = list(threads.map(lambda _: api.post("/chat/completions", body, 120), range(self.warm_up)))
+        with program(endpoint) as ours, ThreadPoolExecutor(self.warm_up, "agentbench-warm-up") as threads:
+            answers = list(threads.map(lambda _: ours.chat(body, WARM_UP), range(self.warm_up)))
         if failed := [said for said in answers if said.status != 200]:
             raise BackendError(f"{len(failed)} of {self.warm_up} requests of the warm-up failed; the first was answered {failed[0]}")
 
