@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         (self.stream if asked.get("stream") else self.whole)(message)
 
     def loads(self) -> bool:
-        return time.monotonic() - self.started < self.options.slow
+        return bool(time.monotonic() - self.started < self.options.slow)
 
     def whole(self, message: dict[str, Any]) -> None:
         usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
