@@ -19,7 +19,7 @@ WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2
 @pytest.mark.parametrize(
     ("yaml", "arguments", "sentence"),
     [
-        (None, ("--agentbench-backend=nowhere",), "no backend 'nowhere'; known: embedded*"),
+        (None, ("--agentbench-backend=nowhere",), "no backend 'nowhere'; known: *embedded*"),
         (None, ("--agentbench-backend=my/own.yaml",), "no backend file my/own.yaml; it is looked for at */my/own.yaml"),
         ("kind: dynamo\n", (), "*backends/embedded.yaml: kind should be one of embedded, url, stack, not 'dynamo'"),
         ("kind: embedded\npolicy: lexicla\n", (), "backend 'embedded': no policy 'lexicla'; known: lexical, script"),
@@ -60,7 +60,7 @@ def test_a_wrong_description_with_workers(project: Project) -> None:
     result = project.run("-n", "2", "--agentbench-backend=nowhere", "scenarios/shop")
 
     assert 4 == result.ret
-    result.stderr.fnmatch_lines(["ERROR: no backend 'nowhere'; known: embedded*"])
+    result.stderr.fnmatch_lines(["ERROR: no backend 'nowhere'; known: *embedded*"])
 
 
 def test_reports_that_cannot_be_written(project: Project) -> None:
