@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import pluggy
 import pytest
 
 from pytest_agentbench.discovery import Found, find, merged_thresholds, suite_folders
@@ -61,6 +62,7 @@ class Controller:
         if not self.found:
             return
         refuse_distant(self.workers)
+        refuse_misspelt_hooks(self.config)
         if reruns_asked_for(self.config):
             advise(self.config, RERUNS_READ)
         self._choose_backend()
@@ -268,6 +270,14 @@ def refuse_distant(workers: Sequence[str]) -> None:
     for spec in workers:
         if not spec.startswith("popen") or "via=" in spec:
             raise pytest.UsageError(f"agentbench needs workers on this machine, not {spec}; use -n or --tx popen")
+
+
+def refuse_misspelt_hooks(config: pytest.Config) -> None:
+    """Pytest looks for hooks that do not exist when it collects: with xdist in the workers only, whose end need not fail the session."""
+    try:
+        config.pluginmanager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def refuse_twins(found: list[Found]) -> None:
