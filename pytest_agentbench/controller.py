@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import pluggy
 import pytest
 
 from pytest_agentbench.discovery import Found, find, merged_thresholds, suite_folders
@@ -48,6 +49,7 @@ class Controller:
         self.ledger: Ledger | None = None
         self.directory: Path | None = None
         self.run: Json | None = None  # run.json, once it is written
+        self.unwritten = ""  # why there are no reports
         self.failed_tests = 0
         self.started_at = datetime.now().astimezone()
         self._old_sigterm: Any = None
@@ -60,6 +62,7 @@ class Controller:
         if not self.found:
             return
         refuse_distant(self.workers)
+        refuse_misspelt_hooks(self.config)
         if reruns_asked_for(self.config):
             advise(self.config, RERUNS_READ)
         self._choose_backend()
@@ -228,12 +231,16 @@ class Controller:
         if self.run["verdict"] == "FAIL" and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self.run["exit_status"] = int(session.exitstatus)
-        write_run(self.run, self.directory)
-        for name in REPORTS:
-            load_report(name)(self.run, self.directory)
+        try:
+            write_run(self.run, self.directory)
+            for name in REPORTS:
+                load_report(name)(self.run, self.directory)
+            remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
+            point_latest(self.directory)
+        except OSError as error:  # the disk is full, say: what was measured is in the journal and on the screen
+            self.unwritten = f"the reports cannot be written: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
-        remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
-        point_latest(self.directory)
 
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
@@ -254,6 +261,8 @@ class Controller:
             from pytest_agentbench.reports.terminal import write_section
 
             write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+            if self.unwritten:
+                terminalreporter.write_line(self.unwritten, red=True)
 
 
 def refuse_distant(workers: Sequence[str]) -> None:
@@ -261,6 +270,14 @@ def refuse_distant(workers: Sequence[str]) -> None:
     for spec in workers:
         if not spec.startswith("popen") or "via=" in spec:
             raise pytest.UsageError(f"agentbench needs workers on this machine, not {spec}; use -n or --tx popen")
+
+
+def refuse_misspelt_hooks(config: pytest.Config) -> None:
+    """Pytest looks for hooks that do not exist when it collects: with xdist in the workers only, whose end need not fail the session."""
+    try:
+        config.pluginmanager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def refuse_twins(found: list[Found]) -> None:

@@ -54,6 +54,7 @@ class Factory:
             "here": spec.here,
             "home": str(Path.home()),
             "run_dir": str(self.run_dir),
+            "logs": str(instances[0].log.parent),
         }
         for each in reversed(instances):  # the first replica's are written last
             self._shared |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url}

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.api import Api, Said
-from pytest_agentbench.serving.labelproof import prove
-from pytest_agentbench.serving.labels import make_labels
+from pytest_agentbench.serving.labelproof import Program, program, prove
 from pytest_agentbench.serving.stackspec import ReadySpec
 
 PAUSE = 0.2  # seconds between two tries of a rung
@@ -81,7 +80,7 @@ class Ladder:
         """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed."""
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
-        self._api = Api(endpoint)
+        self._program = Program(endpoint)
 
     @property
     def answering(self) -> Endpoint:
@@ -96,6 +95,7 @@ class Ladder:
         if self.endpoint.labels.get("kind", "none") != "none":
             rungs["labels"] = self._labels
         yield from self._hold(rungs)
+        self._program.release(self.model)
 
     def look(self) -> None:
         """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `climb` does."""
@@ -143,7 +143,7 @@ class Ladder:
 
     def _workers(self) -> str:
         """Dynamo lists a model before its workers are all there."""
-        said = self._api.get(f"/models/{self.model}/ready")
+        said = Api(self.endpoint).get(f"/models/{self.model}/ready")
         there = _workers(said.json())
         missing = [f"{there.get(kind, 0)} of {wanted} {kind}" for kind, wanted in self.spec.workers.items() if there.get(kind, 0) < wanted]
         if said.status != 200 or missing:
@@ -172,7 +172,7 @@ class Ladder:
         """A router may learn of its workers a moment after they answer, so it gets some tries."""
         for _ in range(LABEL_TRIES):
             try:
-                return prove(self.answering, make_labels(self.endpoint.labels), self._body(CHAT))
+                return prove(self.answering, self._body(CHAT))
             except BackendError as error:
                 why = str(error)
                 time.sleep(PAUSE)
@@ -182,7 +182,7 @@ class Ladder:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
     def _post(self, fields: Json) -> Said:
-        said = self._api.post("/chat/completions", self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        said = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if said.status in (401, 403):
             raise NeverReady(f"a chat was answered {said}; is the key right?")
         return said
@@ -193,9 +193,8 @@ def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
     if not requests:
         return
     body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16, **spec.chat}
-    api = Api(endpoint)
-    with ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
-        answers = list(threads.map(lambda _: api.post("/chat/completions", body, ANSWER), range(requests)))
+    with program(endpoint) as ours, ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
+        answers = list(threads.map(lambda _: ours.chat(body, ANSWER), range(requests)))
     if failed := [said for said in answers if said.status != 200]:
         raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 

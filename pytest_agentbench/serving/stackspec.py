@@ -16,7 +16,7 @@ TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 #: Names in templates that a service or a setting cannot take.
-RESERVED = frozenset({"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "home", "here", "python"})
+RESERVED = frozenset({"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python"})
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free one
 

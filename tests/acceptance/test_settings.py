@@ -85,7 +85,7 @@ def test_an_unknown_key_of_a_suite(project: Project, way: tuple[str, ...], chang
         ("set=backend.policy=magic", "ERROR: *magic*lexical, script*"),
         ("set=backend.kind=vllm", "ERROR: */backends/embedded.yaml: kind should be one of embedded, url, stack, not 'vllm'"),
         ("set=temperature", "ERROR: --agentbench-set temperature: should be PATH=VALUE, for example agent.temperature=0.6"),
-        ("backend=turbo", "ERROR: no backend 'turbo'; known: embedded* (or give a YAML file, or a URL that starts with http)"),
+        ("backend=turbo", "ERROR: no backend 'turbo'; known: *embedded* (or give a YAML file, or a URL that starts with http)"),
         ("limit=0", "ERROR: --agentbench-limit 0: should be a whole number from 1 up"),
         ("trials=two", "ERROR: --agentbench-trials two: should be a whole number from 1 up"),
         ("concurrency=-1", "ERROR: --agentbench-concurrency -1: should be a whole number from 1 up"),

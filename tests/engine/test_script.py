@@ -136,7 +136,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
         ("- {stall: {after: 2}}", ": rule 1: the key 'stall.ms' is missing"),
         ("- {tool_calls: [{arguments: {}}]}", ": rule 1: the key 'tool_calls.0.name' is missing"),
         ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: should be a mapping or a text, not 3"),
-        ("- {message: Oh}", ": rule 1: message and retry_after only go with status, "),
+        ("- {message: Oh}", ": rule 1: message and retry_after only go with status"),
         ("- {text: [}", ":1: not valid YAML: "),
     ],
 )

@@ -1,161 +1,234 @@
-"""A real NVIDIA Dynamo, or the session, is killed in mid-run: the cause is named, what was measured is kept, nothing is left."""
+"""Faults in sessions on the real NVIDIA Dynamo: the message names the cause, finished rollouts are kept, and nothing stays behind."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import signal
+import socket
 import subprocess
-import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
-from pytest_agentbench.records import Json
-from pytest_agentbench.serving.environments import home_of, is_whole
-from pytest_agentbench.serving.marks import processes
+from pytest_agentbench.errors import MissingError
+from pytest_agentbench.serving.environments import environments_folder, resolve_python
+from pytest_agentbench.serving.ports import Reserved
+from tests.project import WAYS, Project
 from tests.real.booting import ROOT
+from tests.robustness.processes import Background, command_of, descendants, wait_for
+from tests.small_stacks import left, marked, own_folder, until_gone
 
 pytestmark = pytest.mark.timeout(240)
 
-WAIT = 120.0  # seconds for anything
-MEASURED = 4  # rollouts before something is killed
+Session = Callable[..., Background]
 
-WORKER, FRONTEND = "dynamo_embedded_worker.py", "dynamo.frontend"
+ENVIRONMENTS = environments_folder()  # the tests' sessions have another HOME
 
+PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
 
-class Session:
-    """A session with forty customers on Dynamo, each of whom takes some seconds."""
-
-    def __init__(self, folder: Path, stacks: Path, options: tuple[str, ...]) -> None:
-        self.reports, self.stacks, self.output = folder / "reports", stacks, folder / "output"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "scenarios/banking",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--agentbench-backend=dynamo-embedded",
-        ]
-        command += [f"--agentbench-reports={self.reports}", "--agentbench-limit=40", "--agentbench-concurrency=4", "--agentbench-retries=2"]
-        command += ["--agentbench-set", "backend.settings.ttft_ms=500", *options]
-        scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**scrubbed, "AGENTBENCH_STACKS": str(stacks)}, stdout=output, stderr=output, start_new_session=True
-            )
-
-    def measured(self) -> list[Json]:
-        """The rollouts that are saved so far."""
-        texts = [file.read_text() for file in self.reports.glob("2*/rollouts.jsonl")]
-        return [json.loads(line) for line in "".join(texts).splitlines() if line.endswith("}")]
-
-    def log(self) -> str:
-        """What the stack's guardian says it did."""
-        return next(self.reports.glob("2*/backend/guardian.log")).read_text()
-
-    def pids(self, program: str = "") -> list[int]:
-        """Processes of this session's stack that run this."""
-        return [pid for pid, home in processes() if home.startswith(str(self.stacks)) and program in command_of(pid)]
-
-    def kill(self, program: str) -> None:
-        """SIGKILL to one process that runs this, when some rollouts are saved."""
-        self.until(lambda: len(self.measured()) >= MEASURED)
-        os.kill(self.pids(program)[0], signal.SIGKILL)
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT
-        while not holds():
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.1)
-
-    def said(self) -> str:
-        return self.output.read_text(errors="replace")
-
-    def ended(self) -> int:
-        """The exit status of the session, after which nothing may be left of its stack."""
-        status = self.process.wait(WAIT)
-        self.until(lambda: not self.pids() and not list(self.stacks.iterdir()))
-        return status
+#: Answers take some two seconds, and both workers get their share.
+MOCKER = (
+    "--agentbench-backend=dynamo-mocker",
+    *(f"--agentbench-set=backend.settings.{each}" for each in ("speedup=1", "router_mode=round-robin")),
+)
 
 
-def command_of(pid: int) -> str:
+@pytest.fixture(autouse=True)
+def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the stacks of the test are; afterwards none may be left."""
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(ENVIRONMENTS))
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+        resolve_python("dynamo", ROOT)
+    except MissingError as error:
+        pytest.skip(f"NOT TESTED: {error}")
+    with own_folder(monkeypatch) as folder:
+        yield folder
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Starts the session, with further options."""
-    if not is_whole(home_of("dynamo")):
-        pytest.skip("NOT TESTED: the environment 'dynamo' is not there: agentbench env create dynamo")
-    stacks = Path(tempfile.mkdtemp(prefix="stacks-"))  # short: sockets are in it
-    sessions: list[Session] = []
+def session(project: Project) -> Iterator[Session]:
+    """Starts a session on Dynamo's mocker in the background, and returns when it has finished so many rollouts."""
+    started: list[Background] = []
 
-    def session(*options: str) -> Session:
-        sessions.append(Session(tmp_path, stacks, options))
-        return sessions[-1]
+    def start(*arguments: str, finished: int = 1, scenarios: int = 24) -> Background:
+        project.suite(scenarios=scenarios, test=PASSES, agent={"kind": "tool_calling", "max_tokens": 300})
+        started.append(Background(project, *MOCKER, "--agentbench-concurrency=4", *arguments, "scenarios/shop"))
+        if finished:
+            wait_for(lambda: len(started[-1].rollouts) >= finished or started[-1].process.poll() is not None, "the first rollouts", 120)
+            assert started[-1].process.poll() is None, started[-1].output
+            started[-1].seen.update(descendants(started[-1].process.pid))
+        return started[-1]
 
-    yield session
-    for each in sessions:
-        if each.process.poll() is None:
-            each.process.kill()
-            each.process.wait(WAIT)
-    shutil.rmtree(stacks, ignore_errors=True)
-
-
-@pytest.mark.parametrize("program", [WORKER, FRONTEND])
-def test_a_service_is_killed(start: Callable[..., Session], program: str) -> None:
-    """What is not measured yet is an ERROR that names the service and its end; what was measured is saved."""
-    session = start()
-    session.kill(program)
-    status = session.ended()
-
-    said = session.said()
-    name = {WORKER: "worker-", FRONTEND: "frontend"}[program]
-    assert 1 == status
-    assert f"{name}" in said
-    assert "exit code -9" in said
-    assert MEASURED <= sum(rollout["status"] == "ok" for rollout in session.measured()) < 40
-    assert " errors" in said.splitlines()[-1]
+    yield start
+    for each in started:
+        each.clean_up()
 
 
-def test_a_worker_is_started_again(start: Callable[..., Session]) -> None:
-    """With `restart: 1` the session goes on; only what Dynamo sends to the dead worker until it notices, some ten seconds, is lost."""
-    session = start("--agentbench-set", "backend.services.worker.restart=1", "--agentbench-set", "backend.settings.router_mode=round-robin")
-    session.kill(WORKER)
-    session.ended()
-
-    statuses = Counter(rollout["status"] for rollout in session.measured())
-    assert 40 == statuses["ok"] + statuses["infra_error"]
-    assert 20 < statuses["ok"]
-    assert "starting it again, for the 1. time of 1" in session.log()
+def kill(stacks: Path, program: str) -> None:
+    """SIGKILL to the first process of the stack that runs a program."""
+    pid = min(pid for pid, _ in marked(stacks) if program in command_of(pid))
+    os.kill(pid, signal.SIGKILL)
 
 
-def test_the_controller_is_killed(start: Callable[..., Session]) -> None:
-    """The guardian takes the stack down, and the rollouts are there."""
-    session = start()
-    session.until(lambda: len(session.measured()) >= MEASURED)
-    session.process.kill()
-    session.ended()
+@pytest.mark.parametrize("migration", [0, 3])
+def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> None:
+    """With migration calls go on at the other worker; without, they end with Dynamo's own error and their rollouts are tried again."""
+    background = session(
+        f"--agentbench-set=backend.env.DYN_MIGRATION_LIMIT={migration}", "--agentbench-set=backend.services.worker.restart=1"
+    )
+    kill(stacks, "dynamo_mocker.py")
 
-    assert MEASURED <= len(session.measured()) < 40
+    assert 0 == background.ended(180), background.output
+    assert [] == left(stacks)
+    assert ["ok"] * 24 == [rollout.status for rollout in background.rollouts]
+    again = [rollout.earlier_attempts[0]["reason"] for rollout in background.rollouts if rollout.earlier_attempts]
+    broken_off = [reason for reason in again if "Internal server error" in reason]  # others were refused, and have lost nothing
+    assert [] == broken_off if migration else broken_off, again
+    assert migration == 0 or re.search(r"model_migration_total", (background.directory / "samples.jsonl").read_text())
+    run = json.loads((background.directory / "run.json").read_text())
+    assert [1] == list(run["backend"]["restarts"].values())
 
 
-def test_a_session_is_told_to_end(start: Callable[..., Session]) -> None:
-    """SIGTERM tears the stack down as Ctrl-C does."""
-    session = start()
-    session.until(lambda: len(session.measured()) >= MEASURED)
-    session.process.terminate()
-    status = session.ended()
+@WAYS
+def test_the_frontend_is_killed(session: Session, stacks: Path, way: tuple[str, ...]) -> None:
+    """Without it there is no stack: the tests that are left say that it is gone, and how many rollouts are saved."""
+    background = session(*way)
+    kill(stacks, "dynamo.frontend")
 
-    assert 2 == status
+    assert 1 == background.ended(60)
+    assert [] == left(stacks)
+    assert "the backend 'dynamo-mocker' is gone: frontend ended with exit code -9: `python -m dynamo.frontend " in background.output
+    saved = re.search(r"^(\d+) finished rollouts? (?:is|are) saved in .*rollouts.jsonl$", background.output, re.MULTILINE)
+    assert saved and 1 <= int(saved[1]) <= len(background.rollouts)
+
+
+@WAYS
+def test_the_controller_is_killed(session: Session, stacks: Path, way: tuple[str, ...]) -> None:
+    """The guardian ends all of Dynamo; the journal has what has finished."""
+    background = session(*way)
+    os.kill(background.process.pid, signal.SIGKILL)
+
+    background.ended()
+    until_gone(stacks, 60)
+    assert {"ok"} == {rollout.status for rollout in background.rollouts}
+
+
+def test_an_xdist_worker_is_killed(session: Session, stacks: Path) -> None:
+    """No rollout is lost with it, for rollouts do not run there."""
+    background = session("-n", "2", scenarios=12)
+    worker = next(pid for pid in descendants(background.process.pid) if "exec(eval(sys.stdin.readline()))" in command_of(pid))
+    os.kill(worker, signal.SIGKILL)
+
+    background.ended(120)
+    assert [] == left(stacks)
+    assert ["ok"] * 12 == [rollout.status for rollout in background.rollouts]
+
+
+def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None:
+    """A worker too few is said as Dynamo counts them."""
+    changes = ("ready.workers.aggregated=3", "ready.timeout=20")
+    background = session(*(f"--agentbench-set=backend.{change}" for change in changes), finished=0, scenarios=2)
+
+    assert 1 == background.ended(120)
+    assert [] == left(stacks)
+    assert "not ready in time, `workers` does not hold: " in background.output
+    assert "workers: 2 of 3 aggregated" in background.output
+
+
+def test_a_full_disk_while_it_boots(session: Session, stacks: Path, small_disk: Path) -> None:
+    """The services may live without their logs; when they do not, the message names the disk."""
+    background = session(finished=0, scenarios=2)
+    wait_for(lambda: marked(stacks), "the start of the workers", 60)
+    fill(small_disk)
+
+    assert 1 == background.ended(120)
+    assert [] == left(stacks)
+    assert "No space left on device" in background.output or f"the disk of {small_disk}" in background.output
+    assert "INTERNALERROR" not in background.output
+
+
+def test_a_stolen_port(session: Session, stacks: Path) -> None:
+    """Whoever takes the frontend's port before it starts is named, and nobody waits for him."""
+    reserved = Reserved()
+    port = reserved.take()
+    reserved.close()
+    changes = (f"services.frontend.port={port}", "services.frontend.after=[worker]")
+    background = session(*(f"--agentbench-set=backend.{change}" for change in changes), finished=0, scenarios=2)
+    wait_for(lambda: marked(stacks), "the start of the workers", 60)
+    with socket.create_server(("127.0.0.1", port)):
+        assert 1 == background.ended(120)
+
+    assert [] == left(stacks)
+    assert f"its port {port} is taken by pid {os.getpid()} (" in background.output
+
+
+@pytest.fixture
+def small_disk(project: Project) -> Iterator[Path]:
+    """A disk of its own for the reports, of 4 MiB."""
+    reports = project.root / "reports"
+    reports.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", reports], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("NOT TESTED: mounting a small disk needs root")
+    yield reports
+    subprocess.run(["umount", "--lazy", reports], check=True)
+
+
+def fill(disk: Path) -> None:
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+def test_a_full_disk_in_the_middle(session: Session, stacks: Path, small_disk: Path) -> None:
+    """What cannot be written is an ERROR that says so, what was written stays, and the stack is torn down."""
+    background = session()
+    fill(small_disk)
+
+    assert 1 == background.ended(120)
+    assert [] == left(stacks)
+    assert "No space left on device" in background.output
+    assert "INTERNALERROR" not in background.output
+    assert {"ok"} == {rollout.status for rollout in background.rollouts}
+
+
+def test_a_disk_that_is_full_from_the_start(session: Session, stacks: Path, small_disk: Path) -> None:
+    """Then nothing is booted, and the session says what is wrong."""
+    fill(small_disk)
+    background = session(finished=0, scenarios=2)
+
+    assert pytest.ExitCode.USAGE_ERROR == background.ended(120)
+    assert [] == left(stacks)
+    assert f"reports cannot be written to {small_disk}: No space left on device; see --agentbench-reports" in background.output
+    assert "INTERNALERROR" not in background.output
+
+
+def test_two_sessions_at_once(session: Session, stacks: Path) -> None:
+    """Each has a Dynamo of its own, which finds its own workers only."""
+    two = [session(finished=0, scenarios=4) for _ in range(2)]
+
+    assert [0, 0] == [each.ended(180) for each in two], two[0].output
+    assert [] == left(stacks)
+    assert 2 == len([*two[0].root.glob("reports/2*/run.json")])
+
+
+@pytest.mark.parametrize("finished", [0, 1], ids=["booting", "running"])
+def test_ctrl_c_twice(session: Session, stacks: Path, finished: int) -> None:
+    """All of Dynamo is gone soon after."""
+    background = session(finished=finished)
+    wait_for(lambda: len(marked(stacks)) >= 3, "the start of Dynamo", 60)
+    for _ in range(2):
+        if background.process.poll() is None:
+            os.kill(background.process.pid, signal.SIGINT)
+        time.sleep(0.2)
+
+    background.ended(60)
+    until_gone(stacks, 60)

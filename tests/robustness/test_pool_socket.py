@@ -29,7 +29,7 @@ class PoolProcess:
         scheduling = {"concurrency": 8, "retries": 0, "keep_order": False, "durations": {}}
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port: int = listener.getsockname()[1]
-            config = {"suites": suites, "sys_path": sys.path, "time_limit": None, "budget": None, "scheduling": scheduling}
+            config = {"suites": suites, "sys_path": sys.path, "run": "test", "time_limit": None, "budget": None, "scheduling": scheduling}
             line = {**config, "token": TOKEN, "listener": listener.fileno()}
             self.child = Child("pytest_agentbench.pool", line, log, pass_fds=(listener.fileno(),))
         self.lines: list[socket.socket] = []

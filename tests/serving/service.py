@@ -29,9 +29,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/die":
             die()
-        slow = time.monotonic() - self.started < self.options.slow
         answers = {
-            "/health": (503, {"status": "loading"}) if slow else (200, {"status": "ok"}),
+            "/health": (503, {"status": "loading"}) if self.loads() else (200, {"status": "ok"}),
             "/seen": (200, self.seen),
             "/environ": (200, dict(os.environ)),
             "/v1/models": (200, {"object": "list", "data": [{"id": self.options.model}]}),
@@ -45,6 +44,9 @@ class Handler(BaseHTTPRequestHandler):
         self.seen.append(last["content"])
         if self.options.die_at and self.options.die_at in last["content"] and not (self.options.once and Path(self.options.once).exists()):
             die(self.options.once)
+        if self.loads():
+            self.answer(503, {"error": {"message": "the model is loading"}})
+            return
         if asked.get("tools") and self.options.no_tools:
             self.answer(400, {"error": {"message": '"auto" tool choice requires --enable-auto-tool-choice'}})
             return
@@ -54,6 +56,9 @@ class Handler(BaseHTTPRequestHandler):
             message["tool_calls"] = [{"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": "{}"}}]
         time.sleep(self.options.think)
         (self.stream if asked.get("stream") else self.whole)(message)
+
+    def loads(self) -> bool:
+        return bool(time.monotonic() - self.started < self.options.slow)
 
     def whole(self, message: dict[str, Any]) -> None:
         usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
@@ -89,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--slow", type=float, default=0, help="seconds until /health says ok")
+    parser.add_argument("--slow", type=float, default=0, help="seconds until /health says ok and chats are answered")
     parser.add_argument("--think", type=float, default=0, help="seconds until a chat is answered")
     parser.add_argument("--die-after", type=float, default=0, help="seconds")
     parser.add_argument("--die-at", default="", help="a text that it dies of when somebody says it")

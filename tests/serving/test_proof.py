@@ -15,7 +15,6 @@ import pytest
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.serving.labelproof import prove
-from pytest_agentbench.serving.labels import make_labels
 from pytest_agentbench.serving.probe import probe
 from pytest_agentbench.serving.ready import Ladder, NeverReady
 from pytest_agentbench.serving.stackspec import ReadySpec
@@ -93,9 +92,18 @@ def test_speed() -> None:
 def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
     """A call is announced, and released where the stack wants that; nothing of the probe is left."""
     with routing() as router:
-        assert proven == prove(Endpoint(router.url, "m", labels=labels), make_labels(labels), BODY)
+        assert proven == prove(Endpoint(router.url, "m", labels=labels), BODY)
         assert 1 == len(router.chats)
         assert router.programs.keys() == set() if "released" in proven else {router.chats[0][0]["x-dynamo-session-id"]}
+
+
+def test_nothing_is_sent_without_a_label() -> None:
+    """Every chat of the ladder is a program's, which is released; ThunderAgent would take the others for one that never ends."""
+    with routing() as router:
+        climbed(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), tools="none")
+
+        assert all(body["program_id"].startswith("agentbench-probe:") for _, body in router.chats)
+        assert {} == router.programs
 
 
 def test_a_router_that_is_bypassed() -> None:
@@ -103,13 +111,13 @@ def test_a_router_that_is_bypassed() -> None:
     with routing() as router:
         router.knows_sessions = False
         with pytest.raises(BackendError, match=r"^a release was answered .*: it did not pass the router$"):
-            prove(Endpoint(router.url, "m"), make_labels({"kind": "dynamo", "release": True}), BODY)
+            prove(Endpoint(router.url, "m", labels={"kind": "dynamo", "release": True}), BODY)
         router.lists = False
-        with pytest.raises(BackendError, match=r"^GET .*/programs answered 404 Not Found"):
-            prove(Endpoint(router.url, "m"), make_labels({"kind": "thunderagent"}), BODY)
+        with pytest.raises(BackendError, match=r"^GET .*/programs was answered 404 Not Found"):
+            prove(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), BODY)
     with small() as endpoint:
         climbed(endpoint)
         with pytest.raises(BackendError, match="answered without what the label asks for"):
-            prove(Endpoint(endpoint.url, "tiny"), make_labels({"kind": "dynamo"}), BODY)
+            prove(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}), BODY)
         with pytest.raises(NeverReady, match="is the router there"):
             climbed(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}))

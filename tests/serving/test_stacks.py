@@ -159,7 +159,7 @@ def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     deep = tmp_path / ("d" * 80)
     monkeypatch.setenv("AGENTBENCH_STACKS", str(deep))
 
-    with pytest.raises(BackendError, match=r"is longer than the 103 bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s$"):
+    with pytest.raises(BackendError, match=r"is longer than the 107 bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s$"):
         stacks.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
     assert [] == list(deep.iterdir())
 

@@ -18,7 +18,7 @@ SHIPPED = [file for file in FILES if file.parent.name == "backends"]
 STACKS = {file.stem: spec for file in FILES if isinstance(spec := load_backend(str(file), ROOT), StackSpec)}
 
 #: Templates that every service knows.
-ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "here", "home"}
+ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "here", "home"}
 
 each_stack = pytest.mark.parametrize("name", STACKS)
 
