@@ -1,4 +1,4 @@
-"""What a stack takes of its machine, ports and GPUs, until all of it is given back."""
+"""What a stack takes of its machine: images, ports and GPUs; the latter two until it gives them back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.serving.docking import fetch
 from pytest_agentbench.serving.gpus import Lease, lease, wait_released
-from pytest_agentbench.serving.instances import Instance, share_out
+from pytest_agentbench.serving.instances import Factory, Instance, share_out
 from pytest_agentbench.serving.ports import Reserved, holder, is_free
 from pytest_agentbench.serving.stackspec import StackSpec
 
@@ -69,3 +70,10 @@ def refuse_taken(instances: Iterable[Instance]) -> None:
         for port in {each.spec.port, *each.spec.ports.values()} - {0}:
             if not is_free(port):
                 raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
+
+
+def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: Log) -> None:
+    """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
+    wanted = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
+    for image, pull in wanted.items():
+        fetch(image, pull, on_wait)

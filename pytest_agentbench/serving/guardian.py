@@ -192,7 +192,14 @@ class Guardian:
     def _tell_progress(self) -> None:
         while self.outcome is None and not self.over.wait(TOLD_EVERY):
             if text := self.stack.status():
-                self._tell({"op": "progress", "text": text})
+                for connection in self._readers():
+                    self._say(connection, {"op": "progress", "text": text})
+
+    def _readers(self) -> list[socket.socket]:
+        """Holders that read what they are told: one that Ctrl-Z has stopped must not fill its buffer and hold up the others."""
+        with suppress(OSError, ValueError):  # one of them has just closed
+            return select.select([], list(self._holders), [], 0)[1]
+        return []
 
     def _tell_restart(self) -> None:
         """Nobody new gets a stack of which a part is away."""

@@ -40,10 +40,10 @@ def _chat(endpoint: Endpoint, number: int) -> tuple[float, float, float | None]:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    tokens, events = 0, []
+    api, tokens, events = Api(endpoint), 0, []
     started = time.monotonic()
     try:
-        with Api(endpoint).open("/chat/completions", body, TIMEOUT) as answer:
+        with api.open("/chat/completions", body, TIMEOUT) as answer:
             for line in answer:
                 event = _event(line)
                 tokens = (event.get("usage") or {}).get("completion_tokens") or tokens

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
-from pytest_agentbench.serving.claims import Claims, Log, refuse_taken
+from pytest_agentbench.serving.claims import Claims, Log, fetch_images, refuse_taken
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of
 from pytest_agentbench.serving.logs import tail
 from pytest_agentbench.serving.marks import kill_marked
@@ -84,7 +84,6 @@ class Stack:
         finally:
             self._doing.clear()
         self.facts |= {
-            "waited_for_gpus_s": round(booting - started, 3),
             "services_s": round(services - booting, 3),
             "proof_s": round(proven - services, 3),
             "warm_up": {"requests": self.warm_up, "seconds": round(ended - proven, 3)},
@@ -102,30 +101,23 @@ class Stack:
         for each in self.instances:
             factory.check(each)
         refuse_taken(self.instances)
-        self._fetch_images(factory)
-        self._claims.lease_gpus(self.spec, self.instances, self.gpu_wait, self._waits_for_gpus)
-        self._doing.pop("gpus", None)
+        fetch_images(factory, self.instances, self._noting("images"))
+        self._doing.clear()
+        asked = time.monotonic()
+        self._claims.lease_gpus(self.spec, self.instances, self.gpu_wait, self._noting("gpus"))
+        self.facts["waited_for_gpus_s"] = round(time.monotonic() - asked, 3)
+        self._doing.clear()
         self._factory = factory
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
 
-    def _fetch_images(self, factory: Factory) -> None:
-        """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
-        wanted = {factory.image(each): each.spec.container.pull for each in self.instances if each.spec.image is not None}
-        if not wanted:
-            return
-        from pytest_agentbench.serving.docking import fetch
+    def _noting(self, name: str) -> Log:
+        """For those who wait and say for what; they hear of it when nobody wants the stack any more."""
 
-        for image, pull in wanted.items():
-            fetch(image, pull, self._fetches)
-        self._doing.pop("images", None)
+        def note(what: str) -> None:
+            self._alive()
+            self._doing[name] = what
 
-    def _fetches(self, what: str) -> None:
-        self._alive()
-        self._doing["images"] = what
-
-    def _waits_for_gpus(self, what: str) -> None:
-        self._alive()
-        self._doing["gpus"] = what
+        return note
 
     def _bring_up(self) -> None:
         """All services, each as soon as those that it needs are ready."""
@@ -178,11 +170,7 @@ class Stack:
 
     def _prove_and_warm(self) -> tuple[Endpoint, float]:
         """The endpoint that answers, and when that was proven."""
-        front = self._front
-
-        def does(what: str) -> None:
-            self._doing[front.name] = what
-
+        front, does = self._front, self._noting(self._front.name)
         ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
         try:
             self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.serving import marks, stacks
+from pytest_agentbench.serving.guardian import Guardian
 from pytest_agentbench.serving.process import Child
 from tests.serving.conftest import Boot, service, spec
 from tests.serving.test_stack import until
@@ -186,6 +188,23 @@ def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
 
         with pytest.raises(BackendError, match="does not answer: timed out"):
             stacks.attach(tmp_path)
+
+
+def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
+    """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
+    with (tmp_path / "lock").open("w") as lock:
+        config = {"home": tmp_path, "logs": tmp_path, "lock": lock.fileno(), "spec": spec().model_dump(), "spec_hash": ""}
+        guardian = Guardian({**config, "gpu_wait": 0, "warm_up": 0})
+    reader, theirs = socket.socketpair()
+    with reader, theirs:
+        guardian._holders[theirs] = "pid 1"
+        assert [theirs] == guardian._readers()
+        theirs.setblocking(False)
+        with suppress(BlockingIOError):
+            while theirs.send(b"progress" * 100):
+                pass
+        assert [] == guardian._readers()
+    assert [] == guardian._readers()  # it was closed
 
 
 def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
