@@ -28,19 +28,21 @@ class Stacked(Backend):
         self.description: Json = {"kind": spec.kind, **said}
         self.status = ""  # what the boot waits for
         self._held: stacks.Held | None = None
+        self._stays = False  # when this session lets it go
         self._stopped = threading.Event()
 
     def start(self, directory: Path) -> Endpoint:
-        """One that is kept and idle is used again; its prefix cache is warm."""
+        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""
         kept = stacks.find_kept(self.spec)
-        self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
+        self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
         self._held = kept or stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
-        if self.keep is not None:
-            self._held.keep(self.keep)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
         endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump(exclude_defaults=True))
         self.description |= {"boot": self._held.boot, "restarts": {}}
+        if self.keep is not None:
+            self._held.keep(self.keep)
+            self._stays = True
         return endpoint
 
     def metrics(self) -> Sources:
@@ -62,7 +64,7 @@ class Stacked(Backend):
         self._stopped.set()
         if self._held is None:
             return
-        if self.description["reused"] or self.keep is not None:
+        if self._stays:
             self._held.let_go()
         else:
             self._held.stop()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.serving import marks, stacks
 from pytest_agentbench.serving.guardian import Guardian
 from pytest_agentbench.serving.process import Child
+from pytest_agentbench.serving.stacked import Stacked
 from tests.serving.conftest import Boot, service, spec
 from tests.serving.test_stack import until
 
@@ -247,6 +249,18 @@ def kept(**keys: str) -> stacks.Held:
         assert time.monotonic() < end
         time.sleep(0.05)
     return found
+
+
+def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
+    """Only a stack that has served stays."""
+    backend = Stacked(spec(services={"engine": service("--slow", "600")}), keep=60)
+    giving_up = threading.Timer(1, backend.stop)
+    giving_up.start()
+    with pytest.raises(BackendError, match=r"stopped while it started|its guardian is gone"):
+        backend.start(tmp_path / "logs")
+    giving_up.join()
+
+    assert [] == list(stacks.running())
 
 
 def test_a_stack_that_is_refused(boot: Boot) -> None:
