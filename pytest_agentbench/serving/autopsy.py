@@ -14,6 +14,7 @@ from pytest_agentbench.serving.instances import Instance
 from pytest_agentbench.serving.logs import indented, tail
 from pytest_agentbench.serving.marks import is_marked
 from pytest_agentbench.serving.ports import holder, listener
+from pytest_agentbench.serving.service import Running
 from pytest_agentbench.serving.stackspec import HttpCheck
 
 FULL = 1 << 20  # a disk with fewer bytes free than this is full
@@ -44,6 +45,12 @@ def lacks(check: HttpCheck, url: str) -> str:
     if said.status != 200:
         return f"GET {url} answered {said}"
     return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
+
+
+def ails(running: Running | None) -> str:
+    """What a container's own HEALTHCHECK says against it; nothing of one without, and of a process."""
+    health = running.health() if running else None
+    return "" if health in (None, "healthy") else f"its HEALTHCHECK says that it is {health}"
 
 
 def _full(folder: Path) -> str:

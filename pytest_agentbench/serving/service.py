@@ -32,6 +32,9 @@ class Running(Protocol):
     def wait(self) -> int:
         """Blocks until it ends."""
 
+    def health(self) -> str | None:
+        """What it says of itself: `starting`, `healthy` or `unhealthy`; None where it does not."""
+
     def stop(self, grace: float) -> None:
         """SIGTERM, `grace` seconds, SIGKILL; returns when it is gone. May be called twice, and for one that never started."""
 
@@ -73,6 +76,9 @@ class Process:
 
     def exit_code(self) -> int | None:
         return self._process.poll() if self._process else None
+
+    def health(self) -> str | None:
+        return None
 
     def wait(self) -> int:
         assert self._process is not None

@@ -13,7 +13,7 @@ from pytest_agentbench.errors import MissingError
 from pytest_agentbench.serving import stacks
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.stackspec import StackSpec
-from tests.containers.conftest import IMAGE
+from tests.containers.conftest import IMAGE, put_image
 from tests.dockerd import OwnEngine
 
 SERVICE = Path(__file__).parents[1] / "serving" / "service.py"
@@ -60,6 +60,24 @@ def test_a_stack_with_a_container(engine: Any, boot: Boot, tmp_path: Path) -> No
     assert f"agentbench-{held.home.name}-helper" == listed.name
     assert (tmp_path / "logs" / "helper.log").read_text().startswith("hello from http://127.0.0.1:")
     assert [] == engine.containers.list(all=True, filters={"label": LABEL})
+
+
+def test_an_image_that_checks_itself(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a `ready` of its own a container is ready when its HEALTHCHECK says so; those that need it start then."""
+    image = "pytest-agentbench/busybox:slow"
+    put_image(engine, image, "HEALTHCHECK --interval=100ms CMD test -f /tmp/up")
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    helper = {"image": image, "container": {"pull": "never"}, "run": ["sh", "-c", "sleep 1; touch /tmp/up; sleep 600"], "grace": 0.1}
+    services = {"helper": helper, "front": SERVICES["front"]}
+    held = stacks.start(
+        StackSpec(name="boxed", model="tiny", here=str(tmp_path), services=services), tmp_path / "logs", gpu_wait=0, warm_up=0
+    )
+    held.ready()
+    held.stop()
+    engine.images.remove(image)
+    log = (tmp_path / "logs" / "guardian.log").read_text()
+
+    assert log.index("starting helper") < log.index("helper is ready: it runs") < log.index("starting front")
 
 
 def test_a_container_that_dies(engine: Any, boot: Boot) -> None:
