@@ -35,11 +35,13 @@ def robbed(instance: Instance, home: Path) -> str:
     return ""
 
 
-def lacks(check: HttpCheck, url: str) -> str:
-    """Why it is not ready yet; nothing when it is."""
-    root, path = url[: url.index("/", len("http://"))], url[url.index("/", len("http://")) :]
+def lacks(instance: Instance, check: HttpCheck | None) -> str:
+    """Why it is not ready yet; nothing when it is. Without a check its image's HEALTHCHECK counts, if there is one."""
+    if check is None:
+        return _ails(instance.running)
+    url = instance.url_of(check.port, check.http)
     try:
-        said = Api(Endpoint(root, "")).get(path, timeout=5)
+        said = Api(Endpoint(url, "")).get("", timeout=5)
     except BackendError as error:
         return str(error)
     if said.status != 200:
@@ -47,7 +49,7 @@ def lacks(check: HttpCheck, url: str) -> str:
     return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
 
 
-def ails(running: Running | None) -> str:
+def _ails(running: Running | None) -> str:
     """What a container's own HEALTHCHECK says against it; nothing of one without, and of a process."""
     health = running.health() if running else None
     return "" if health in (None, "healthy") else f"its HEALTHCHECK says that it is {health}"

@@ -51,10 +51,11 @@ def listed_models(endpoint: Endpoint) -> list[str]:
     """Names of the models an endpoint lists; raises BackendError with what was asked and what came back."""
     url = f"{endpoint.url}/models"
     hint = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
+    api = Api(endpoint)
     try:
-        said = Api(endpoint).get("/models")
+        said = api.get("/models")
     except BackendError as error:
-        raise error if "ca_file" in str(error) else BackendError(f"{error}; {hint}") from error
+        raise BackendError(f"{error}; {hint}") from error
     if said.status != 200:
         raise BackendError(f"GET {url} answered {said.status} {said.reason}; {hint}")
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.serving.autopsy import ails, lacks, log_of, robbed
+from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
 from pytest_agentbench.serving.claims import Claims, Log, fetch_images, refuse_taken
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of
 from pytest_agentbench.serving.logs import tail
@@ -156,15 +156,15 @@ class Stack:
     def _until_ready(self, instance: Instance, latest: float) -> None:
         """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""
         check = self._factory.ready_check(instance)
-        what = instance.url_of(check.port, check.http) if check else "its health"
-        self._doing[instance.name] = f"waiting for {check.http if check else what}"
-        deadline = min(latest, time.monotonic() + ((check and check.timeout) or float("inf")))
-        while said := lacks(check, what) if check else ails(instance.running):
+        self._doing[instance.name] = f"waiting for {check.http if check else 'its health'}"
+        if check is not None and check.timeout is not None:
+            latest = min(latest, time.monotonic() + check.timeout)
+        while said := lacks(instance, check):
             self._alive()
-            if time.monotonic() > deadline:
+            if time.monotonic() > latest:
                 raise BackendError(f"{instance.name} is not ready in time: {said}{robbed(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
-        self.log(f"{instance.name} is ready: {what if check else 'it runs'}")
+        self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
         self._doing.pop(instance.name, None)
 
     def _prove_and_warm(self) -> tuple[Endpoint, float]:

@@ -130,13 +130,10 @@ def pytest_agentbench_rollout_finished(rollout):
     )
 
 
-def test_a_disk_that_is_full(project: Project) -> None:
-    """When a record cannot be written its test is an ERROR that says so; no record is torn, and nothing waits."""
-    project.suite(scenarios=12)
-    limit = 20_000  # bytes of the largest file: a few records of these fit, twelve do not
-
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "--agentbench-concurrency=1", "scenarios/shop"],
+def run_on_a_small_disk(project: Project, limit: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A session in which no file gets larger than `limit` bytes."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
         cwd=project.root,
         capture_output=True,
         text=True,
@@ -144,6 +141,14 @@ def test_a_disk_that_is_full(project: Project) -> None:
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
+
+
+def test_a_disk_that_is_full(project: Project) -> None:
+    """When a record cannot be written its test is an ERROR that says so; no record is torn, and nothing waits."""
+    project.suite(scenarios=12)
+    limit = 20_000  # bytes of the largest file: a few records of these fit, twelve do not
+
+    done = run_on_a_small_disk(project, limit, "--agentbench-concurrency=1")
 
     assert 1 == done.returncode, done.stdout
     assert "infra_error: the record could not be written: OSError(" in done.stdout
@@ -156,15 +161,7 @@ def test_no_room_for_the_reports(project: Project) -> None:
     project.suite(scenarios=1)
     limit = 8_000  # bytes of the largest file: the journal's only record fits, run.json does not
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "scenarios/shop"],
-        cwd=project.root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
+    done = run_on_a_small_disk(project, limit)
 
     assert 1 == done.returncode, done.stdout
     assert "the reports cannot be written: [Errno 27] File too large" in done.stdout
