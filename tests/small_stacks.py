@@ -21,6 +21,9 @@ from pytest_agentbench.serving.ports import is_free
 from pytest_agentbench.serving.process import child_environment
 from tests.project import Project
 
+#: A suite's test that asks for no score.
+PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
+
 SERVICE = Path(__file__).parent / "serving" / "service.py"
 
 

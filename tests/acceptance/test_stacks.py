@@ -21,7 +21,7 @@ from pytest_agentbench.serving import gpus
 from pytest_agentbench.serving.process import child_environment
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, wait_for
-from tests.small_stacks import agentbench, is_gone, marked, own_folder, stack, until_gone
+from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone
 from tests.terminal import Screen, run_on_terminal
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,8 +33,6 @@ from pathlib import Path
 def test_where(backend):
     Path("urls.txt").open("a").write(f"{backend.url}\\n")
 """
-
-PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
 
 
 @pytest.fixture(autouse=True)

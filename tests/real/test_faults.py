@@ -22,15 +22,13 @@ from pytest_agentbench.serving.ports import Reserved
 from tests.project import WAYS, Project
 from tests.real.booting import ROOT
 from tests.robustness.processes import Background, command_of, descendants, wait_for
-from tests.small_stacks import left, marked, own_folder, until_gone
+from tests.small_stacks import PASSES, left, marked, own_folder, until_gone
 
 pytestmark = pytest.mark.timeout(240)
 
 Session = Callable[..., Background]
 
 ENVIRONMENTS = environments_folder()  # the tests' sessions have another HOME
-
-PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
 
 #: Answers take some two seconds, and both workers get their share.
 MOCKER = (

@@ -13,13 +13,11 @@ import pytest
 
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, command_of, descendants, wait_for
-from tests.small_stacks import agentbench, guardian, left, marked, own_folder, stack, until_gone
+from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_folder, stack, until_gone
 
 Start = Callable[..., Background]
 
 pytestmark = pytest.mark.timeout(120)
-
-PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
 
 
 @pytest.fixture(autouse=True)
