@@ -73,7 +73,7 @@ class Controller:
         """Loads the suites that the command line leads to, and registers their markers."""
         settings = self.settings
         folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
-        self.found = [find(folder, settings.suite_changes, settings.variants, settings.trials) for folder in folders]
+        self.found = [find(folder, settings.suite_changes, settings.variants, settings.trials, settings.agent) for folder in folders]
         refuse_twins(self.found)
         for found in self.found:
             self.config.addinivalue_line("markers", f"{found.name}: tests of the agentbench suite in {found.folder.name}/")

@@ -76,13 +76,13 @@ def _is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) or (folder / "pyvenv.cfg").is_file()
 
 
-def find(folder: Path, changes: Sequence[tuple[str, Any]], variants: Sequence[str], trials: int | None) -> Found:
+def find(folder: Path, changes: Sequence[tuple[str, Any]], variants: Sequence[str], trials: int | None, agent: str | None = None) -> Found:
     """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests."""
     from pytest_agentbench.rollouts import preflight
     from pytest_agentbench.scenarios import load_suite
 
     try:
-        suite = load_suite(folder / SUITE_FILE, changes)
+        suite = load_suite(folder / SUITE_FILE, changes, agent)
         chosen = choose_variants(suite, variants)
         preflight(suite, chosen)
     except ConfigError as error:

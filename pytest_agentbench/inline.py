@@ -7,12 +7,13 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.llm import LLM
-from pytest_agentbench.records import Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts import prepare, record_line, run_rollout
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ class PooledTap:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
-        return self.open_now(key, upgrade)
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        return self.open_now(key, access)
 
-    def open_now(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
+    def open_now(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
         """(id, base URL, model); raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
-        answer, _ = self._asker.ask({"op": "open", "key": key, "upgrade": upgrade})
+        answer, _ = self._asker.ask({"op": "open", "key": key, "access": asdict(access)})
         if answer["reason"]:
             raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
@@ -78,7 +79,7 @@ def submitted(asker: Asker, rollout: Rollout) -> Rollout:
 def adhoc(asker: Asker, name: str) -> Iterator[LLM]:
     """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
     tap = PooledTap(asker)
-    id, base_url, model = tap.open_now(RolloutKey("", name))
+    id, base_url, model = tap.open_now(RolloutKey("", name), Access())
     llm = LLM(base_url, model)
     started_at, started = time.time(), time.monotonic_ns()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,6 @@ CALLED = "x-agentbench-called-ns"
 
 #: Header in which a client lets the tap make a stream of a call that does not stream.
 UPGRADE = "x-agentbench-stream-upgrade"
-
-#: Settings of an agent that are sampling parameters of every request.
-SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
 
 
 @dataclass(frozen=True)
@@ -62,13 +59,28 @@ class LLM:
     """Calls the model on behalf of one rollout."""
 
     def __init__(
-        self, base_url: str, model: str, sampling: Mapping[str, Any] | None = None, session: aiohttp.ClientSession | None = None
+        self,
+        base_url: str,
+        model: str,
+        sampling: Mapping[str, Any] | None = None,
+        session: aiohttp.ClientSession | None = None,
+        judges: Callable[[Json], Awaitable[LLM]] | None = None,
     ) -> None:
         self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
         self.model = model
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
         self.transcript: list[Json] = []  # the conversation of the last call, its answer included
-        self._session = session
+        self._session, self._judges = session, judges
+
+    async def judge(self, endpoint: Json | None = None) -> LLM:
+        """Calls a model that judges: its calls are recorded as a judge's, and are no part of the agent's work.
+
+        `endpoint` is {url, model, api_key}, the last one the name of an environment variable; without it the judge is the backend
+        under test. Raises InfraError when it cannot be asked.
+        """
+        if self._judges is None:
+            raise InfraError("nobody judges here")
+        return await self._judges(endpoint or {})
 
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +32,24 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
         return getattr(module, attribute)
     except (Exception, SystemExit) as error:  # an import runs the user's code, which may raise anything
         raise ConfigError(f"{what} {name!r} cannot be loaded: {error!r}") from error
+
+
+def options_of(function: Any) -> dict[str, Any]:
+    """Option -> default of a function: its keyword-only arguments. One without a default has `inspect.Parameter.empty`."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def with_options(what: str, name: str, function: Any, options: Mapping[str, Any]) -> Any:
+    """The function with options given; raises ConfigError for one that it does not have, and for one that is missing."""
+    known = options_of(function)
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{what} {name!r}: unknown option {option!r}; known: {', '.join(known) or 'none'}")
+    for option, default in known.items():
+        if default is inspect.Parameter.empty and option not in options:
+            raise ConfigError(f"{what} {name!r}: the option {option!r} is missing")
+    return functools.partial(function, **options) if options else function
 
 
 def _file_module(file: Path) -> ModuleType:

@@ -21,6 +21,9 @@ EVALUABLE = frozenset({"ok", "limit"})
 #: Chunk kinds that count as output: the first one ends TTFT, the gaps between them are ITL.
 OUTPUT_KINDS = frozenset({"content", "reasoning", "tool_call"})
 
+#: Settings of an agent that are sampling parameters of every request.
+SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
+
 #: Every way an LLM call can fail. Each is the call's own fault class: none is a score, and only the rollout is tried again.
 ERROR_KINDS = {
     "connect": "no connection to the backend",
@@ -120,6 +123,16 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class Access:
+    """How somebody is to call a model through the tap, under a token of his own."""
+
+    upgrade: bool | None = None  # whether calls that do not stream travel as streams; None: as each of them asks
+    keep: bool = False  # whether the records of the calls keep what the model said
+    judge: bool = False  # the calls judge an agent's work, and are no part of it
+    endpoint: Json | None = None  # url, model, api_key (name of an environment variable); None: the backend under test
+
+
+@dataclass(frozen=True)
 class ToolCall:
     """One tool call an agent made, as the model wrote it and as it was understood."""
 
@@ -128,7 +141,9 @@ class ToolCall:
     turn: int  # which of the agent's turns, counted from 1
     problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments | None
     detail: str = ""  # the message the model was given about the problem
-    raw: str | None = None  # the argument text, kept only when it could not be parsed
+    raw: str | None = None  # the argument text, kept only when it could not be parsed as it was
+    repaired: bool = False  # the arguments were almost JSON, and were understood all the same
+    user_turn: int = 1  # which message of the user it answers, counted from 1
     started_ns: int | None = None  # monotonic nanoseconds; None when nobody took the time
     ended_ns: int | None = None
 
@@ -166,6 +181,7 @@ class LLMCall:
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
     held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
     server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
+    said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
 
     @property
     def output(self) -> list[Chunk]:
@@ -190,6 +206,34 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """One try of an agent that judges its own work. The rollout's own calls, answer and scores are those of one of its drafts."""
+
+    number: int  # counted from 1
+    status: str  # ok | limit | agent_error
+    reason: str = ""  # why it is not `ok`
+    answer: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    verdict: Json | None = None  # what the judge said; None of a draft that was not judged
+    accepted: bool = False  # whether the judge was content
+    chosen: bool = False  # whether it is the one that counts
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["tool_calls"] = [asdict(call) for call in self.tool_calls]
+        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Draft:
+        calls, scores = map(ToolCall.from_dict, data["tool_calls"]), data["scores"].items()
+        return cls(**{**data, "tool_calls": tuple(calls), "scores": {name: Score.from_dict(score) for name, score in scores}})
+
+
+@dataclass(frozen=True)
 class Rollout:
     """The frozen record of one finished agent run on one scenario."""
 
@@ -204,11 +248,13 @@ class Rollout:
     started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic
     started_ns: int = 0  # monotonic nanoseconds
     ended_ns: int = 0  # monotonic nanoseconds
-    calls: tuple[LLMCall, ...] = ()
+    calls: tuple[LLMCall, ...] = ()  # of the agent
+    judge_calls: tuple[LLMCall, ...] = ()  # of judges, its own and those of scorers; no timing counts them
+    drafts: tuple[Draft, ...] = ()  # of an agent that judges its own work
     tool_calls: tuple[ToolCall, ...] = ()
     expected: tuple[Json, ...] = ()  # the labels: {tool, parameters, goal}
     answer: str = ""
-    turns: int = 0  # LLM calls made
+    turns: int = 0  # LLM calls that the agent made
     messages: tuple[Json, ...] = ()  # the transcript in Chat Completions form
     scores: Mapping[str, Score] = field(default_factory=dict)
     score_errors: Mapping[str, str] = field(default_factory=dict)  # scorer -> why its score is missing
@@ -253,6 +299,8 @@ class Rollout:
     def to_dict(self) -> Json:
         data = {each.name: getattr(self, each.name) for each in fields(self)}
         data["calls"] = [call.to_dict() for call in self.calls]
+        data["judge_calls"] = [call.to_dict() for call in self.judge_calls]
+        data["drafts"] = [draft.to_dict() for draft in self.drafts]
         data["tool_calls"] = [asdict(call) for call in self.tool_calls]
         data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
         return data
@@ -263,6 +311,8 @@ class Rollout:
             **{
                 **data,
                 "calls": tuple(map(LLMCall.from_dict, data.get("calls", ()))),
+                "judge_calls": tuple(map(LLMCall.from_dict, data.get("judge_calls", ()))),
+                "drafts": tuple(map(Draft.from_dict, data.get("drafts", ()))),
                 "tool_calls": tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
                 "scores": {name: Score.from_dict(score) for name, score in data.get("scores", {}).items()},
                 **{name: tuple(data.get(name, ())) for name in ("earlier_attempts", "expected", "messages")},

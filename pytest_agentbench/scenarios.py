@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import SAMPLING, Json, RolloutKey
 
 SUITE_FILE = "suite.yaml"
 
@@ -31,9 +31,10 @@ class Scenario:
     id: str
     messages: tuple[Json, ...]  # Chat Completions messages that start the rollout
     tools: tuple[Tool, ...] = ()
-    expected: tuple[Json, ...] = ()  # labels: {tool, parameters, goal}
+    expected: tuple[Json, ...] = ()  # labels: {tool, parameters, goal}, and where several values are right {tool, accepts, optional}
     metadata: Json = field(default_factory=dict)
     cluster: str | None = None  # scenarios of one cluster are not independent
+    turns: tuple[tuple[Json, ...], ...] = ()  # what the user says later, each when the agent has answered what came before
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class Suite:
     dataset: DatasetInfo
     agent: Json = field(default_factory=lambda: {"kind": "tool_calling"})
     variants: Mapping[str, Json] = field(default_factory=dict)  # name -> agent settings that differ
-    scorers: tuple[str, ...] = ("tsq",)
+    scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
+    judge: Json = field(default_factory=dict)  # url, model, api_key of the judge that scorers ask; empty: the backend under test
+    isolation: str = "none"  # none | process: where the suite's own code runs
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor per scenario; `tsq.mean`: limit on the mean
     trials: int = 1
     timeout: float = 600.0  # seconds for one rollout
@@ -89,11 +92,12 @@ class Suite:
         scenarios = []
         for scenario in self.scenarios:
             toolsets.setdefault(id(scenario.tools), scenario.tools)
-            scenarios.append([scenario.id, scenario.messages, id(scenario.tools), scenario.expected, scenario.metadata, scenario.cluster])
+            facts = (scenario.expected, scenario.metadata, scenario.cluster, scenario.turns)
+            scenarios.append([scenario.id, scenario.messages, id(scenario.tools), *facts])
         return {
             **{
                 name: getattr(self, name)
-                for name in ("name", "agent", "variants", "scorers", "thresholds", "trials", "timeout", "description")
+                for name in ("name", "agent", "variants", "scorers", "judge", "isolation", "thresholds", "trials", "timeout", "description")
             },
             "folder": str(self.folder),
             "dataset": asdict(self.dataset),
@@ -105,8 +109,8 @@ class Suite:
     def from_wire(cls, data: Json) -> Suite:
         toolsets = {int(number): tuple(Tool(**tool) for tool in tools) for number, tools in data.pop("toolsets").items()}
         scenarios = tuple(
-            Scenario(id, tuple(messages), toolsets[tools], tuple(expected), metadata, cluster)
-            for id, messages, tools, expected, metadata, cluster in data.pop("scenarios")
+            Scenario(id, tuple(messages), toolsets[tools], tuple(expected), metadata, cluster, tuple(map(tuple, turns)))
+            for id, messages, tools, expected, metadata, cluster, turns in data.pop("scenarios")
         )
         return cls(
             **{
@@ -114,7 +118,6 @@ class Suite:
                 "folder": Path(data["folder"]),
                 "scenarios": scenarios,
                 "dataset": DatasetInfo(**data["dataset"]),
-                "scorers": tuple(data["scorers"]),
             }
         )
 
@@ -124,16 +127,20 @@ def score_name(scorer: str) -> str:
     return scorer.rpartition(":")[2]
 
 
-def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = ()) -> Suite:
+def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
     """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
 
     `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
+    `agent` takes the place of the suite's agent, and inherits its sampling parameters.
     """
     from pytest_agentbench.config import load_yaml, override, validate
     from pytest_agentbench.datasets import FORMATS
     from pytest_agentbench.suitespec import SuiteSpec
 
-    spec = validate(SuiteSpec, override(load_yaml(file), overrides, str(file)), str(file))
+    data = load_yaml(file)
+    if agent is not None:
+        data["agent"] = _in_place_of(data.get("agent"), agent)
+    spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
     if spec.dataset.format not in FORMATS:
         raise ConfigError(f"{file}: {unknown_name('dataset format', spec.dataset.format, FORMATS)}")
     data_file = file.parent / spec.dataset.file
@@ -159,9 +166,18 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = ()) -> Suite:
         scenarios=scenarios,
         dataset=dataset,
         variants={name: variant.agent for name, variant in spec.variants.items()},
-        scorers=tuple(spec.scorers),
-        **{name: getattr(spec, name) for name in ("name", "agent", "thresholds", "trials", "timeout", "description")},
+        judge=spec.judge.model_dump(exclude_none=True) if spec.judge else {},
+        **{
+            name: getattr(spec, name)
+            for name in ("name", "agent", "scorers", "isolation", "thresholds", "trials", "timeout", "description")
+        },
     )
+
+
+def _in_place_of(agent: Any, kind: str) -> Json:
+    """The settings of another kind of agent, with an agent's sampling parameters."""
+    sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
+    return {"kind": kind, **sampling}
 
 
 def check_scenarios(scenarios: Iterable[Scenario], file: Path) -> None:

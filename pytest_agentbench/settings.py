@@ -40,6 +40,7 @@ OPTIONS = (
     Option("limit", "take only the first N scenarios of each suite: a quick check", "N"),
     Option("trials", "run every scenario N times (default: what suite.yaml says)", "N"),
     Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
+    Option("agent", "the agent to run instead of the suite's own: a built-in one, or an import path", "KIND"),
     Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
     Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
     Option("slo", "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=True),
@@ -67,6 +68,7 @@ class Settings:
     limit: int | None
     trials: int | None
     variants: tuple[str, ...]
+    agent: str | None
     changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
     thresholds: Mapping[str, float]  # of --agentbench-threshold
     slo: Mapping[str, float]  # of --agentbench-slo: objective -> milliseconds
@@ -124,6 +126,7 @@ def read_settings(config: pytest.Config) -> Settings:
         limit=_checked("limit", values, _positive),
         trials=_checked("trials", values, _positive),
         variants=_names(values["variants"]) or ("default",),
+        agent=values["agent"] or None,
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
         thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
         slo=dict(_objective(text) for text in values["slo"]),

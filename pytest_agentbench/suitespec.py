@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue, field_validator
 
@@ -28,6 +28,14 @@ class VariantSpec(Spec):
     agent: dict[str, JsonValue] = {}
 
 
+class JudgeSpec(Spec):
+    """The endpoint of a judge that is not the backend under test."""
+
+    url: str
+    model: str
+    api_key: str | None = None  # name of an environment variable
+
+
 class SuiteSpec(Spec):
     """The keys of a suite.yaml."""
 
@@ -36,7 +44,9 @@ class SuiteSpec(Spec):
     dataset: DatasetSpec
     agent: dict[str, JsonValue] = Field(default={}, validate_default=True)
     variants: dict[VariantName, VariantSpec] = {}
-    scorers: list[str] = ["tsq"]
+    scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
+    judge: JudgeSpec | None = None  # that scorers ask; without it they ask the backend under test
+    isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
     thresholds: dict[str, FiniteFloat] = {}
     trials: int = Field(default=1, ge=1)
     timeout: float = Field(default=600.0, gt=0)  # seconds for one rollout
@@ -53,9 +63,23 @@ class SuiteSpec(Spec):
             raise ValueError("the variant 'default' is the suite's own agent; give yours another name")
         return variants
 
+    @field_validator("scorers", mode="before")
+    @classmethod
+    def _with_options(cls, scorers: Any) -> Any:
+        """`[tsq, {regex: {pattern: x}}]` as one mapping; anything else is left to the check."""
+        if not isinstance(scorers, list):
+            return scorers
+        named = [{each: {}} if isinstance(each, str) else each for each in scorers]
+        if any(not isinstance(each, dict) or len(each) != 1 for each in named):
+            raise ValueError("should be a list of names, or of {name: options}")
+        names = [name for each in named for name in each]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}")
+        return {name: options for each in named for name, options in each.items()}
+
     @field_validator("scorers")
     @classmethod
-    def _some_scorer(cls, scorers: list[str]) -> list[str]:
+    def _some_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
         if not scorers:
             raise ValueError("a suite needs at least one scorer, for example tsq")
         names = [score_name(scorer) for scorer in scorers]

@@ -36,9 +36,8 @@ from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
 from pytest_agentbench.engine.script import Match, Rule, load_rules
-from pytest_agentbench.llm import SAMPLING
 from pytest_agentbench.peers import PEERS
-from pytest_agentbench.records import ERROR_KINDS, STATUSES, Json
+from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.scorers import SCORERS
 from pytest_agentbench.serving.process import Child, child_environment

@@ -11,7 +11,7 @@ from typing import Any
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.records import Json, ToolCall
+from pytest_agentbench.records import Draft, Json, ToolCall
 from pytest_agentbench.scenarios import Tool
 
 
@@ -21,6 +21,14 @@ class Toolbox:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
+        self.drafts: list[Draft] = []  # of an agent that tries more than once
+        self.user_turn = 1  # which message of the user is being worked on, counted from 1
+
+    def fresh(self) -> Toolbox:
+        """The same tools, with no call made yet."""
+        other = Toolbox([*self.tools.values()])
+        other.user_turn = self.user_turn
+        return other
 
     @property
     def schemas(self) -> list[Json]:
@@ -32,7 +40,7 @@ class Toolbox:
         started = time.monotonic_ns()
         recorded = self._understood(name, arguments, turn)
         result = f"Error: {recorded.detail}" if recorded.problem else canned_response(self.tools[name])
-        self.calls.append(dataclasses.replace(recorded, started_ns=started, ended_ns=time.monotonic_ns()))
+        self.calls.append(dataclasses.replace(recorded, user_turn=self.user_turn, started_ns=started, ended_ns=time.monotonic_ns()))
         return result
 
     def _understood(self, name: str, arguments: str, turn: int) -> ToolCall:

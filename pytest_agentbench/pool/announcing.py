@@ -52,9 +52,9 @@ class Announcer:
         self._releasing: set[asyncio.Task[None]] = set()
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
 
-    def announce(self, token: str, key: RolloutKey) -> Label:
-        """What the calls of a rollout get."""
-        id = new_id(self._prefix, key)
+    def announce(self, token: str, key: RolloutKey, judge: bool = False) -> Label:
+        """What the calls of a rollout get; those of its judge are another program, whose id says so."""
+        id = new_id(self._prefix, key) + ("-judge" if judge else "")
         label = self._labels.label(id)
         self.tally.announced += label != NO_LABEL
         if self._release_of(id) is not None:

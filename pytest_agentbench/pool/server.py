@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 import sys
@@ -16,9 +17,10 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.pool.announcing import Announcer
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
 from pytest_agentbench.scenarios import Scenario, Suite
+from pytest_agentbench.serving.labels import NO_LABEL
 from pytest_agentbench.tap.client import Taps
 
 GONE = "the controller's line is closed"
@@ -186,7 +188,7 @@ class Pool:
                 status = self.scheduler.broken_status if self.scheduler.broken else ""
                 return {"endpoint": endpoint, "reason": self.scheduler.broken, "status": status}, b""
             case "open":
-                return await self._open(RolloutKey(*message["key"]), message.get("upgrade"))
+                return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
             case "close":
                 return {}, orjson.dumps(await self.close(message["id"]))
             case "submit":
@@ -218,10 +220,10 @@ class Pool:
         await self.booted.wait()
         await self.scheduler.there.wait()
 
-    async def _open(self, key: RolloutKey, upgrade: bool | None) -> wire.Frame:
+    async def _open(self, key: RolloutKey, access: Access) -> wire.Frame:
         await self._backend_there()
         try:
-            id, base_url, model = await self.open(key, upgrade)
+            id, base_url, model = await self.open(key, access)
         except InfraError as error:
             return {"reason": str(error), "status": self.scheduler.broken_status}, b""
         return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
@@ -249,14 +251,16 @@ class Pool:
             raise InfraError(str(setup))
         return setup
 
-    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
-        """A token of the tap for one attempt; raises InfraError when there is no backend to speak to."""
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        """A token of the tap for one attempt, or its judge; raises InfraError when there is no backend to speak to."""
         if self.taps is None or self.endpoint is None or self.announcer is None:
             raise InfraError(self.scheduler.broken or "the backend is not there")
         self.tokens += 1
         id = f"{self.tokens}-{secrets.token_urlsafe(16)}"
-        await self.taps.open(id, upgrade, self.announcer.announce(id, key))
-        return id, f"{self.tap_url}/r/{id}/v1", self.endpoint.model
+        elsewhere = _elsewhere(access.endpoint) if access.endpoint else None
+        label = NO_LABEL if elsewhere else self.announcer.announce(id, key, access.judge)
+        await self.taps.open(id, access.upgrade, label, keep=access.keep, elsewhere=elsewhere)
+        return id, f"{self.tap_url}/r/{id}/v1", (elsewhere or self.endpoint).model
 
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
@@ -265,6 +269,14 @@ class Pool:
             return await self.taps.close(id)
         finally:
             self.announcer.over(id)
+
+
+def _elsewhere(settings: Json) -> Endpoint:
+    """An endpoint beside the backend under test; raises InfraError when its key is not there."""
+    name = settings.get("api_key")
+    if name and not os.environ.get(name):
+        raise InfraError(f"{settings['url']} wants a key: the environment variable {name} is not set")
+    return Endpoint(settings["url"].rstrip("/"), settings["model"], "judge", os.environ[name] if name else None)
 
 
 def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.loading import load_object
-from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.loading import load_object, with_options
+from pytest_agentbench.records import Json, Rollout, Score
 
 if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
 
-#: Raises whatever it likes when it cannot score: the rollout then has no such score and says why.
+#: A function, or a coroutine function. One that asks a model takes an LLM as its third argument, `judge`. Its keyword-only
+#: arguments are its options in suite.yaml. It raises whatever it likes when it cannot score: the rollout then has no such score
+#: and says why.
 Scorer = Callable[["Scenario", Rollout], Score]
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
@@ -29,12 +31,14 @@ SCORERS: Mapping[str, str] = {
 LOWER_IS_BETTER = frozenset({"hallucinated_tools", "repeated_calls"})
 
 
-def load_scorer(name: str, folder: Path = Path()) -> Scorer:
-    """The function behind a scorer's name; `folder` is where `./file.py:function` is looked up.
+def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:
+    """The function behind a scorer's name, with its options; `folder` is where `./file.py:function` is looked up.
 
-    Raises ConfigError for an unknown name, with the known ones, and for an import path that leads to no function.
+    Raises ConfigError for an unknown name, with the known ones, for an import path that leads to no function, and for an
+    option that the function does not have among its keyword-only arguments.
     """
     scorer: Scorer = load_object("scorer", name, SCORERS, folder)
     if not callable(scorer):
         raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, should be a function (scenario, rollout) -> Score")
-    return scorer
+    bound: Scorer = with_options("scorer", name, scorer, options or {})
+    return bound

@@ -75,19 +75,28 @@ class Taps:
 
     async def point_at(self, endpoint: Endpoint) -> None:
         """Where calls go from now on."""
-        rate = endpoint.requests_per_minute
-        each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
-        upstream = {"url": endpoint.url, "api_key": endpoint.api_key, "ca_file": endpoint.ca_file, "headers": dict(endpoint.headers)}
-        await self._ask(op="upstream", **upstream, requests_per_minute=each)
+        await self._ask(op="upstream", **self._upstream(endpoint))
 
-    async def open(self, id: str, upgrade: bool | None, label: Label = NO_LABEL) -> None:
-        """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks."""
-        await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict())
+    async def open(
+        self, id: str, upgrade: bool | None, label: Label = NO_LABEL, *, keep: bool = False, elsewhere: Endpoint | None = None
+    ) -> None:
+        """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks.
+
+        With `keep` the records of its calls hold what the model said. `elsewhere` is where its calls go instead.
+        """
+        more = {"keep": keep, "upstream": None if elsewhere is None else self._upstream(elsewhere)}
+        await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict(), **more)
 
     async def close(self, id: str) -> list[Json]:
         """Ends a rollout; its calls in the order in which they came."""
         calls = [call for answer in await self._ask(op="close", id=id) for call in answer["calls"]]
         return sorted(calls, key=lambda call: int(call["received_ns"]))
+
+    def _upstream(self, endpoint: Endpoint) -> Json:
+        rate = endpoint.requests_per_minute
+        each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
+        facts = {"url": endpoint.url, "api_key": endpoint.api_key, "ca_file": endpoint.ca_file, "headers": dict(endpoint.headers)}
+        return {**facts, "requests_per_minute": each}
 
     def leave(self) -> None:
         """Closes the lines; the taps go on."""

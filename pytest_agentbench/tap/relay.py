@@ -19,10 +19,14 @@ from pytest_agentbench.tap.heads import Headers, written
 from pytest_agentbench.tap.turns import Turns
 from pytest_agentbench.tap.upstream import Upstream
 
-#: What the pool may say of the backend besides its URL.
-OF_UPSTREAM = ("api_key", "ca_file", "headers", "requests_per_minute")
+#: What the pool may say of a backend.
+OF_UPSTREAM = ("url", "api_key", "ca_file", "headers", "requests_per_minute")
 
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
+
+
+class NoPlace(ValueError):
+    """Calls cannot go where they are told to."""
 
 
 @dataclass
@@ -32,6 +36,8 @@ class Caller:
     upgrade: bool | None  # whether its calls travel as streams; None: as each of them says; False: its requests are left alone
     headers: Headers  # labels, for every request that has none of the name
     fields: Mapping[str, Json]  # labels: dialect -> what its bodies get
+    upstream: Upstream | None  # where its calls go; None: where all go
+    keep: bool  # whether the records of its calls hold what the model said
     exchanges: list[Exchange] = field(default_factory=list)
 
 
@@ -42,6 +48,7 @@ class Relay:
         self.token, self.budgets = token, budgets
         self.turns = Turns()
         self.upstream: Upstream | None = None
+        self.elsewhere: dict[str, Upstream] = {}  # other places that calls go to, by what is said of them
         self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()
         self.rewriting: set[asyncio.Task[None]] = set()
@@ -52,26 +59,27 @@ class Relay:
             return 410, "the rollout of this address has ended"
         if id not in self.open:
             return 404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL"
-        if self.upstream is None:
+        if self.upstream is None and self.open[id].upstream is None:
             return 503, "the backend is not ready"
         return None
 
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
         """Sends a request on its way that `refusal` has nothing against."""
-        assert self.upstream is not None
         caller = self.open[id]
+        upstream = caller.upstream or self.upstream
+        assert upstream is not None
         exchange = Exchange(agent, request, self.budgets, caller.headers)
         caller.exchanges.append(exchange)
         dialect = request.dialect
         if dialect is None:
-            self.upstream.send(exchange)
+            upstream.send(exchange)
             return exchange
         wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, caller.fields.get(dialect.name) or {})
         if len(request.body) < LARGE:
             exchange.asked = ask(request.route, request.body, wish)
-            self.upstream.send(exchange)
+            upstream.send(exchange)
         else:
-            task = asyncio.create_task(self._send_large(self.upstream, exchange, wish))
+            task = asyncio.create_task(self._send_large(upstream, exchange, wish))
             self.rewriting.add(task)
             task.add_done_callback(self.rewriting.discard)
         return exchange
@@ -103,10 +111,10 @@ class Relay:
 
     def answer(self, question: Any) -> Json:
         match question:
-            case {"op": "upstream", "url": str(url)}:
-                return self._point_at(url, **{name: question[name] for name in OF_UPSTREAM if name in question})
+            case {"op": "upstream", "url": str()}:
+                return self._point_at(question)
             case {"op": "open", "id": str(id)} if id not in self.open and id not in self.closed:
-                return self._open(id, question.get("upgrade"), question.get("labels") or {})
+                return self._open(id, question)
             case {"op": "close", "id": str(id)} if id in self.open:
                 return {"calls": self._close(id)}
             case {"op": "stats"}:
@@ -114,18 +122,31 @@ class Relay:
                 return {"in_flight": running, "open": len(self.open), "clock_steps": self.upstream.clock.steps if self.upstream else 0}
         return {"error": f"the tap does not understand {str(question)[:200]}"}
 
-    def _open(self, id: str, upgrade: bool | None, labels: Json) -> Json:
+    def _open(self, id: str, question: Json) -> Json:
+        labels = question.get("labels") or {}
         try:
-            self.open[id] = Caller(upgrade, written(labels.get("headers", {})), dict(labels.get("fields", {})))
+            headers, fields = written(labels.get("headers", {})), dict(labels.get("fields", {}))
         except (ValueError, TypeError, AttributeError) as error:
             return {"error": f"calls cannot be labelled so: {error}"}
+        try:
+            elsewhere = self._elsewhere(facts) if (facts := question.get("upstream")) else None
+        except NoPlace as error:
+            return {"error": str(error)}
+        self.open[id] = Caller(question.get("upgrade"), headers, fields, elsewhere, bool(question.get("keep")))
         return {"ok": True}
 
-    def _point_at(self, url: str, **more: Any) -> Json:
+    def _elsewhere(self, facts: Json) -> Upstream:
+        """The place that is spoken of; rollouts that go to the same one share its connections."""
+        known = repr(sorted(facts.items()))
+        if known not in self.elsewhere:
+            self.elsewhere[known] = _upstream(facts)
+        return self.elsewhere[known]
+
+    def _point_at(self, facts: Json) -> Json:
         try:
-            upstream = Upstream(url, **more)
-        except (ValueError, OSError, TypeError, AttributeError) as error:
-            return {"error": f"calls cannot go to {url}: {error}"}
+            upstream = _upstream(facts)
+        except NoPlace as error:
+            return {"error": str(error)}
         if self.upstream is not None:
             self.upstream.close()
         self.upstream = upstream
@@ -142,3 +163,10 @@ class Relay:
                 exchange.agent.abandon()
         records = [exchange.record for exchange in exchanges if exchange.record is not None]
         return [record.to_dict() for record in sorted(records, key=lambda record: record.received_ns)]
+
+
+def _upstream(facts: Json) -> Upstream:
+    try:
+        return Upstream(**{name: facts[name] for name in OF_UPSTREAM if name in facts})
+    except (ValueError, OSError, TypeError, AttributeError) as error:
+        raise NoPlace(f"calls cannot go to {facts.get('url')}: {error}") from error

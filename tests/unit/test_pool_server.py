@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from pytest_agentbench import wire
 from pytest_agentbench.pool.server import Pool
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Access, Json, Rollout
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 
 pytestmark = pytest.mark.timeout(60)
@@ -157,7 +158,7 @@ async def test_no_backend() -> None:
         assert (refused, b"") == await late.hear()
         late.say(op="backend")
         assert ({"endpoint": None, "reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
-        late.say(op="open", key=KEY)
+        late.say(op="open", key=KEY, access=asdict(Access()))
         assert ({"reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
 
 

@@ -15,7 +15,7 @@ import pytest
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
 from pytest_agentbench.llm import LLM
-from pytest_agentbench.records import Answer, Json, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts import Setup, preflight, prepare, record_line, run_rollout
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.scorers import SCORERS, Scorer
@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def suite(folder: Path, agent: Json, scorers: Sequence[str] = ("tsq",), **variants: Json) -> Suite:
-    return replace(SUITE, folder=folder, agent=agent, scorers=tuple(scorers), variants=variants)
+    return replace(SUITE, folder=folder, agent=agent, scorers={each: {} for each in scorers}, variants=variants)
 
 
 def test_a_suite_is_prepared(folder: Path) -> None:
@@ -181,8 +181,8 @@ class QuietTap:
         self.calls, self.gone = [*calls], gone
         self.open_ids: list[str] = []
 
-    async def open(self, key: RolloutKey, upgrade: bool | None = None) -> tuple[str, str, str]:
-        del key, upgrade
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        del key, access
         self.open_ids.append("1")
         return "1", "http://127.0.0.1:9/r/1/v1", "served"
 

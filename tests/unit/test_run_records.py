@@ -24,7 +24,13 @@ def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -
 
 
 def shop(*scorers: str) -> Suite:
-    return Suite("shop", Path("scenarios/shop"), (), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), scorers=scorers)
+    return Suite(
+        "shop",
+        Path("scenarios/shop"),
+        (),
+        DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3),
+        scorers={each: {} for each in scorers},
+    )
 
 
 def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",)) -> Json:

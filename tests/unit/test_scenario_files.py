@@ -65,7 +65,7 @@ def test_a_suite_and_its_defaults(folder: Folder) -> None:
     """Keys that suite.yaml leaves out have their defaults, and the data set is described with its hash."""
     suite = folder.load()
 
-    assert ("shop", folder.path, {"kind": "tool_calling"}, {}, ("tsq",), {}, 1, 600.0, "") == (
+    assert ("shop", folder.path, {"kind": "tool_calling"}, {}, {"tsq": {}}, {}, 1, 600.0, "") == (
         suite.name,
         suite.folder,
         suite.agent,
@@ -91,7 +91,9 @@ def test_every_key_is_taken(folder: Folder) -> None:
     keys: Json = {
         "description": "A shop.",
         "agent": {"kind": "./agent.py:Agent", "colour": "red"},
-        "scorers": ["repeated_calls", "tsq", "./scorers.py:polite"],
+        "scorers": ["repeated_calls", {"tsq": {"strict": True}}, "./scorers.py:polite"],
+        "judge": {"url": "http://localhost:1/v1", "model": "m"},
+        "isolation": "process",
         "thresholds": {"polite": 1, "tsq.mean": 0.5},
         "trials": 3,
         "timeout": 5,
@@ -99,7 +101,8 @@ def test_every_key_is_taken(folder: Folder) -> None:
     folder.write("suite.yaml", {**SPEC, **keys, "dataset": {**SPEC["dataset"], "name": "the shop"}})
     suite = folder.load()
 
-    assert {**keys, "scorers": tuple(keys["scorers"])} == {name: getattr(suite, name) for name in keys}
+    scorers = {"repeated_calls": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
+    assert {**keys, "scorers": scorers} == {name: getattr(suite, name) for name in keys}
     assert ("the shop", ("repeated_calls", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
 
 
@@ -217,7 +220,7 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
         ("", "suite.yaml: is empty, should be a mapping of keys"),
         (
             {**SPEC, "scorer": ["tsq"]},
-            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, thresholds, trials, ti",
+            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, judge, isolation, thr",
         ),
         (
             {"name": "shop", "dataset": {"format": "f", "fil": "d"}},
@@ -230,6 +233,7 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
         ),
         ({**SPEC, "name": "my shop"}, "suite.yaml: name: string should match pattern"),
         ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
+        ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: should be a list of names, or of {name: options}"),
         ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
         ({**SPEC, "scorers": ["tsq", "./mine.py:tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
         ({**SPEC, "timeout": 0}, "suite.yaml: timeout: input should be greater than 0, not 0"),

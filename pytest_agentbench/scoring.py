@@ -1,0 +1,61 @@
+"""Scores of a rollout, while it is fresh and again later. An error is never turned into a number."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers import Scorer
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm import LLM
+    from pytest_agentbench.scenarios import Scenario
+
+#: Opens the line to the model that judges; raises InfraError when there is none.
+MakeJudge = Callable[[], Awaitable["LLM"]]
+
+
+async def scored(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge) -> Rollout:
+    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none."""
+    if not rollout.evaluable:
+        return rollout
+    scores: dict[str, Score] = {}
+    errors: dict[str, str] = {}
+    for name, scorer in scorers.items():
+        try:
+            scores[name] = await _score(scorer, scenario, rollout, judge)
+        except (Exception, SystemExit) as error:  # a scorer may be the user's code
+            traceback.print_exception(error)
+            errors[name] = f"{type(error).__name__}: {error}"
+    return dataclasses.replace(rollout, scores=scores, score_errors=errors)
+
+
+async def _score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
+    if wants_judge(scorer):
+        given: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
+    else:
+        given = scorer(scenario, rollout)
+    return _checked(await given if inspect.isawaitable(given) else given)
+
+
+def wants_judge(scorer: Scorer) -> bool:
+    """Whether a scorer asks a model: it then has a third argument, `judge`."""
+    return "judge" in inspect.signature(scorer).parameters
+
+
+async def no_judge() -> LLM:
+    """For scoring without a backend."""
+    raise InfraError("there is no model here that could judge")
+
+
+def _checked(score: float) -> Score:
+    """What a scorer returned; a plain number will do, one that is not finite is no measurement."""
+    if not math.isfinite(score):
+        raise ValueError(f"{float(score)} is not a score")
+    return score if isinstance(score, Score) else Score(score)
