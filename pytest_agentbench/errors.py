@@ -2,6 +2,7 @@
 
 AgentbenchError
 ├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
+│   └── MissingData    a suite's data set is not on this machine: a SKIP, or an ERROR where a verdict was asked for
 ├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
 │   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
 └── RolloutError       raised inside a rollout; becomes its status, never a score
@@ -21,6 +22,10 @@ class AgentbenchError(Exception):
 
 class ConfigError(AgentbenchError):
     """A file or an option is wrong; the message names it and says what would work."""
+
+
+class MissingData(ConfigError):
+    """A suite's data set is not on this machine. The message says how to get it."""
 
 
 class BackendError(AgentbenchError):

@@ -96,6 +96,8 @@ def _worker(request: pytest.FixtureRequest) -> Worker:
 
 def _suite(request: pytest.FixtureRequest) -> Json:
     suite = _worker(request).suite_of(request.node.path)
+    if suite is not None and suite["skip"]:
+        pytest.skip(suite["error"])
     if suite is None or suite["error"]:
         pytest.fail(suite["error"] if suite else f"there is no suite.yaml in {request.node.path.parent} or above it", pytrace=False)
     return suite

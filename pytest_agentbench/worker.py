@@ -63,6 +63,10 @@ class Worker:
         if suite is None:
             test = f"{metafunc.definition.path}: {metafunc.definition.name}"
             raise pytest.Collector.CollectError(f"{test} wants a rollout, but there is no suite.yaml in this folder or above it")
+        if suite["skip"]:
+            key = RolloutKey(suite["name"], "not_run")
+            metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(suite["error"]))], indirect=True, ids=[key.id])
+            return
         if fault := suite["error"] or self._misplaced_hook(metafunc.definition.path):
             raise pytest.Collector.CollectError(fault)
         keys = suite_keys(suite)
