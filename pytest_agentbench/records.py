@@ -136,7 +136,7 @@ class Access:
 class ToolCall:
     """One tool call an agent made, as the model wrote it and as it was understood."""
 
-    name: str  # as the model wrote it
+    name: str  # the tool's own, or as the model wrote it where there is no such tool
     arguments: Json  # parsed; {} when they could not be parsed
     turn: int  # which of the agent's turns, counted from 1
     problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments | None
