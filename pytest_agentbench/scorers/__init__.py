@@ -20,15 +20,26 @@ Scorer = Callable[["Scenario", Rollout], Score]
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
-    "hallucinated_tools": "pytest_agentbench.scorers.hallucinated_tools:hallucinated_tools",
-    "nat_compat": "pytest_agentbench.scorers.nat_compat:nat_compat",
-    "parameter_accuracy": "pytest_agentbench.scorers.parameter_accuracy:parameter_accuracy",
-    "repeated_calls": "pytest_agentbench.scorers.repeated_calls:repeated_calls",
-    "tsq": "pytest_agentbench.scorers.tsq:tsq",
+    name: f"pytest_agentbench.scorers.{name}:{name}"
+    for name in (
+        "exact",
+        "exact_match",
+        "hallucinated",
+        "nat_compat",
+        "numeric",
+        "parameter_accuracy",
+        "regex",
+        "repeated",
+        "schema_valid",
+        "tsq",
+        "tsq_arguments",
+        "tsq_multiset",
+        "tsq_ordered",
+    )
 }
 
 #: Scores that count what went wrong: a limit on their mean is an upper one.
-LOWER_IS_BETTER = frozenset({"hallucinated_tools", "repeated_calls"})
+LOWER_IS_BETTER = frozenset({"hallucinated", "repeated"})
 
 
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:

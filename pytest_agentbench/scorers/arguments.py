@@ -34,8 +34,7 @@ def faults(call: ToolCall, label: Json, tool: Tool | None = None) -> dict[str, s
     if "accepts" not in label and "parameters" not in label:
         return {}
     if call.problem == "malformed_arguments":
-        missing = [name for name in accepted(label) if name not in _optional(label)]
-        return dict.fromkeys(missing or [""], "the arguments could not be parsed")
+        return dict.fromkeys([*accepted(label)] or [""], "the arguments could not be parsed")
     return _faults(accepted(label), _optional(label), call.arguments, tool.parameters if tool else {})
 
 

@@ -91,7 +91,7 @@ def test_every_key_is_taken(folder: Folder) -> None:
     keys: Json = {
         "description": "A shop.",
         "agent": {"kind": "./agent.py:Agent", "colour": "red"},
-        "scorers": ["repeated_calls", {"tsq": {"strict": True}}, "./scorers.py:polite"],
+        "scorers": ["repeated", {"tsq": {"strict": True}}, "./scorers.py:polite"],
         "judge": {"url": "http://localhost:1/v1", "model": "m"},
         "isolation": "process",
         "thresholds": {"polite": 1, "tsq.mean": 0.5},
@@ -101,9 +101,9 @@ def test_every_key_is_taken(folder: Folder) -> None:
     folder.write("suite.yaml", {**SPEC, **keys, "dataset": {**SPEC["dataset"], "name": "the shop"}})
     suite = folder.load()
 
-    scorers = {"repeated_calls": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
+    scorers = {"repeated": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
     assert {**keys, "scorers": scorers} == {name: getattr(suite, name) for name in keys}
-    assert ("the shop", ("repeated_calls", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
+    assert ("the shop", ("repeated", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
 
 
 def test_a_scenario(folder: Folder) -> None:
