@@ -71,7 +71,6 @@ class Controller:
 
     def find_suites(self) -> None:
         """Loads the suites that the command line leads to, and registers their markers."""
-        settings = self.settings
         folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
         self.found = [self._find(folder) for folder in folders]
         refuse_twins(self.found)

@@ -89,7 +89,11 @@ def not_named(folder: Path, args: Sequence[str], marks: str) -> str:
         return ""  # whoever loads it will say so
     name = str(data.get("name"))
     paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
-    if data.get("only_when_named") is not True or re.search(rf"\b{name}\b", marks) or any(folder in (each, *each.parents) for each in paths):
+    if (
+        data.get("only_when_named") is not True
+        or re.search(rf"\b{name}\b", marks)
+        or any(folder in (each, *each.parents) for each in paths)
+    ):
         return ""
     return f"{folder / SUITE_FILE}: this suite runs only when it is named: pytest {os.path.relpath(folder)}, or pytest -m {name}"
 

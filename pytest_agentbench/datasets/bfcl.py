@@ -64,7 +64,9 @@ def data_folder() -> Path:
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError:
-        raise MissingData(f"the data set is not installed: {_install()} brings it ({SIZE}, without the package's many dependencies)") from None
+        raise MissingData(
+            f"the data set is not installed: {_install()} brings it ({SIZE}, without the package's many dependencies)"
+        ) from None
     if package.version != VERSION:
         raise MissingData(f"{PACKAGE} {package.version} is installed, and this suite is made for {VERSION}: {_install()}")
     return Path(str(package.locate_file("bfcl_eval"))) / "data"

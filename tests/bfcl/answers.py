@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_agentbench.datasets.bfcl import answers_file, data_folder, has_answers, lines, questions_file
+from pytest_agentbench.datasets.bfcl import SINGLE_TURN, answers_file, data_folder, has_answers, lines, questions_file
 from pytest_agentbench.records import Json
 
-CATEGORIES = ("simple_python", "multiple", "parallel", "parallel_multiple", "live_simple", "live_multiple", "live_parallel")
-CATEGORIES += ("live_parallel_multiple",)
+CATEGORIES = tuple(category for category in SINGLE_TURN if has_answers(category))
+
+
+class Made(NamedTuple):
+    """Calls, how they were made of right ones, and the value that was changed."""
+
+    kind: str
+    calls: list[Json]  # {tool: {argument: value}}
+    before: Any = None
+    after: Any = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The calls of one answer, and what the leaderboard knows of its question."""
+    """An answer to a question, and what the leaderboard knows of this."""
 
     id: str
-    kind: str  # how it was made
-    calls: list[Json]  # {tool: {argument: value}}
+    category: str
+    made: Made
     truth: list[Json]
     docs: list[Json]
-    category: str
-
-    def about(self) -> str:
-        return f"{self.id} {self.kind}"
 
 
 def answers(per_category: int) -> Iterator[Answer]:
-    """Answers of all kinds to so many questions of each category, spread evenly over it."""
+    """Answers of all kinds to about so many questions of each category, spread evenly over it."""
     folder = data_folder()
     for category in CATEGORIES:
-        assert has_answers(category)
         questions = {each["id"]: each for each in lines(questions_file(folder, category))}
         truths = lines(answers_file(folder, category))
-        for at in range(0, len(truths), max(1, len(truths) // per_category)):
-            truth = truths[at]
+        for truth in truths[:: max(1, len(truths) // per_category)]:
             docs = questions[truth["id"]]["function"]
-            for kind, calls in kinds(truth["ground_truth"], docs):
-                yield Answer(truth["id"], kind, calls, truth["ground_truth"], docs, category)
+            for made in kinds(truth["ground_truth"], docs):
+                yield Answer(truth["id"], category, made, truth["ground_truth"], docs)
 
 
-def kinds(truth: list[Json], docs: list[Json]) -> Iterator[tuple[str, list[Json]]]:
-    """(kind, calls) of the answers to one question; kinds that make no difference to it are left out."""
+def kinds(truth: list[Json], docs: list[Json]) -> Iterator[Made]:
+    """The answers to one question; kinds that make no difference to it are left out."""
     first, last = filled(truth, 0), filled(truth, -1)
-    yield "first values", first
+    yield Made("first values", first)
     if last != first:
-        yield "last values", last
+        yield Made("last values", last)
     changes = (
         ("upper case", _upper),
         ("no punctuation", _bare),
@@ -63,32 +64,30 @@ def kinds(truth: list[Json], docs: list[Json]) -> Iterator[tuple[str, list[Json]
         ("other value", _other),
         ("empty text", lambda value: "" if isinstance(value, str) else value),
         ("value in a list", lambda value: [value]),
-        ("null", lambda value: None),
+        ("null", lambda _: None),
     )
     for kind, change in changes:
-        changed = with_one_changed(last, change)
-        if changed is not None:
-            yield kind, changed
+        yield from with_one_changed(kind, last, change)
     yield from structural(last, docs)
 
 
-def structural(calls: list[Json], docs: list[Json]) -> Iterator[tuple[str, list[Json]]]:
+def structural(calls: list[Json], docs: list[Json]) -> Iterator[Made]:
     """What may be wrong with the calls themselves."""
     ((tool, arguments),) = calls[0].items()
     if arguments:
-        yield "argument missing", [{tool: dict([*arguments.items()][1:])}, *calls[1:]]
+        yield Made("argument missing", [{tool: dict([*arguments.items()][1:])}, *calls[1:]])
     properties = next(doc for doc in docs if doc["name"] == tool)["parameters"]["properties"]
-    yield "argument invented", [{tool: {**arguments, "invented": "x"}}, *calls[1:]]
+    yield Made("argument invented", [{tool: {**arguments, "invented": "x"}}, *calls[1:]])
     for name, field in properties.items():
         if name not in arguments and "default" in field:
-            yield "default spelt out", [{tool: {**arguments, name: field["default"]}}, *calls[1:]]
+            yield Made("default spelt out", [{tool: {**arguments, name: field["default"]}}, *calls[1:]], None, {name: field["default"]})
             break
-    yield "other tool", [{f"{tool}_2": arguments}, *calls[1:]]
-    yield "one call too many", [*calls, calls[0]]
-    yield "no call", []
+    yield Made("other tool", [{f"{tool}_2": arguments}, *calls[1:]])
+    yield Made("one call too many", [*calls, calls[0]])
+    yield Made("no call", [])
     if len(calls) > 1:
-        yield "one call missing", calls[1:]
-        yield "other order", calls[::-1]
+        yield Made("one call missing", calls[1:])
+        yield Made("other order", calls[::-1])
 
 
 def filled(truth: list[Json], which: int) -> list[Json]:
@@ -114,17 +113,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def with_one_changed(calls: list[Json], change: Any) -> list[Json] | None:
-    """The calls with the first argument changed that the change applies to; None where it applies to none."""
-    calls = copy.deepcopy(calls)
-    for call in calls:
-        for arguments in call.values():
-            for name, value in arguments.items():
-                changed = change(value)
-                if repr(changed) != repr(value):
-                    arguments[name] = changed
-                    return calls
-    return None
+def with_one_changed(kind: str, calls: list[Json], change: Callable[[Any], Any]) -> Iterator[Made]:
+    """The calls with the first argument changed that the change applies to; nothing where it applies to none."""
+    for at, call in enumerate(calls):
+        ((tool, arguments),) = call.items()
+        for name, value in arguments.items():
+            after = change(value)
+            if repr(after) != repr(value):
+                yield Made(kind, [*calls[:at], {tool: {**arguments, name: after}}, *calls[at + 1 :]], value, after)
+                return
 
 
 def _upper(value: Any) -> Any:
