@@ -43,6 +43,7 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
 
     data = json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1])
     data["tools"] = tuple(Tool(**tool) for tool in data["tools"])
+    data["turns"] = tuple(map(tuple, data["turns"]))
     return Scenario(**{**data, "messages": tuple(data["messages"]), "expected": tuple(data["expected"])})
 
 

@@ -200,13 +200,16 @@ def check_scenarios(scenarios: Iterable[Scenario], file: Path) -> None:
     """Raises ConfigError unless there are scenarios, ids are unique, schemas are schemas and labels name tools that exist."""
     seen: set[str] = set()
     checked: dict[int, set[str]] = {}
+    sound: set[int] = set()
     for scenario in scenarios:
         if scenario.id in seen:
             raise ConfigError(f"{file}: the id {scenario.id!r} is there twice; ids name tests and must be unique")
         seen.add(scenario.id)
         if id(scenario.tools) not in checked:
             for tool in scenario.tools:
-                _check_schema(tool, file)
+                if id(tool) not in sound:
+                    _check_schema(tool, file)
+                    sound.add(id(tool))
             checked[id(scenario.tools)] = {tool.name for tool in scenario.tools}
         names = checked[id(scenario.tools)]
         for call in scenario.expected:

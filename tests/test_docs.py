@@ -310,7 +310,9 @@ def test_python_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "scenarios").glob("*/README.md"))], ids=lambda page: page.name
+    "page",
+    [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "scenarios").glob("*/README.md"))],
+    ids=lambda page: page.name,
 )
 def test_links(page: Path) -> None:
     """Links within the documentation lead to a file and, where they name one, to a heading."""

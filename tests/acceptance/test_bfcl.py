@@ -47,7 +47,9 @@ def test_without_the_data_it_is_skipped(bfcl: Project, way: tuple[str, ...], nam
     """Where it is named and its data is missing there is one SKIP, and the sentence with the command that brings it."""
     result = without_data(bfcl).run(*way, *named)
 
-    assert {"skipped": 1} == {name: count for name, count in result.parseoutcomes().items() if name not in ("warnings", "warning", "deselected")}
+    assert {"skipped": 1} == {
+        name: count for name, count in result.parseoutcomes().items() if name not in ("warnings", "warning", "deselected")
+    }
     result.stdout.fnmatch_lines(["*bfcl-eval 1.0 is installed, and this suite is made for *: `pip install --no-deps bfcl-eval==*`*"])
     assert 0 == result.ret
 

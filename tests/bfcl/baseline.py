@@ -1,7 +1,7 @@
 """The mean scores of a run of the suite by category, as the suite's README has them.
 
-    pytest -m bfcl
-    python -m tests.bfcl.baseline reports/latest
+pytest -m bfcl
+python -m tests.bfcl.baseline reports/latest
 """
 
 from __future__ import annotations

@@ -125,7 +125,9 @@ def test_a_conversation() -> None:
     assert {"tool": "cd", "parameters": {"folder": "document"}, "turn": 1} == scenario.expected[0]
     assert {"tool": "sort", "parameters": {"file_name": "final_report.pdf"}, "turn": 3} == scenario.expected[5]
     entries = lines(questions_file(data_folder(), "multi_turn_base"))
-    classes = {name: {doc["name"] for doc in lines(data_folder() / f"multi_turn_func_doc/{file}.json")} for name, file in TOOL_FILES.items()}
+    classes = {
+        name: {doc["name"] for doc in lines(data_folder() / f"multi_turn_func_doc/{file}.json")} for name, file in TOOL_FILES.items()
+    }
     for entry in entries:
         names = {name for each in entry["involved_classes"] for name in classes[each]} - {*entry.get("excluded_function", ())}
         assert names == {tool.name for tool in scenarios()[entry["id"]].tools}
