@@ -294,6 +294,14 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
             [entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}])],
             "data.json: entry 1: expected call of find_item: 'parameters' should be an object, not ['lamp']",
         ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {"item": "lamp"}}])],
+            "data.json: entry 1: expected call of find_item: accepts: 'item' should be a list, not lamp",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "parameters": {}}])],
+            "data.json: entry 1: expected call of find_item: has 'parameters' and 'accepts'; 'accepts' alone says which values are right",
+        ),
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
         (
             [entry(expected_tool_calls=[{"tool": "find_itm"}], available_tools=[tool(), tool("order_item")])],
