@@ -11,6 +11,7 @@ AgentbenchError
     └── AgentError     the agent's own fault: `agent_error`
 
 NoScore (an AssertionError) is what a test gets when it asks a rollout for a score that was not measured.
+└── ScorerFailed       the scorer is why: the test is then an ERROR, not a FAILURE
 """
 
 from __future__ import annotations
@@ -62,6 +63,10 @@ class AgentError(RolloutError):
 
 class NoScore(AssertionError):
     """A test asked for a score that this rollout does not have."""
+
+
+class ScorerFailed(NoScore):
+    """A test asked for a score whose scorer failed on this rollout."""
 
 
 def unknown_name(what: str, name: str, known: object) -> str:

@@ -20,22 +20,19 @@ Scorer = Callable[["Scenario", Rollout], Score]
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
-    name: f"pytest_agentbench.scorers.{name}:{name}"
-    for name in (
-        "exact",
-        "exact_match",
-        "hallucinated",
-        "nat_compat",
-        "numeric",
-        "parameter_accuracy",
-        "regex",
-        "repeated",
-        "schema_valid",
-        "tsq",
-        "tsq_arguments",
-        "tsq_multiset",
-        "tsq_ordered",
-    )
+    "exact": "pytest_agentbench.scorers.exact:exact",
+    "exact_match": "pytest_agentbench.scorers.exact_match:exact_match",
+    "hallucinated": "pytest_agentbench.scorers.hallucinated:hallucinated",
+    "nat_compat": "pytest_agentbench.scorers.nat_compat:nat_compat",
+    "numeric": "pytest_agentbench.scorers.numeric:numeric",
+    "parameter_accuracy": "pytest_agentbench.scorers.parameter_accuracy:parameter_accuracy",
+    "regex": "pytest_agentbench.scorers.regex:regex",
+    "repeated": "pytest_agentbench.scorers.repeated:repeated",
+    "schema_valid": "pytest_agentbench.scorers.schema_valid:schema_valid",
+    "tsq": "pytest_agentbench.scorers.tsq:tsq",
+    "tsq_arguments": "pytest_agentbench.scorers.tsq_arguments:tsq_arguments",
+    "tsq_multiset": "pytest_agentbench.scorers.tsq_multiset:tsq_multiset",
+    "tsq_ordered": "pytest_agentbench.scorers.tsq_ordered:tsq_ordered",
 }
 
 #: Scores that count what went wrong: a limit on their mean is an upper one.
