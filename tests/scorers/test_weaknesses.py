@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError, NoScore, ScorerFailed
-from pytest_agentbench.records import STATUSES, Json, Rollout, ToolCall
+from pytest_agentbench.records import STATUSES, Json, Rollout, Score, ToolCall
 from pytest_agentbench.scenarios import Scenario, Tool
 from pytest_agentbench.scorers import LOWER_IS_BETTER, SCORERS, load_scorer
 from pytest_agentbench.scoring import no_judge, scored
@@ -71,7 +71,7 @@ def test_the_same_name_is_the_same_score() -> None:
             load_scorer(name, options={"weight": 0.4})
 
 
-def broken(scenario: Scenario, rollout: Rollout) -> float:
+def broken(scenario: Scenario, rollout: Rollout) -> Score:
     raise KeyError("evaluation failed")
 
 
