@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
+from pytest_agentbench.resume import Stored
 
 DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
 
@@ -20,20 +21,26 @@ class Ledger:
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)
+        self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
         self.wanted = threading.Event()  # a test that needs the backend is known
+        self.stored = Stored()  # of earlier sessions of this run
         self.planned_keys = 0
+        self.taken_over = 0  # of them, those that an earlier session ran
         self.selected: dict[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
         self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
+        self.ran_again: set[RolloutKey] = set()  # of what an earlier session had recorded
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
-    def planned(self, keys: int, selected: dict[str, int]) -> None:
-        self.planned_keys, self.selected, self.began = keys, selected, time.monotonic()
-        if keys:
+    def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None:
+        """So many rollouts are wanted, of which so many are there already."""
+        self.planned_keys, self.taken_over, self.selected, self.began = keys, stored, selected, time.monotonic()
+        self.done += stored
+        if keys > stored:
             self.wanted.set()
 
     def begun(self) -> None:
@@ -45,6 +52,8 @@ class Ledger:
         line = self._redact(line.decode()).encode()
         self.journal.append(key, line)
         self.in_journal += 1
+        if key in self.stored.attempts:
+            self.ran_again.add(key)
         if summary["kind"] == "scenario":
             self._count(key, summary)
         self._on_finished(line)
