@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
+
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
 from pytest_agentbench.resume import Stored
@@ -60,7 +62,13 @@ class Ledger:
         return line
 
     def recorded(self, key: RolloutKey) -> bytes:
-        return self.journal.line(key)
+        """The line of a finished rollout; raises KeyError when there is none, ValueError for one that something has damaged."""
+        line = self.journal.line(key)
+        try:
+            orjson.loads(line)
+        except ValueError as error:
+            raise ValueError(f"the record of {key} in {self.path} is damaged ({error}): take its line out, and it runs again") from error
+        return line
 
     def _count(self, key: RolloutKey, summary: Json) -> None:
         self.done += 1

@@ -70,14 +70,18 @@ def take_up(
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         way_out = "undo that, or leave out --agentbench-resume to start a run of its own"
         raise ConfigError(f"the run {journal.path.parent.name} cannot be gone on with:{listed}\n{way_out}")
-    attempts = {key: attempts_of(Rollout.from_json(journal.line(key))) for key in entries.keys() - kept.keys()}
+    attempts = {key: attempts_of(journal.line(key)) for key in entries.keys() - kept.keys()}
     for key in attempts:
         journal.forget(key)
     return Stored({key: entry.status for key, entry in kept.items()}, attempts)
 
 
-def attempts_of(rollout: Rollout) -> list[Json]:
-    """All attempts of a rollout, as one that runs again has them among its earlier ones."""
+def attempts_of(line: bytes) -> list[Json]:
+    """All attempts of a recorded rollout, as one that runs again has them among its earlier ones; none of a record that is damaged."""
+    try:
+        rollout = Rollout.from_json(line)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
     facts = ("attempt", "status", "reason", "duration_s")
     return [*rollout.earlier_attempts, {name: getattr(rollout, name) for name in facts}]
 
