@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import secrets
 import socket
@@ -15,6 +16,7 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.identity import Contents
 from pytest_agentbench.pool.announcing import Announcer
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -35,6 +37,10 @@ class Pool:
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
         self.setups: dict[tuple[str, str], Setup | ConfigError] = {}
         self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
+        self.scheduler.stored = {RolloutKey(*key): Outcome(status, recorded=True) for *key, status in config["stored"]["kept"]}
+        self.scheduler.attempts = {RolloutKey(*key): attempts for key, attempts in config["stored"]["attempts"]}
+        self.number: int = config["session"]  # of the session within its run
+        self.contents = Contents(self.suites, config["backend"])
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
@@ -147,6 +153,7 @@ class Pool:
 
     async def _record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
+        rollout = dataclasses.replace(rollout, session=self.number, content=self.contents.of(rollout.key))
         tokens = sum(call.completion_tokens or 0 for call in rollout.calls)
         summary = {
             "op": "finished",
@@ -202,7 +209,8 @@ class Pool:
             return
         self.planned = True
         keys = [RolloutKey(*key) for key in message["keys"]]
-        await self._ask_controller({"op": "plan", "keys": len(set(keys)), "selected": message["selected"]})
+        stored = len(self.scheduler.stored.keys() & set(keys))
+        await self._ask_controller({"op": "plan", "keys": len(set(keys)), "stored": stored, "selected": message["selected"]})
         self.scheduler.plan(keys)
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
