@@ -11,12 +11,12 @@ from pytest_agentbench.records import STATUSES
 
 #: Latencies of which a rule may ask a statistic; a rollout has one of `rollout`, a call one of the others. All in milliseconds.
 LATENCIES = ("ttft", "tpot", "e2e", "rollout")
-LATENCY_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
 
 #: Rates of which a run has one number.
 RATES = ("rollouts_per_hour", "output_tokens_per_s")
 
-SHARES = tuple(f"{status}.rate" for status in STATUSES)  # of the planned rollouts
+SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of the rollouts that ended
 
 #: Kinds of which more is better; of scores it depends.
 RISING = ("rate", "goodput")
@@ -49,6 +49,11 @@ class Rule:
     limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
     versus: bool  # compared with the baseline
     relative: bool = False  # against a baseline: the limit is a share of it
+
+    @property
+    def about(self) -> tuple[str, str, bool]:
+        """What it is about: of two rules about the same, the one on the command line counts."""
+        return self.metric, self.statistic, self.versus
 
     @property
     def margin(self) -> float:
@@ -100,7 +105,11 @@ def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) ->
     """(the limit in the metric's unit, whether it is a share of the baseline's value)."""
     if versus and kind in ("share", "goodput"):
         raise ConfigError(f"gate rule {text!r}: that is a fact about one run; leave out `vs baseline`")
-    if versus and kind != "score":
+    if versus and kind == "score":
+        if unit:
+            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in the score's own unit, such as -0.03")
+        return value, False
+    if versus:
         if unit != "%":
             raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in percent, such as `<= +10% vs baseline`")
         return value / 100, True
@@ -109,4 +118,7 @@ def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) ->
         raise ConfigError(
             f"gate rule {text!r}: the limit has {unit or 'no unit'}; it may have: {', '.join(each or 'none' for each in allowed)}"
         )
-    return value * allowed[unit], False
+    limit = value * allowed[unit]
+    if (kind != "score" and limit < 0) or (kind in ("share", "goodput") and limit > 1):
+        raise ConfigError(f"gate rule {text!r}: no {kind} can be {value:g}{unit}")
+    return limit, False
