@@ -67,8 +67,9 @@ class Gate:
                 design = self._design(each, scenarios, trials)
                 if (smallest := design.smallest_drop(POWER)) > each.rule.margin:
                     yield (
-                        f"{each.group}: `{each.rule.text}` cannot be told: {scenarios} scenarios with {trials} trial{'s' * (trials > 1)} "
-                        f"show a drop of {smallest:.3f} at the smallest; run more trials (--agentbench-trials) or widen the margin"
+                        f"{each.group}: `{each.rule.text}` is a margin too small for this suite: {scenarios} scenarios "
+                        f"with {trials} trial{'s' * (trials > 1)} show a drop of {smallest:.3f} at the smallest; "
+                        "run more trials (--agentbench-trials) or widen the margin"
                     )
 
     def _design(self, asked: Asked, scenarios: int, trials: int) -> Design:

@@ -188,7 +188,7 @@ class Worker:
             setattr(report, UNMEASURED, True)
         if report.failed and report.when == "call" and call.excinfo is not None and self._gate_decides(item, call.excinfo.value):
             report.outcome = "skipped"  # with a reason it is what an expected failure is, for JUnit, --lf, -x and everybody else
-            report.wasxfail = "below its threshold; the gate decides"
+            report.wasxfail = f"below its threshold, the gate decides: {str(call.excinfo.value).partition(chr(10))[0]}"
             setattr(report, BELOW, True)
         return report
 

@@ -146,7 +146,7 @@ def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
 def _suspects(asked: Asked, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
     if asked.rule.kind != "score":
         return ()
-    both = [samples(evidence.groups[asked.group], asked.rule.metric, falling=asked.falling) for evidence in (run, base)]
+    both = [samples(evidence.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for evidence in (run, base)]
     sign = -1 if asked.falling else 1
     new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in found.items()} for found in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
