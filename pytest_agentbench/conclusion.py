@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from pytest_agentbench.services import Services
 
 
+#: The limit that fails where no rollout was measured.
+NOTHING_MEASURED = "measured rollouts"
+
+
 class Gathered(NamedTuple):
     """What takes a while to be found out of a session that is over."""
 
@@ -193,7 +197,7 @@ def judge(found: Found, group: str, summary: Json, from_command_line: Mapping[st
     assert found.suite is not None
     measured = sum(summary["rollouts"][status] for status in MEASURED)
     if not measured and found.thresholds:
-        return [Limit(group, "measured rollouts", 1, 0, True, "no rollout was measured, so no threshold is known to hold")]
+        return [Limit(group, NOTHING_MEASURED, 1, 0, True, "no rollout was measured, so no threshold is known to hold")]
     wanted = len(found.suite.scenarios) * found.trials
     limits = []
     for name, limit in found.thresholds.items():

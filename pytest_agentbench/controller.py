@@ -317,6 +317,7 @@ class Controller:
 
     def _status(self, session: pytest.Session, run: Json) -> int:
         """The exit status: pytest's, unless limits, the backend or the gate say otherwise; an interrupted session stays one."""
+        from pytest_agentbench.conclusion import NOTHING_MEASURED
         from pytest_agentbench.gating import exit_status
 
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -328,7 +329,7 @@ class Controller:
             session.exitstatus,
             run["gate"],
             failure=bool(run["backend"]["failure"]),
-            limits_failed=any(limit["failed"] for limit in run["limits"]),
+            limits_failed=any(limit["failed"] and limit["name"] != NOTHING_MEASURED for limit in run["limits"]),
             only_infra=session.testsfailed == self.unmeasured_tests,
             inconclusive=self.settings.inconclusive,
         )

@@ -37,7 +37,8 @@ def detail_lines(rule: Json) -> Iterator[str]:
     elif rule["verdict"] == "INCONCLUSIVE":
         yield "the interval holds the threshold: more trials or scenarios make it narrower"
     if rule["detectable"] is not None:
-        yield f"{'a change' if rule['vs_baseline'] else 'a distance from the limit'} of {_reach(rule)} is found by such a run 4 times out of 5"
+        what = "a change" if rule["vs_baseline"] else "a distance from the limit"
+        yield f"{what} of {_reach(rule)} is found by such a run 4 times out of 5"
     if rule["mcnemar"] is not None:
         yield f"McNemar's p of worse: {rule['mcnemar']:.3f}"
     if missing := ", ".join(f"{count} {what}" for name, what in MISSING.items() if (count := rule["missing"][name])):
@@ -68,7 +69,8 @@ def _numbers(rule: Json) -> str:
     if rule["method"] == "a fact":
         return f"a fact about {new} rollouts"
     what = "calls" if rule["kind"] == "latency" and not rule["rule"].startswith("rollout.") else "trials"
-    return f"{rule['n']} scenarios, {new}{f' and {base}' if rule['vs_baseline'] else ''} {what}, {rule['confidence'] * 100:g} % {rule['method']}"
+    both = f"{new} and {base}" if rule["vs_baseline"] else f"{new}"
+    return f"{rule['n']} scenarios, {both} {what}, {rule['confidence'] * 100:g} % {rule['method']}"
 
 
 def _value(rule: Json, value: float) -> str:

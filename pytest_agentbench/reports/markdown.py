@@ -75,8 +75,7 @@ def _lines(run: Json) -> Iterator[str]:
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
     yield from _limits(run["limits"])
-    if gate := run.get("gate"):
-        yield from _gate(gate)
+    yield from _gate(run.get("gate"))
     yield from _performance(run["performance"], run["stopwatch"])
     if serving := run.get("serving"):
         yield from _serving(serving)
@@ -115,7 +114,9 @@ def _limits(limits: Sequence[Json]) -> Iterator[str]:
         yield from (f"- {limit_text(limit)}" for limit in limits)
 
 
-def _gate(gate: Json) -> Iterator[str]:
+def _gate(gate: Json | None) -> Iterator[str]:
+    if gate is None:
+        return
     yield f"\n## Gate: {gate_text(gate)}\n"
     for rule in gate["rules"]:
         yield f"- **{rule_text(rule)}**"

@@ -22,7 +22,7 @@ def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, 
     """A suite with these rules."""
     each = tuple(Scenario(str(number), ()) for number in range(scenarios))
     data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
-    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers=dict.fromkeys(scorers, {}), gate=gate)
+    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, gate=gate)
     return Found(suite.folder, suite, {}, ("default",), trials)
 
 
