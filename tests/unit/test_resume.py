@@ -170,7 +170,7 @@ def test_the_run_that_is_meant(tmp_path: Path) -> None:
     assert "one" == find_resumable(str(tmp_path / "one"), tmp_path / "elsewhere").name
     with pytest.raises(ConfigError, match=r"no run 'empty'; known: one, three, two \(in .*\); a run directory holds rollouts.jsonl"):
         find_resumable("empty", tmp_path)
-    with pytest.raises(ConfigError, match="there is no run in .* to go on with; leave out --agentbench-resume to start one"):
+    with pytest.raises(ConfigError, match=r"there is no run in .* to go on with; leave out --agentbench-resume to start one"):
         find_resumable("latest", tmp_path / "elsewhere")
 
 
