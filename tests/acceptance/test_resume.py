@@ -1,4 +1,4 @@
-"""Going on with a run: only what is missing or failed runs, tests pass and fail from the record, and the numbers are those of one session."""
+"""Going on with a run: only what is missing or failed runs, tests judge what is stored, and the numbers are those of one session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twenty crashes at random moments, each followed by a session that goes on: no rollout is missing, none is double, the numbers are the same.
+"""Twenty crashes at random moments, each followed by a session that goes on: nothing is missing or double, the numbers are the same.
 
 The moments come from a seed, so that a round that fails can be repeated.
 """
@@ -69,9 +69,9 @@ def kill(background: Background, what: str) -> None:
 
 def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> None:
     """A session that is killed when it has recorded some more rollouts, and a little later."""
-    before = read_sessions_of(start)
+    before = sessions_so_far()
     background = start(*arguments, *SLOW)
-    wait_for(lambda: read_sessions_of(start) > before or background.process.poll() is not None, "the session's start")
+    wait_for(lambda: sessions_so_far() > before or background.process.poll() is not None, "the session's start")
     recorded, more = len(background.rollouts), moments.randint(0 if what != "worker" else 1, 3)
     if what in ("engine", "worker"):
         wait_for(lambda: "pytest_agentbench.engine" in "".join(map(command_of, descendants(background.process.pid))), "the engine")
@@ -85,13 +85,12 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
     status = background.ended(60)
     assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL}.get(what, 1) == status, background.output
     assert "INTERNALERROR" not in background.output
-    if what in ("SIGINT", "SIGTERM", "engine"):
+    if "= agentbench =" in background.output and what != "worker":  # pytest prints nothing of a session that is still starting
         assert f"go on with  pytest --agentbench-resume={background.directory.name} " in background.output
 
 
-def read_sessions_of(start: Start) -> int:
-    """How many sessions the only run of a project has had."""
-    del start
+def sessions_so_far() -> int:
+    """How many sessions the only run of the project has had."""
     return sum(len(read_sessions(path.parent)) for path in Path.cwd().glob("reports/2*/sessions.jsonl"))
 
 
@@ -142,9 +141,9 @@ def test_a_disk_that_is_full_four_times(shop: Project, start: Start, small_disk:
     filler = small_disk / "filler"
 
     for number in range(4):
-        filler.write_bytes(b"")
+        filler.unlink(missing_ok=True)
         free = os.statvfs(small_disk)
-        room = moments.randint(10, 14) * 4096
+        room = moments.randint(6, 8) * 4096
         filler.write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - room))
         background = start(*(("--agentbench-resume",) if number else ()), *SLOW)
 
