@@ -95,8 +95,9 @@ class React:
         return FinalAnswer(f"{fault}\n{text}")
 
     async def _said(self, llm: LLM, messages: Sequence[Json]) -> str:
+        stop: Json = {"stop": [*self.stop]} if self.stop else {}
         try:
-            reply = await ask(llm, messages, **({"stop": [*self.stop]} if self.stop else {}))
+            reply = await ask(llm, messages, **stop)
         except EmptyAnswer:  # it may have begun with a stop sequence; the model is told as of any other wrong answer
             return ""
         return reply.text
