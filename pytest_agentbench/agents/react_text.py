@@ -66,7 +66,7 @@ def read_answer(text: str) -> Action | FinalAnswer:
     labels = [*_labels(AT_LINE, text)]
     first = _first(labels) or _first(_labels(ANYWHERE, text))
     if first is None:
-        if labels:
+        if not all(each["question"] for each in labels):
             raise ReactTextError(MISSING_ACTION)
         return FinalAnswer(text.strip())  # somebody who uses no labels at all is done with tools
     return _final_answer(text, first) if first["final"] else _action(text, first)

@@ -2,7 +2,7 @@
 
 Each clause of the customer's message is compared (BM25 over stems) with every tool's name, description and parameters. The clauses
 whose best tool is good enough become calls, two per turn; when all were made, a short text closes the exchange. It keeps no state:
-what was called already is read off the messages.
+what was called already is read off the messages. A request with the prompt of a ReAct agent is answered in its text (`lexical_react`).
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def test_actions(text: str, tool: str, given: str) -> None:
         ("Thought: done\nAction: None needed\nFinal Answer: yes", "yes"),
         ("<think>Final Answer: no</think>Final Answer: yes", "yes"),
         ("There is one.", "There is one."),
+        ("There is one.\nQuestion: shall I order it?", "There is one.\nQuestion: shall I order it?"),
     ],
 )
 def test_final_answers(text: str, answer: str) -> None:
