@@ -64,11 +64,12 @@ class Performance:
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout.duration_s * 1e3)
         self.spans.append((rollout.started_ns, rollout.ended_ns))
+        parts = windows.split(rollout)
         if rollout.evaluable:
             self.evaluable.append((rollout.started_ns, rollout.ended_ns))
-            if rollout.duration_s > 0:
-                self.step_rates.append(len(rollout.calls) * 60 / rollout.duration_s)
-        for part, duration in windows.split(rollout).items():
+            if own_s := rollout.duration_s - parts["judge"] / 1e9:  # what a judge takes is not the agent's
+                self.step_rates.append(len(rollout.calls) * 60 / own_s)
+        for part, duration in parts.items():
             self.parts[part].append(duration / 1e6)
         for call in rollout.calls:
             self._add_call(call)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import UPGRADE, all_options, make_agent
+from pytest_agentbench.agents.making import UPGRADE, all_options, kinds, make_agent
 from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.capture import capture, clipped
@@ -59,7 +59,7 @@ def preflight(suite: Suite, variants: Iterable[str]) -> None:
     """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
     with _names_its_file(suite):
         for settings in map(suite.agent_of, variants):
-            if not is_import_path(str(settings.get("kind"))):
+            if not any(map(is_import_path, kinds(settings))):
                 make_agent(settings, suite.folder)
         for name, options in suite.scorers.items():
             if not is_import_path(name):

@@ -13,7 +13,11 @@ from pytest_agentbench.records import Answer
 from pytest_agentbench.scenarios import Scenario
 
 #: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:Agent`.
-AGENTS: Mapping[str, str] = {"tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling"}
+AGENTS: Mapping[str, str] = {
+    "self_evaluating": "pytest_agentbench.agents.self_evaluating:SelfEvaluating",
+    "self_evaluating_with_feedback": "pytest_agentbench.agents.self_evaluating:SelfEvaluatingWithFeedback",
+    "tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling",
+}
 
 
 class Agent(Protocol):

@@ -20,6 +20,7 @@ import orjson
 
 from pytest_agentbench.engine.chat import exchange_start, forced_tool, last_user_text
 from pytest_agentbench.engine.lexical_arguments import description, fill, mapping
+from pytest_agentbench.engine.lexical_judge import judgement, wanted_schema
 from pytest_agentbench.engine.lexical_words import stems
 from pytest_agentbench.engine.protocol import Call, Reply
 from pytest_agentbench.records import Json
@@ -49,6 +50,8 @@ class Lexical:
     """Answers every request from its own words."""
 
     def reply(self, request: Mapping[str, Any]) -> Reply:
+        if (schema := wanted_schema(request)) is not None:
+            return Reply(judgement(schema, last_user_text(request["messages"])))
         text = last_user_text(request["messages"])[:LONGEST_MESSAGE]
         if not request.get("tools") or request.get("tool_choice") == "none":
             return Reply(_without_tools(text))

@@ -32,6 +32,7 @@ PARTS = {
     "first_token": "waiting for the first token",
     "tools": "tools",
     "client_queue": "client queue",
+    "judge": "judge",
     "agent": "agent",
 }
 

@@ -20,7 +20,9 @@ Scorer = Callable[["Scenario", Rollout], Score]
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
+    "action_completion": "pytest_agentbench.scorers.action_completion:action_completion",
     "hallucinated_tools": "pytest_agentbench.scorers.hallucinated_tools:hallucinated_tools",
+    "nat_action_completion": "pytest_agentbench.scorers.nat_action_completion:nat_action_completion",
     "nat_compat": "pytest_agentbench.scorers.nat_compat:nat_compat",
     "parameter_accuracy": "pytest_agentbench.scorers.parameter_accuracy:parameter_accuracy",
     "repeated_calls": "pytest_agentbench.scorers.repeated_calls:repeated_calls",
