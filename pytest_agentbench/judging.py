@@ -98,7 +98,7 @@ def read(text: str, form: Form) -> Json:
     raise JudgeError(f"{fault}; the judge said {text[:SHOWN]!r}")
 
 
-async def _answer(judge: LLM, messages: list[Json], form: Form, parameters: Mapping[str, float]) -> Reply:
+async def _answer(judge: LLM, messages: list[Json], form: Form, parameters: Mapping[str, Any]) -> Reply:
     try:
         if judge.structured:
             try:

@@ -174,7 +174,7 @@ class Performance:
         }
 
     def _split(self) -> Json | None:
-        """Who had the time of the rollouts; None without any."""
+        """Who had the time of the rollouts, `judge` only where one was asked; None without any."""
         total = sum(map(sum, self.parts.values()))
         if not total:
             return None
@@ -185,6 +185,7 @@ class Performance:
                 "p50_ms": percentile(values, 50),
             }
             for part, values in ((part, self.parts[part]) for part in windows.PARTS)
+            if part != "judge" or any(values)
         }
 
 

@@ -18,7 +18,8 @@ from pytest_agentbench.records import Answer, Draft, Json
 from pytest_agentbench.scenarios import Scenario
 
 EVALUATION = """You check the work of an assistant that helps a customer by calling tools.
-Tools are only recorded here, so what a tool gave back is no sign of good or bad work: judge which tools were called, with which arguments, and what the customer was told.
+Tools are only recorded here, so what a tool gave back is no sign of good or bad work.
+Judge which tools were called, with which arguments, and what the customer was told.
 
 <request>
 {question}
