@@ -22,11 +22,9 @@ DEEPEST = 20  # levels of a schema that refers to itself
 
 def wanted_schema(request: Mapping[str, Any]) -> Json | None:
     """The schema that the answer has to fit; None for a request that wants a text."""
-    wanted = request.get("response_format")
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-        return None
-    schema = (wanted.get("json_schema") or {}).get("schema")
-    return schema if isinstance(schema, dict) else {}
+    wanted = request.get("response_format") or {}
+    schema: Json | None = wanted["json_schema"]["schema"] if wanted.get("type") == "json_schema" else None
+    return schema
 
 
 def judgement(schema: Json, prompt: str) -> str:

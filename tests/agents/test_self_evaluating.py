@@ -165,7 +165,7 @@ async def test_feedback(engine: Engine, agent: SelfEvaluating) -> None:
 
     assert "Order a lamp {now}!" == asked[0][1]["content"]
     assert agent.pass_feedback_to_agent == ("- order {it}" in asked[1][1]["content"])
-    assert agent.pass_feedback_to_agent == ("None identified" not in asked[1][1]["content"] and asked[1] != asked[0])
+    assert agent.pass_feedback_to_agent == (asked[0] != asked[1])
     assert [False, False] == ["PREVIOUS ATTEMPT" in each for each in engine.judged]
 
 
