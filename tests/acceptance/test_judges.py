@@ -71,7 +71,8 @@ def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) 
             *FIND_THEN_ANSWER,
         ]
     )
-    project.suite(scenarios=2, scorers=["tsq", "action_completion"])
+    asks = "def test_goals(rollout):\n    assert rollout.score('action_completion') == 1.0\n"
+    project.suite(scenarios=2, scorers=["tsq", "action_completion"], test=asks)
 
     result = project.run(*way, "scenarios/shop", "--agentbench-concurrency=1")
     means = project.run_json["suites"]["shop"]
@@ -135,7 +136,8 @@ def test_a_key_that_is_missing(project: Project, other_engine: str) -> None:
     """Without the key of its judge an agent is not started, and a scorer has no score; both name the variable."""
     judge = {"url": other_engine, "model": "a-judge", "api_key": "NO_SUCH_KEY"}
     project.suite("one", scenarios=1, agent={"kind": "self_evaluating", "evaluator_llm": judge})
-    project.suite("two", scenarios=1, scorers=["tsq", "action_completion"], judge=judge)
+    asks = "def test_goals(rollout):\n    assert rollout.score('action_completion') == 1.0\n"
+    project.suite("two", scenarios=1, scorers=["tsq", "action_completion"], judge=judge, test=asks)
 
     project.run("scenarios", "--agentbench-retries=0").assert_outcomes(errors=2)
     agent, scorer = sorted(project.rollouts, key=lambda rollout: rollout.suite)

@@ -313,7 +313,7 @@ async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept:
         return ""
 
     tools, llm = Toolbox(TOOLS), LLM(engine.url, "m", judges=judge_at(engine))
-    works = [does("find"), wait] if verdicts else [wait]
+    works: list[Work] = [does("find"), wait] if verdicts else [wait]
     task = asyncio.create_task(SelfEvaluating(Doing(works)).run(SCENARIO, llm, tools))
     await begun.wait()
     task.cancel()
