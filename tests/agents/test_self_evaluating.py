@@ -134,6 +134,17 @@ async def test_drafts_are_kept_apart(engine: Engine) -> None:
     assert rollout.drafts[0].started_ns < rollout.drafts[0].ended_ns <= rollout.drafts[1].started_ns
 
 
+async def test_no_label_reaches_the_judge(engine: Engine) -> None:
+    """The judge of an agent knows what the agent could know: neither labels, goals, metadata nor ids."""
+    engine.start(*judging(verdict(False), verdict()), *ORDERING)
+    labels: Json = {"tool": "order", "parameters": {"item": "SECRET"}, "goal": "SECRET"}
+    scenario = Scenario("SECRET", SCENARIO.messages, TOOLS, (labels,), {"user_goals": ["SECRET"]})
+
+    await ran(SelfEvaluatingWithFeedback(), engine, scenario)
+
+    assert [] == [body for body in engine.requests if "SECRET" in str(body)]
+
+
 @pytest.mark.parametrize(
     ("verdicts", "chosen"),
     [
