@@ -43,6 +43,7 @@ class Setup:
     upgrade: bool | None  # whether calls that do not stream travel as streams; None: those of the built-in client do
     settings: Json  # the agent's settings as they are recorded
     judge: Json = field(default_factory=dict)  # the endpoint that scorers ask; empty: the backend under test
+    unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
 def prepare(suite: Suite, variant: str) -> Setup:
@@ -81,7 +82,7 @@ async def run_rollout(
 
     Only a cancellation leaves this function as an exception.
     """
-    lines = Lines(tap, key, session)
+    lines = Lines(tap, key, session, setup.unstructured)
     llm = await lines.agent(Access(setup.upgrade), setup.sampling)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()

@@ -220,14 +220,17 @@ async def test_texts_for_numbers(engine: Engine) -> None:
 
 
 async def test_a_judge_without_structured_output(engine: Engine) -> None:
-    """A server that refuses response_format is asked without it, and not again with it."""
+    """A server that refuses response_format is asked without it, and not again with it, also in later rollouts."""
     refusal = {"match": {"contains": JUDGE, "call": 1}, "status": 400, "message": "response_format: json_schema is not supported"}
     engine.start(refusal, *judging("-", verdict(False), verdict()), *ORDERING)
 
-    rollout = await ran(SelfEvaluating(), engine)
+    setup = Setup(SelfEvaluating(), {}, {}, None, {})
+    rollouts = [await run_rollout(KEY, SCENARIO, setup, engine, None, 60) for _ in range(2)]
 
-    assert ("ok", 2) == (rollout.status, len(rollout.drafts))
-    assert [True, False, False] == ["response_format" in body for body in engine.requests if JUDGE in body["messages"][-1]["content"]]
+    assert [("ok", 2), ("ok", 1)] == [(rollout.status, len(rollout.drafts)) for rollout in rollouts]
+    assert [True, False, False, False] == [
+        "response_format" in body for body in engine.requests if JUDGE in body["messages"][-1]["content"]
+    ]
 
 
 @pytest.mark.parametrize(
