@@ -78,7 +78,7 @@ def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) 
     means = project.run_json["suites"]["shop"]
 
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*the scorer 'action_completion' failed, so there is no score: judge_error: *"])
+    result.stdout.fnmatch_lines(["*action_completion*: judge_error: there is no JSON object in it; the judge said 'YES'*"])
     assert ({"action_completion": 2}, None) == (means["score_errors"], means["scores"]["action_completion"]["mean"])
     assert 1.0 == means["scores"]["tsq"]["mean"]["value"]
 
