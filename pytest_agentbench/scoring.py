@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import math
@@ -21,22 +22,29 @@ if TYPE_CHECKING:
 MakeJudge = Callable[[], Awaitable["LLM"]]
 
 
-async def scored(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge) -> Rollout:
-    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none."""
+async def scored(
+    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge, seconds: float | None = None
+) -> Rollout:
+    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none.
+
+    Each scorer has `seconds`; None: as long as it takes.
+    """
     if not rollout.evaluable:
         return rollout
     scores: dict[str, Score] = {}
     errors: dict[str, str] = {}
     for name, scorer in scorers.items():
         try:
-            scores[name] = await _score(scorer, scenario, rollout, judge)
+            async with asyncio.timeout(seconds) as budget:
+                scores[name] = await score(scorer, scenario, rollout, judge)
         except (Exception, SystemExit) as error:  # a scorer may be the user's code
             traceback.print_exception(error)
-            errors[name] = f"{type(error).__name__}: {error}"
+            errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{type(error).__name__}: {error}"
     return dataclasses.replace(rollout, scores=scores, score_errors=errors)
 
 
-async def _score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
+async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
+    """What a scorer says; raises whatever it raises."""
     if wants_judge(scorer):
         given: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
@@ -54,8 +62,8 @@ async def no_judge() -> LLM:
     raise InfraError("there is no model here that could judge")
 
 
-def _checked(score: float) -> Score:
+def _checked(given: float) -> Score:
     """What a scorer returned; a plain number will do, one that is not finite is no measurement."""
-    if not math.isfinite(score):
-        raise ValueError(f"{float(score)} is not a score")
-    return score if isinstance(score, Score) else Score(score)
+    if not math.isfinite(given):
+        raise ValueError(f"{float(given)} is not a score")
+    return given if isinstance(given, Score) else Score(given)

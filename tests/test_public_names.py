@@ -22,7 +22,7 @@ def loaded(*statements: str) -> set[str]:
 
 def test_public_names() -> None:
     """The names that tests of users import, and no others."""
-    assert ["Endpoint", "LLMCall", "Rollout", "Score", "ToolCall"] == pytest_agentbench.__all__
+    assert sorted(NAMES) == sorted(pytest_agentbench.__all__)
     for name in pytest_agentbench.__all__:
         assert name == getattr(pytest_agentbench, name).__name__
 
