@@ -35,7 +35,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
-    _end_with(os.getppid())
+    _end_with(os.getppid(), signal.SIGTERM)
     logging.basicConfig(level=logging.INFO, format=FORMAT)
     faulthandler.enable()
     config, _ = wire.receive(control)
@@ -63,6 +63,7 @@ class Forks:
         for end in (self.woken, wakeup):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on the end of the pool is the end of `control`, and there is work to do then
         signal.signal(signal.SIGCHLD, lambda *_: None)  # select wakes up; with the default nobody would
 
     def serve(self) -> None:
@@ -109,7 +110,8 @@ class Forks:
         code = 1
         try:
             os.setpgid(0, 0)
-            _end_with(self.pid)
+            _end_with(self.pid, signal.SIGKILL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.control.close()
@@ -138,10 +140,10 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _end_with(parent: int) -> None:
-    """Has the kernel end this process when its parent ends, whatever this one is doing then."""
+def _end_with(parent: int, number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent ends, whatever this one is doing then."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
