@@ -63,7 +63,9 @@ class Forks:
         for end in (self.woken, wakeup):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wakeup)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on the end of the pool is the end of `control`, and there is work to do then
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # from here on the end of the pool is the end of `control`, and there is work to do then
         signal.signal(signal.SIGCHLD, lambda *_: None)  # select wakes up; with the default nobody would
 
     def serve(self) -> None:

@@ -29,6 +29,33 @@ async def wait_for_async(name):
     raise RuntimeError(f"nobody wrote {name}")
 """
 
+#: Agents of three suites: each needs what another one does.
+MEETING = {
+    "first": """
+def run(client, llm):
+    said = client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": "x"}])
+    (HERE / "first.done").touch()
+    wait_for("third.done")
+    print("one")
+    return said.choices[0].message.content
+""",
+    "second": """
+class run:
+    def run(self, scenario, llm, tools):
+        wait_for("first.done")
+        (HERE / "second.done").touch()
+        print("two")
+        return Answer("2")
+""",
+    "third": """
+async def run():
+    await wait_for_async("second.done")
+    (HERE / "third.done").touch()
+    print("three")
+    return "3"
+""",
+}
+
 ANY = "def test_it(rollout): pass\n"
 
 
@@ -39,14 +66,7 @@ def by_suite(project: Project) -> dict[str, Rollout]:
 @WAYS
 def test_a_blocking_agent_holds_up_nobody(project: Project, way: tuple[str, ...]) -> None:
     """Each of two blocking agents and an async one waits for another one: they all run at the same time. What they print stays apart."""
-    for name, code in {
-        "first": "def run(client, llm):\n"
-        "    said = client.chat.completions.create(model=llm.model, messages=[{'role': 'user', 'content': 'x'}])\n"
-        "    (HERE / 'first.done').touch()\n    wait_for('third.done')\n    print('one')\n    return said.choices[0].message.content\n",
-        "second": "class Run:\n    def run(self, scenario, llm, tools):\n        wait_for('first.done')\n        (HERE / 'second.done').touch()\n"
-        "        print('two')\n        return Answer('2')\nrun = Run\n",
-        "third": "async def run():\n    await wait_for_async('second.done')\n    (HERE / 'third.done').touch()\n    print('three')\n    return '3'\n",
-    }.items():
+    for name, code in MEETING.items():
         project.suite(name, scenarios=1, agent={"kind": "./agent.py:run"}, test=ANY, thresholds={})
         project.write(f"scenarios/{name}/agent.py", f"from pytest_agentbench import Answer\n{WAITING}{code}")
     project.backend([{"text": "1"}])

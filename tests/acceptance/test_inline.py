@@ -149,8 +149,8 @@ def test_the_debugger_walks_through_the_agent(project: Project) -> None:
 def test_the_debugger_walks_through_a_blocking_function(project: Project) -> None:
     """An agent that is a plain function, and a scorer, run in the test's own stack: no thread, and no process of their own."""
     test = "def test_it(rollout): pass"
-    keys = {"scorers": ["./agent.py:score"], "thresholds": {}, "isolation": "process"}
-    project.suite(scenarios=1, agent={"kind": "./agent.py:run"}, test=test, **keys)
+    scorers, agent = ["./agent.py:score"], {"kind": "./agent.py:run"}
+    project.suite(scenarios=1, agent=agent, scorers=scorers, isolation="process", thresholds={}, test=test)
     project.write(
         "scenarios/shop/agent.py",
         """

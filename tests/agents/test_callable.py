@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.agents.making import all_options, brings_code, make_agent
+from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, make_agent
 from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, ConfigError
 from pytest_agentbench.llm import LLM
-from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.records import SAMPLING, Answer, Json
 from pytest_agentbench.scenarios import Scenario, Tool
 
 SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),))
@@ -62,6 +62,8 @@ def many(*scenarios): ...
 def named(**options): ...
 def first(scenario, /): ...
 """
+
+KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, behind a `*`"
 
 
 @pytest.fixture
@@ -130,14 +132,12 @@ async def test_options(folder: Path) -> None:
         ({"kind": "./code.py:options"}, "agent './code.py:options': the option 'size' is missing"),
         (
             {"kind": "./code.py:options", "sise": 3},
-            "agent: unknown key 'sise'; known keys of ./code.py:options: kind, temperature, top_p, max_tokens, seed, model, "
-            "stream_upgrade, size, colour, client_name",
+            f"agent: unknown key 'sise'; known keys of ./code.py:options: kind, {', '.join(SAMPLING)}, {UPGRADE}, size, colour, client_name",
         ),
         *(
             (
                 {"kind": f"./code.py:{name}"},
-                f"agent: './code.py:{name}' has a parameter that nobody fills: {parameter}; "
-                "known: scenario, tools, llm, client; its options are keyword-only, behind a `*`",
+                f"agent: './code.py:{name}' has a parameter that nobody fills: {parameter}; {KNOWN}",
             )
             for name, parameter in [("wrong", "model"), ("many", "*scenarios"), ("named", "**options"), ("first", "scenario")]
         ),

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.records import Rollout
+from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.isolation.outside import isolated as isolated_setup
+from pytest_agentbench.isolation.template import Template
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Answer, Rollout
+from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, is_alive, wait_for
 from tests.robustness.test_suite_code import by_word, suite_of
@@ -79,7 +86,7 @@ ANY = "def test_it(rollout): pass\n"
 
 
 def isolated(project: Project, words: list[str], isolation: str = "process", **keys: object) -> None:
-    suite_of(project, words, agent={"kind": "./agent.py:run"}, isolation=isolation, **{"thresholds": {}, "test": ANY, **keys})
+    suite_of(project, words, agent={"kind": "./agent.py:run"}, isolation=isolation, thresholds={}, test=ANY, **keys)  # type: ignore[arg-type]  # keys of suite.yaml
     project.write("scenarios/shop/agent.py", AGENT)
 
 
@@ -154,7 +161,10 @@ UNLOADABLE = {
     "raising": ("raise RuntimeError('no such luck')", "agent './agent.py:run' cannot be loaded: RuntimeError('no such luck')"),
     "leaving": ("import os; os._exit(3)", "the process that imports the suite's code left (exit code 3)"),
     "crashing": ("import os; os.kill(os.getpid(), 11)", "the process that imports the suite's code was ended by SIGSEGV"),
-    "wrong": ("def run(model): ...", "agent: './agent.py:run' has a parameter that nobody fills: model; known: scenario, tools, llm, client"),
+    "wrong": (
+        "def run(model): ...",
+        "agent: './agent.py:run' has a parameter that nobody fills: model; known: scenario, tools, llm, client",
+    ),
 }
 
 
@@ -171,6 +181,26 @@ def test_code_that_cannot_be_loaded(project: Project) -> None:
     reasons = {rollout.suite: rollout.reason for rollout in project.rollouts}
     for name, (_, reason) in UNLOADABLE.items():
         assert reasons[name].startswith(f"{project.root}/scenarios/{name}/suite.yaml: {reason}")
+
+
+async def test_all_turns_share_a_process(tmp_path: Path) -> None:
+    """What an agent remembers between the user's messages it remembers in a process of its own, too, but not in the next rollout."""
+    (tmp_path / "agent.py").write_text(
+        "import os\nseen = []\ndef run(tools):\n    seen.append(os.getpid())\n    tools.call('find', '{}', 1)\n"
+        "    return f'{len(seen)} {len(set(seen))} {seen[0] != os.getppid()}'\n"
+    )
+    scenario = Scenario(
+        "s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),), turns=(({"role": "user"},),)
+    )
+    info = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
+    suite = Suite("shop", tmp_path, (scenario,), info, {"kind": "./agent.py:run"}, isolation="process")
+    template = await Template.start(suite, "default")
+    for _ in range(2):
+        tools = Toolbox(scenario.tools)
+
+        assert Answer("2 1 True") == await work(isolated_setup(suite, "default", template).agent, scenario, LLM("", ""), tools)
+        assert [1, 2] == [call.user_turn for call in tools.calls]
+    await template.close()
 
 
 def started(project: Project, start: Start) -> tuple[Background, list[int]]:
