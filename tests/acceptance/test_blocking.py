@@ -130,9 +130,12 @@ def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
 def test_a_blocking_scorer_holds_up_nobody(project: Project) -> None:
     """A suite's own scorer may block: the rollout that it waits for runs on."""
     project.suite("scored", scenarios=1, scorers=["./scorer.py:patient"], thresholds={}, test=ANY)
-    project.write("scenarios/scored/scorer.py", WAITING + "def patient(scenario, rollout):\n    wait_for('done')\n    return 1.0\n")
+    project.write(
+        "scenarios/scored/scorer.py",
+        WAITING + "def patient(scenario, rollout):\n    (HERE / 'scoring').touch()\n    wait_for('done')\n    return 1.0\n",
+    )
     project.suite("working", scenarios=1, agent={"kind": "./agent.py:run"}, thresholds={}, test=ANY)
-    code = "async def run(llm, scenario):\n    await llm.chat(scenario.messages)\n    (HERE / 'done').touch()\n"
+    code = "async def run(llm, scenario):\n    await wait_for_async('scoring')\n    await llm.chat(scenario.messages)\n    (HERE / 'done').touch()\n"
     project.write("scenarios/working/agent.py", WAITING + code)
 
     project.run("scenarios").assert_outcomes(passed=2)

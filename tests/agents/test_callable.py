@@ -63,6 +63,7 @@ def named(**options): ...
 def first(scenario, /): ...
 """
 
+GENERAL = ", ".join((*SAMPLING, UPGRADE))
 KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, behind a `*`"
 
 
@@ -132,7 +133,7 @@ async def test_options(folder: Path) -> None:
         ({"kind": "./code.py:options"}, "agent './code.py:options': the option 'size' is missing"),
         (
             {"kind": "./code.py:options", "sise": 3},
-            f"agent: unknown key 'sise'; known keys of ./code.py:options: kind, {', '.join(SAMPLING)}, {UPGRADE}, size, colour, client_name",
+            f"agent: unknown key 'sise'; known keys of ./code.py:options: kind, {GENERAL}, size, colour, client_name",
         ),
         *(
             (
