@@ -135,8 +135,9 @@ def test_a_blocking_scorer_holds_up_nobody(project: Project) -> None:
         WAITING + "def patient(scenario, rollout):\n    (HERE / 'scoring').touch()\n    wait_for('done')\n    return 1.0\n",
     )
     project.suite("working", scenarios=1, agent={"kind": "./agent.py:run"}, thresholds={}, test=ANY)
-    code = "async def run(llm, scenario):\n    await wait_for_async('scoring')\n    await llm.chat(scenario.messages)\n    (HERE / 'done').touch()\n"
-    project.write("scenarios/working/agent.py", WAITING + code)
+    agent = "async def run(llm, scenario):\n    await wait_for_async('scoring')\n"
+    agent += "    await llm.chat(scenario.messages)\n    (HERE / 'done').touch()\n"
+    project.write("scenarios/working/agent.py", WAITING + agent)
 
     project.run("scenarios").assert_outcomes(passed=2)
 
