@@ -143,7 +143,7 @@ def test_scores_of_other_processes(project: Project) -> None:
     project.suite("built", scenarios=1, scorers=scorers, isolation="process", thresholds={}, test=ANY)
     project.write("scenarios/built/agent.py", AGENT)
 
-    project.run("scenarios").assert_outcomes(passed=2, errors=2)
+    project.run("scenarios").assert_outcomes(passed=4)
 
     rollouts = by_word(project)
     for rollout in (rollouts["fine"], rollouts[""]):  # the latter is that of the built-in agent
