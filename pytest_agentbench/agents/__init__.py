@@ -12,7 +12,7 @@ from pytest_agentbench.loading import load_object
 from pytest_agentbench.records import Answer
 from pytest_agentbench.scenarios import Scenario
 
-#: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:Agent`.
+#: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:run`.
 AGENTS: Mapping[str, str] = {
     "react": "pytest_agentbench.agents.react:React",
     "self_evaluating": "pytest_agentbench.agents.self_evaluating:SelfEvaluating",
@@ -22,13 +22,12 @@ AGENTS: Mapping[str, str] = {
 
 
 class Agent(Protocol):
-    """A frozen dataclass whose fields are the agent's options in suite.yaml."""
+    """A frozen dataclass whose fields are the agent's options in suite.yaml. Its `run` may be a plain `def`, which gets a thread."""
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Works on the scenario; raises LimitReached when it runs out of turns, AgentError when it is at fault."""
 
 
-def load_agent(kind: str, folder: Path) -> type[Any]:
-    """The class of an agent; raises ConfigError for an unknown name, with the known ones."""
-    loaded: type[Any] = load_object("agent", kind, AGENTS, folder)
-    return loaded
+def load_agent(kind: str, folder: Path) -> Any:
+    """The class of an agent, or the function that is one; raises ConfigError for an unknown name, with the known ones."""
+    return load_object("agent", kind, AGENTS, folder)
