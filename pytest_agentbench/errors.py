@@ -2,14 +2,18 @@
 
 AgentbenchError
 ├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
+│   └── MissingData    a suite's data set is not on this machine: a SKIP, or an ERROR where a verdict was asked for
 ├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
 │   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
 └── RolloutError       raised inside a rollout; becomes its status, never a score
     ├── InfraError     backend, network, judge: `infra_error`, tried again
+    │   ├── EmptyAnswer  a 200 without text and without a tool call
+    │   └── JudgeError   a judge answers, but nothing that could be understood
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
     └── AgentError     the agent's own fault: `agent_error`
 
 NoScore (an AssertionError) is what a test gets when it asks a rollout for a score that was not measured.
+└── ScorerFailed       the scorer is why: the test is then an ERROR, not a FAILURE
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ class AgentbenchError(Exception):
 
 class ConfigError(AgentbenchError):
     """A file or an option is wrong; the message names it and says what would work."""
+
+
+class MissingData(ConfigError):
+    """A suite's data set is not on this machine. The message says how to get it."""
 
 
 class BackendError(AgentbenchError):
@@ -43,6 +51,14 @@ class InfraError(RolloutError):
     status = "infra_error"
 
 
+class EmptyAnswer(InfraError):
+    """The backend answered with nothing: no text, no reasoning, no tool call."""
+
+
+class JudgeError(InfraError):
+    """A judge said nothing that could be understood, so nobody knows how good the work was."""
+
+
 class LimitReached(RolloutError):
     """The agent ran out of turns, tokens, context or time; what it did so far is scored."""
 
@@ -57,6 +73,10 @@ class AgentError(RolloutError):
 
 class NoScore(AssertionError):
     """A test asked for a score that this rollout does not have."""
+
+
+class ScorerFailed(NoScore):
+    """A test asked for a score whose scorer failed on this rollout."""
 
 
 def unknown_name(what: str, name: str, known: object) -> str:
