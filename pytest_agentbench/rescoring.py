@@ -178,7 +178,11 @@ def _part(group: Group) -> Json:
     scorers = {name: group.suite.scorers.get(name, {}) for name in names}
     fresh = build_suite(dataclasses.replace(group.suite, scorers=scorers), group.part["variant"], group.tally, group.part["thresholds"])
     scored_by = {**group.part.get("scored_by", {}), **{score: fresh["scored_by"][score] for score in group.scorers}}
-    return {**group.part, **{key: fresh[key] for key in ("folder", "scorers", "scores", "retried_scores", "score_errors", "worst")}, "scored_by": scored_by}
+    return {
+        **group.part,
+        **{key: fresh[key] for key in ("folder", "scorers", "scores", "retried_scores", "score_errors", "worst")},
+        "scored_by": scored_by,
+    }
 
 
 def _judged_again(limit: Json, part: Json, group: Group) -> Json:

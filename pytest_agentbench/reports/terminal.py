@@ -160,7 +160,7 @@ def _write_timings(terminal: Terminal, performance: Json) -> None:
 
 
 def _write_rollouts(terminal: Terminal, directory: Path, with_tools: bool) -> None:
-    for rollout in read_journal(directory):
+    for rollout in read_journal(directory, lambda _: None):  # damage has a line of its own above
         if rollout.kind == "scenario":
             scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())
             terminal.write_line(f"  {rollout.key}  {rollout.status}  {scores or rollout.reason}  {rollout.duration_s:.2f} s")
