@@ -75,7 +75,7 @@ def gather(controller: Controller) -> Gathered:
     return Gathered(seen.tallies, performance.summary(), stopwatch, told, seen.sessions, seen.model, seen.damaged, seen.trials, facts)
 
 
-def conclude(controller: Controller, gathered: Gathered) -> Json:
+def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Json:
     """run.json of a session that is over, without its exit status."""
     ledger, services, settings = controller.ledger, controller.services, controller.settings
     assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
@@ -102,7 +102,7 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
             for each in controller.sessions
         ],
         "repeated": ledger.journal.index.repeated + len(ledger.ran_again),
-        "resume": resume_command(controller, suites),
+        "resume": resume_command(controller, suites, interrupted=interrupted),
         "damaged": gathered.damaged,
         "settings": {
             **asdict(settings),
@@ -181,12 +181,12 @@ def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 
-def resume_command(controller: Controller, suites: Json) -> str | None:
+def resume_command(controller: Controller, suites: Json, *, interrupted: bool) -> str | None:
     """The command that goes on with a run that has something left to do; None where nothing is left."""
     ledger, services, directory = controller.ledger, controller.services, controller.directory
     assert ledger is not None and services is not None and directory is not None
     failed = any(suite["rollouts"][status] for suite in suites.values() for status in controller.settings.resume_rerun)
-    if services.missing or not (failed or ledger.planned_keys > ledger.done):
+    if services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
         return None
     words = [word for word in controller.command if word.partition("=")[0] != "--agentbench-resume"]
     return shlex.join([words[0], f"--agentbench-resume={directory.name}", *words[1:]])

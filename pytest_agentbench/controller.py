@@ -300,7 +300,10 @@ class Controller:
         if not (went_on or self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure or logs):
             discard(self.directory)
             return
-        run: Json = json.loads(self._redacted(json.dumps(conclude(self, gathered))))  # the command and the end of a log may hold secrets
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        run: Json = json.loads(
+            self._redacted(json.dumps(conclude(self, gathered, interrupted=interrupted)))
+        )  # the command and the end of a log may hold secrets
         self.run = run
         session.exitstatus = self._status(session, self.run)
         self.run["exit_status"] = int(session.exitstatus)

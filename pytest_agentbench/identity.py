@@ -17,8 +17,17 @@ from pytest_agentbench.scenarios import Scenario, Suite, Tool
 
 
 def digest(value: Any) -> str:
-    """16 hexadecimal digits of anything that JSON can say."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    """16 hexadecimal digits of anything that JSON can say. A setting that is 0 by default and one that a YAML has as 0.0 are the same."""
+    return hashlib.sha256(json.dumps(_plain(value), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """Whole numbers as integers, however they were written."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
 
 
 def file_digest(path: Path) -> str:

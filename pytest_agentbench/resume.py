@@ -13,9 +13,13 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.identity import Contents, differences
 from pytest_agentbench.journal import FILE, Entry, Journal
 from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.sessions import FILE as SESSIONS
 from pytest_agentbench.sessions import Session
 
 SHOWN = 5  # changed scenarios that a refusal names
+
+
+UNKNOWN = Session(0, "", ())  # one that nothing is written down of
 
 
 class Change(NamedTuple):
@@ -46,15 +50,16 @@ def find_resumable(name: str, reports: Path) -> Path:
 
     The latest run is the one whose journal was written to last: a session that was killed had no time to say that it was the newest.
     """
-    runs = [journal.parent for journal in reports.glob(f"*/{FILE}") if not journal.parent.is_symlink()]
+    runs = [path.parent for path in reports.glob(f"*/{SESSIONS}") if (path.parent / FILE).is_file() and not path.parent.is_symlink()]
     if name == LATEST:
         if not runs:
             raise ConfigError(f"there is no run in {reports} to go on with; leave out --agentbench-resume to start one")
         return max(runs, key=lambda run: ((run / FILE).stat().st_mtime_ns, run.name))
     for directory in (reports / name, Path(name)):
-        if (directory / FILE).is_file():
+        if (directory / SESSIONS).is_file() and (directory / FILE).is_file():
             return directory.resolve()
-    raise ConfigError(f"{unknown_name('run', name, sorted(run.name for run in runs))} (in {reports}); a run directory holds {FILE}")
+    wanted = f"a run that sessions have worked on holds {FILE} and {SESSIONS}"
+    raise ConfigError(f"{unknown_name('run', name, sorted(run.name for run in runs))} (in {reports}); {wanted}")
 
 
 def take_up(
@@ -95,15 +100,15 @@ def refusals(
     changes = _changes({key: entry for key, entry in kept.items() if key.suite in suites}, contents)
     written = {session.number: session for session in sessions}
     for (part, *_), change in sorted(changes.items()):
-        then, suite = written.get(change.session), change.key.suite
+        then, suite = written.get(change.session, UNKNOWN), change.key.suite
         match part:
             case "backend":
-                yield f"the backend has changed: {_how(change, then and then.backend, backend)}"
+                yield f"the backend has changed: {_how(change, then.backend, backend)}"
             case "agent":
-                was = then and then.suites.get(suite, {}).get("agents", {}).get(change.key.variant)
+                was = then.suites.get(suite, {}).get("agents", {}).get(change.key.variant)
                 yield f"the agent of {change.key.group} has changed: {_how(change, was, suites[suite]['agents'].get(change.key.variant))}"
             case "scorers":
-                was = then and then.suites.get(suite, {}).get("scorers")
+                was = then.suites.get(suite, {}).get("scorers")
                 yield f"the scorers of {suite} have changed: {_how(change, was, suites[suite]['scorers'])}"
     scenarios = [change for (part, *_), change in sorted(changes.items()) if part == "scenario"]
     for change in scenarios[:SHOWN]:

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.drafts import Drafts
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.gate.means import mean_interval, scenario_means
 from pytest_agentbench.records import STATUSES, Json, Rollout
@@ -43,8 +44,10 @@ class SuiteTally:
     worst: list[tuple[float, int, Json]] = field(default_factory=list)  # a heap of the lowest first scores, negated
     best: float = 1.0  # first score: what there is to reach, as far as is known
     errors: list[Json] = field(default_factory=list)
+    drafts: Drafts = field(default_factory=Drafts)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
+        self.drafts.add(rollout)
         self.statuses[rollout.status] += 1
         self.retried += bool(rollout.earlier_attempts)
         for name, score in rollout.scores.items():
@@ -109,6 +112,7 @@ def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mappi
         "retried_scores": {name: _retried_summary(tally, name) for name in suite.score_names} if tally.retried else {},
         "scores": {name: _score_summary(tally, name) for name in suite.score_names},
         "score_errors": dict(tally.score_errors),
+        **tally.drafts.summary(),
         "worst": tally.worst_first(),
         "errors": tally.errors,
     }
@@ -128,19 +132,19 @@ def _score_summary(tally: SuiteTally, name: str) -> Json:
     return {"mean": _interval(everything, limits), "mean_evaluable": _interval(evaluable, limits)}
 
 
+def _retried_summary(tally: SuiteTally, name: str) -> Json:
+    """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
+    limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
+    found = tally.retried_scores[name]
+    return {word: _interval(found[again], limits) for word, again in (("retried", True), ("others", False))}
+
+
 def known_mean(part: Json, score: str) -> tuple[float | None, str]:
     """The mean that a limit is judged on, of a part of run.json about a suite; where it is not known, None and perhaps why."""
     if missing := part["score_errors"].get(score, 0):
         return None, f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
     mean = part["scores"][score]["mean"]
     return (None, "") if mean is None else (mean["value"], "")
-
-
-def _retried_summary(tally: SuiteTally, name: str) -> Json:
-    """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
-    limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    found = tally.retried_scores[name]
-    return {word: _interval(found[again], limits) for word, again in (("retried", True), ("others", False))}
 
 
 def _interval(values: Mapping[str, Sequence[float]], limits: tuple[float, float] | None) -> Json | None:

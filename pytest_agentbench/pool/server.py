@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import os
 import secrets
@@ -17,6 +18,8 @@ import orjson
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.identity import Contents
+from pytest_agentbench.isolation.outside import isolated, wants_isolation
+from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.pool.announcing import Announcer
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -35,7 +38,8 @@ class Pool:
         self.token: str = config["token"]
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
-        self.setups: dict[tuple[str, str], Setup | ConfigError] = {}
+        self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
+        self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*key): Outcome(status, recorded=True) for *key, status in config["stored"]["kept"]}
         self.scheduler.attempts = {RolloutKey(*key): attempts for key, attempts in config["stored"]["attempts"]}
@@ -65,6 +69,7 @@ class Pool:
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
+            await asyncio.gather(*(template.close() for template in self.templates))
             if self.announcer is not None and self.draining is None:  # the controller is gone, and with it the taps
                 await self.announcer.farewell()
 
@@ -241,24 +246,28 @@ class Pool:
 
     async def _run(self, key: RolloutKey) -> Rollout:
         suite = self.suites[key.suite]
-        setup, budget = self._setup(suite, key.variant), self.budget or suite.timeout
-        return await run_rollout(key, self._scenario(key), setup, self, self.session, budget)
+        budget = self.budget or suite.timeout
+        return await run_rollout(key, self._scenario(key), await self._setup(suite, key.variant), self, self.session, budget)
 
     def _scenario(self, key: RolloutKey) -> Scenario:
         return self.scenarios[key.suite, key.scenario]
 
-    def _setup(self, suite: Suite, variant: str) -> Setup:
+    async def _setup(self, suite: Suite, variant: str) -> Setup:
         """Raises InfraError when the suite's own code cannot be loaded; it is tried once."""
         at = suite.name, variant
         if at not in self.setups:
-            try:
-                self.setups[at] = prepare(suite, variant)
-            except ConfigError as error:
-                self.setups[at] = error
-        setup = self.setups[at]
-        if isinstance(setup, ConfigError):
-            raise InfraError(str(setup))
-        return setup
+            self.setups[at] = asyncio.create_task(self._prepared(suite, variant), context=contextvars.Context())  # not into a rollout's log
+        try:
+            return await asyncio.shield(self.setups[at])
+        except ConfigError as error:
+            raise InfraError(str(error)) from error
+
+    async def _prepared(self, suite: Suite, variant: str) -> Setup:
+        if not wants_isolation(suite, variant):
+            return prepare(suite, variant)
+        template = await Template.start(suite, variant)
+        self.templates.append(template)
+        return isolated(suite, variant, template)
 
     async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
         """A token of the tap for one attempt, or its judge; raises InfraError when there is no backend to speak to."""

@@ -36,6 +36,7 @@ def content(suite: Suite, key: RolloutKey = KEY) -> Json:
 def test_equal_values_have_equal_digests(value: Any) -> None:
     """A value that has been through a file, or another process, has the same digest; so has one whose keys come in another order."""
     assert digest(value) == digest(json.loads(json.dumps(value)))
+    assert digest({"ttft_ms": 0, "rates": [1]}) == digest({"ttft_ms": 0.0, "rates": (1.0,)}) != digest({"ttft_ms": 0.5, "rates": [1]})
     if isinstance(value, dict):
         assert digest(value) == digest(dict(reversed(value.items())))
 

@@ -107,7 +107,9 @@ ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture
 @given(TEXT, TEXT, TEXT, st.integers(1, 10**6), st.integers(1, 99), st.sampled_from(["scenario", "adhoc"]))
 def test_an_index_reads_no_body(tmp_path: Path, suite: str, scenario: str, variant: str, trial: int, session: int, kind: str) -> None:
     """Whatever a scenario is called, its record is found by the first fields of its line: a body that cannot be parsed does not matter."""
-    record = Rollout(suite, scenario, variant, trial, "ok", session=session, content=HASHES, kind=kind, calls=(LLMCall(1, 2, 3),))
+    record = Rollout(
+        suite, scenario, variant, trial, "ok", reason=variant, session=session, content=HASHES, kind=kind, calls=(LLMCall(1, 2, 3),)
+    )
     written = record_line(record)
     (tmp_path / FILE).write_bytes(written.replace(b'"calls":[', b'"calls":!') + b"\n")
 
@@ -150,6 +152,7 @@ def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None
         b'{"suite":"shop"}',
         record_line(rollout(5))[:80],
         record_line(rollout(5))[:80] + record_line(rollout(6)),
+        record_line(rollout(5))[:-20] + record_line(rollout(6)),
         record_line(rollout(5)).replace(b"[]", b"[\0\0]", 1),
     ],
 )
@@ -168,7 +171,7 @@ def test_garbage_in_the_middle(tmp_path: Path, garbage: bytes) -> None:
 
 def test_a_damaged_body_is_named(tmp_path: Path) -> None:
     """Damage within a record is found when the record is read; that costs this record, and whoever reads is told."""
-    spoilt = record_line(rollout(0)).replace(b'"reason":', b'"reason"!')
+    spoilt = record_line(rollout(0)).replace(b'"attempt":', b'"attempt"!')
     (tmp_path / FILE).write_bytes(spoilt + b"\n" + record_line(rollout(1)) + b"\n")
     damage: list[str] = []
 

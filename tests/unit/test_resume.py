@@ -157,20 +157,25 @@ def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
 
 
 def test_the_run_that_is_meant(tmp_path: Path) -> None:
-    """`latest` is the one that was written to last, even when it had no time to say so; others go by name or path."""
+    """`latest` is the one that was written to last, even when it had no time to say so; others go by name or path.
+
+    Scores that were computed again are a run beside the old one, in which no session has worked.
+    """
     for age, name in ((3, "one"), (1, "two"), (2, "three")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rollouts.jsonl").touch()
+        (tmp_path / name / FILE).touch()
         os.utime(tmp_path / name / "rollouts.jsonl", (1000 - age, 1000 - age))
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "rescored").mkdir()
+    (tmp_path / "rescored" / "rollouts.jsonl").touch()
     (tmp_path / "latest").symlink_to("one")
 
     assert "two" == find_resumable("latest", tmp_path).name
     assert "three" == find_resumable("three", tmp_path).name
     assert "one" == find_resumable(str(tmp_path / "one"), tmp_path / "elsewhere").name
-    with pytest.raises(ConfigError, match=r"no run 'empty'; known: one, three, two \(in .*\); a run directory holds rollouts.jsonl"):
-        find_resumable("empty", tmp_path)
-    with pytest.raises(ConfigError, match="there is no run in .* to go on with; leave out --agentbench-resume to start one"):
+    with pytest.raises(ConfigError, match=r"no run 'rescored'; known: one, three, two \(in .*\); a run that sessions have"):
+        find_resumable("rescored", tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no run in .* to go on with; leave out --agentbench-resume to start one"):
         find_resumable("latest", tmp_path / "elsewhere")
 
 
