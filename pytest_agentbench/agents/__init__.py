@@ -13,11 +13,17 @@ from pytest_agentbench.records import Answer
 from pytest_agentbench.scenarios import Scenario
 
 #: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:Agent`.
-AGENTS: Mapping[str, str] = {"tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling"}
+AGENTS: Mapping[str, str] = {
+    "tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling",
+    "command": "pytest_agentbench.agents.command:Command",
+}
 
 
 class Agent(Protocol):
-    """A frozen dataclass whose fields are the agent's options in suite.yaml."""
+    """A frozen dataclass whose fields are the agent's options in suite.yaml.
+
+    One that only the tap can look into has `black_box: ClassVar[bool] = True`; `llm.said` then tells it what the model said.
+    """
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Works on the scenario; raises LimitReached when it runs out of turns, AgentError when it is at fault."""

@@ -17,6 +17,9 @@ UPGRADE = "stream_upgrade"
 #: Metadata of an option that holds the settings of another agent, which is made from them: `field(metadata=AN_AGENT)`.
 AN_AGENT: Mapping[str, bool] = {"agent": True}
 
+#: Metadata of an option that is a path below the suite's folder, which is put before it: `field(default=".", metadata=A_PATH)`.
+A_PATH: Mapping[str, bool] = {"path": True}
+
 
 def make_agent(settings: Json, folder: Path) -> Agent:
     """The agent that settings describe; raises ConfigError that says what is wrong with them."""
@@ -33,6 +36,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
         raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
     given = {name: _inner(name, value, folder) if options[name].metadata.get("agent") else value
              for name, value in settings.items() if name in options}  # fmt: skip
+    given |= {name: str(folder / str(given.get(name, option.default))) for name, option in options.items() if option.metadata.get("path")}
     try:
         agent: Agent = cls(**given)
     except Exception as error:  # the class may be the user's: an option without a default, a check of its own, no class at all
@@ -49,6 +53,13 @@ def _inner(name: str, settings: Any, folder: Path) -> Agent:
         return make_agent(settings, folder)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
+
+
+def is_black_box(agent: Agent) -> bool:
+    """Whether this agent, or one that it wraps, is seen by the tap only."""
+    options = dataclasses.fields(agent) if dataclasses.is_dataclass(agent) else ()
+    wrapped = (getattr(agent, each.name) for each in options if each.metadata.get("agent"))
+    return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, wrapped))
 
 
 def all_options(settings: Json, agent: Agent) -> Json:

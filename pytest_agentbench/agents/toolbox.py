@@ -11,7 +11,7 @@ from typing import Any
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.records import Draft, Json, ToolCall
+from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.scenarios import Tool
 
 
@@ -22,12 +22,13 @@ class Toolbox:
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
         self.drafts: list[Draft] = []  # of an agent that tries more than once
+        self.programs: list[Program] = []  # that an agent ran which is a program
         self.user_turn = 1  # which message of the user is being worked on, counted from 1
 
     def fresh(self) -> Toolbox:
         """The same tools, with no call made yet."""
         other = Toolbox([*self.tools.values()])
-        other.user_turn = self.user_turn
+        other.user_turn, other.programs = self.user_turn, self.programs
         return other
 
     @property
