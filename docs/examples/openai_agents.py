@@ -19,7 +19,9 @@ async def main() -> None:
     set_tracing_disabled(disabled=True)  # traces would go to api.openai.com
     set_default_openai_api("chat_completions")  # the default is Responses, which not every server has
     settings = {name: value for name, value in scenario["sampling"].items() if name in ("temperature", "top_p", "max_tokens")}
-    agent = Agent("customer service", model=scenario["model"], tools=[*map(tool, scenario["tools"])], model_settings=ModelSettings(**settings))
+    agent = Agent(
+        "customer service", model=scenario["model"], tools=[*map(tool, scenario["tools"])], model_settings=ModelSettings(**settings)
+    )
     result = await Runner.run(agent, scenario["messages"], max_turns=12)
     print(result.final_output)
 

@@ -29,9 +29,7 @@ def tool(spec: dict) -> Tool:
 
 
 scenario = json.load(sys.stdin)
-model = OpenAIModel(
-    scenario["model"], api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], **scenario["sampling"]
-)
+model = OpenAIModel(scenario["model"], api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], **scenario["sampling"])
 agent = ToolCallingAgent([*map(tool, scenario["tools"])], model, max_steps=12)
 question = "\n".join(message["content"] for message in scenario["messages"] if message["role"] == "user")
 Path(os.environ["AGENTBENCH_ANSWER"]).write_text(str(agent.run(question)))  # its progress goes to stdout

@@ -19,7 +19,7 @@ from typing import ClassVar
 from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.making import A_PATH
 from pytest_agentbench.agents.toolbox import Toolbox, canned_response
-from pytest_agentbench.errors import AgentError, InfraError
+from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.llm import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program
 from pytest_agentbench.redact import SECRET_NAME
@@ -68,7 +68,7 @@ class Command:
             await asyncio.shield(reading)
         except asyncio.CancelledError:  # the budget is used up, or nobody wants the rollout any more
             kept.stdin.close()  # which ends the program
-            with suppress(InfraError):
+            with suppress(RolloutError):
                 await self._recorded(await reading, scenario, llm, tools)
             raise
         finally:

@@ -132,7 +132,7 @@ class Keeper:
 def prctl() -> Callable[[int, int], int]:
     """What Linux lets a process say of itself; nothing elsewhere."""
     if sys.platform != "linux":
-        return lambda option, value: 0
+        return lambda *_: 0
     call: Callable[[int, int], int] = ctypes.CDLL(None).prctl
     return call
 

@@ -41,7 +41,9 @@ async def said_of(tap: Tap, id: str) -> list[Json]:
 
 
 @pytest.mark.parametrize(
-    ("upgrade", "body", "answer"), [(False, STREAMED, CALLING), (True, None, CALLING), (False, None, WHOLE)], ids=["streamed", "upgraded", "whole"]
+    ("upgrade", "body", "answer"),
+    [(False, STREAMED, CALLING), (True, None, CALLING), (False, None, WHOLE)],
+    ids=["streamed", "upgraded", "whole"],
 )
 async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, answer: bytes) -> None:
     """However an answer travels, what it says is handed over once, and is in no record afterwards."""

@@ -69,7 +69,9 @@ MESSAGE_STREAM: list[Json] = [
 
 READINGS = {
     "chat, streamed": read(ChatReading, *CHAT_STREAM),
-    "chat, whole": read_whole(ChatReading, chat({"content": "Let me look", "tool_calls": [called("c1", name="find", arguments='{"n":1}')]})),
+    "chat, whole": read_whole(
+        ChatReading, chat({"content": "Let me look", "tool_calls": [called("c1", name="find", arguments='{"n":1}')]})
+    ),
     "responses, streamed": read(ResponsesReading, {"type": "response.completed", "response": RESPONSE}),
     "responses, whole": read_whole(ResponsesReading, RESPONSE),
     "messages, streamed": read(MessagesReading, *MESSAGE_STREAM),
