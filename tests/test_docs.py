@@ -32,6 +32,7 @@ import pytest
 from pydantic import BaseModel
 
 from pytest_agentbench import hookspecs
+from pytest_agentbench.agents.command import Command
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
@@ -220,6 +221,8 @@ def load(path: Path) -> None:
             configparser.ConfigParser(interpolation=None).read_string(text)
         case ".py":
             compile(text, path, "exec")
+        case ".sh":
+            subprocess.run(["sh", "-n", path], check=True)
         case other:
             pytest.fail(f"{path.name}: a test cannot read {other} files")
 
@@ -351,6 +354,7 @@ WORDS: Mapping[str, list[str]] = {
         *["id", "question", "expected_tool_calls", "available_tools", "user_goals", "metadata", "ground_truth"],
         *["title", "description", "properties", "required", "type", "response_schema"],
     ],
+    "command-agents.md": [each.name for each in fields(Command)],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "containers.md": keys(ContainerSpec),
     "metrics.md": [*SCORERS, *STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
@@ -445,7 +449,10 @@ def eventful_run(project: Project) -> None:
         scenarios=8,
         test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
         agent={"kind": "tool_calling", "max_turns": 2},
-        variants={"broken": {"agent": {"kind": "./agent.py:Broken"}}},
+        variants={
+            "broken": {"agent": {"kind": "./agent.py:Broken"}},
+            "program": {"agent": {"kind": "command", "program": ["true"]}},
+        },
         scorers=["tsq", "./scorers.py:moody"],
         thresholds={"tsq.mean": 0.0},
     )

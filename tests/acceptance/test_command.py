@@ -13,7 +13,8 @@ PLAIN = """
 import json, os, sys, urllib.request
 
 scenario = json.load(sys.stdin)
-tools = [{"type": "function", "function": {name: tool[name] for name in ("name", "description", "parameters")}} for tool in scenario["tools"]]
+shown = ("name", "description", "parameters")
+tools = [{"type": "function", "function": {name: tool[name] for name in shown}} for tool in scenario["tools"]]
 answers = {tool["name"]: tool["response"] for tool in scenario["tools"]}
 messages = scenario["messages"]
 while True:

@@ -85,6 +85,13 @@ def test_variants_are_prepared_with_their_settings(folder: Path) -> None:
     assert ({"seed": 1}, {"seed": 2, "temperature": 1.0}) == (prepare(both, "default").sampling, prepare(both, "hot").sampling)
 
 
+def test_a_variant_of_another_kind() -> None:
+    """It starts without the options of the suite's agent, which it may not know; sampling parameters stay."""
+    other = suite(SUITE.folder, {"kind": "tool_calling", "max_turns": 3, "seed": 1}, program={"kind": "command", "program": ["true"]})
+
+    assert {"kind": "command", "program": ["true"], "seed": 1} == other.agent_of("program")
+
+
 TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_upgrade, max_turns, system_prompt"
 
 
@@ -94,10 +101,10 @@ TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_u
         (
             {"kind": "tool_callin"},
             ["tsq"],
-            "no agent 'tool_callin'; known: tool_calling, or an import path such as my_package.agents:tool_callin",
+            "no agent 'tool_callin'; known: command, tool_calling, or an import path such as my_package.agents:tool_callin",
         ),
-        ({}, ["tsq"], "agent: the key 'kind' is missing; known: tool_calling, or an import path"),
-        ({"kind": 5}, ["tsq"], "agent: the key 'kind' is missing; known: tool_calling, or an import path"),
+        ({}, ["tsq"], "agent: the key 'kind' is missing; known: tool_calling, command, or an import path"),
+        ({"kind": 5}, ["tsq"], "agent: the key 'kind' is missing; known: tool_calling, command, or an import path"),
         (
             {"kind": "tool_calling", "max_turn": 5},
             ["tsq"],
@@ -122,7 +129,7 @@ TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_u
             f"no scorer 'tqs'; known: {', '.join(SCORERS)}, or an import path such as my_package.scorers:tqs",
         ),
         ({"kind": "./code.py:Agent", "colour": "red"}, ["tqs"], f"no scorer 'tqs'; known: {', '.join(SCORERS)}, or an import path"),
-        ({"kind": "tool_callin"}, ["./code.py:polite"], "no agent 'tool_callin'; known: tool_calling, or an import path"),
+        ({"kind": "tool_callin"}, ["./code.py:polite"], "no agent 'tool_callin'; known: command, tool_calling, or an import path"),
     ],
 )
 def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[str], sentence: str) -> None:
@@ -185,6 +192,10 @@ class QuietTap:
         del key, access
         self.open_ids.append("1")
         return "1", "http://127.0.0.1:9/r/1/v1", "served"
+
+    async def said(self, id: str) -> list[Json]:
+        del id
+        return []
 
     async def close(self, id: str) -> list[Json]:
         self.open_ids.remove(id)
