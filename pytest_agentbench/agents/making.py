@@ -27,7 +27,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     if not isinstance(kind, str):
         raise ConfigError(f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path")
     cls = load_agent(kind, folder)
-    options = {each.name: each for each in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    options = _options(cls)
     known = ("kind", *SAMPLING, UPGRADE, *options)
     for name in settings:
         if name not in known:
@@ -55,10 +55,14 @@ def _inner(name: str, settings: Any, folder: Path) -> Agent:
         raise ConfigError(f"{name}: {error}") from error
 
 
+def _options(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    return {each.name: each for each in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+
+
 def is_black_box(agent: Agent) -> bool:
     """Whether this agent, or one that it wraps, is seen by the tap only."""
-    options = dataclasses.fields(agent) if dataclasses.is_dataclass(agent) else ()
-    wrapped = (getattr(agent, each.name) for each in options if each.metadata.get("agent"))
+    options = _options(type(agent))
+    wrapped = (getattr(agent, name) for name, option in options.items() if option.metadata.get("agent"))
     return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, wrapped))
 
 

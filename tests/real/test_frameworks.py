@@ -31,7 +31,7 @@ LIMIT = 10  # customers; `--agentbench-limit` left out serves all hundred
 ALIKE = ("openai_agents", "pydantic_ai_agent", "langgraph_agent")
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_whole(home_of("agents")), reason="NOT TESTED with agents of others: agentbench env create agents"),
 ]
 
@@ -63,7 +63,7 @@ def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     no_wait = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0", "--agentbench-concurrency", "2"]
 
     arguments = ["scenarios/banking", "--agentbench-variants=all", f"--agentbench-limit={LIMIT}", *no_wait]
-    result = project.pytester.runpytest_subprocess("-p", "no:randomly", *arguments, timeout=280)
+    result = project.pytester.runpytest_subprocess("-p", "no:randomly", *arguments, timeout=560)
 
     result.assert_outcomes(passed=5 * LIMIT)
     found = {(rollout.variant, rollout.scenario): rollout for rollout in project.rollouts}
