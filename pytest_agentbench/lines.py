@@ -26,8 +26,9 @@ class Tap(Protocol):
 class Lines:
     """The tokens of one attempt."""
 
-    def __init__(self, tap: Tap, key: RolloutKey, session: aiohttp.ClientSession | None) -> None:
+    def __init__(self, tap: Tap, key: RolloutKey, session: aiohttp.ClientSession | None, unstructured: set[str] | None = None) -> None:
         self._tap, self._key, self._session = tap, key, session
+        self._unstructured = set() if unstructured is None else unstructured  # judges that take no schema; attempts tell each other
         self._agent: str | None = None
         self._judges: dict[str, tuple[str, LLM]] = {}  # what is said of the endpoint -> token and client
 
@@ -44,6 +45,7 @@ class Lines:
             access = Access(upgrade=True, judge=True, endpoint=endpoint or None)
             id, base_url, model = await self._tap.open(self._key, access)
             self._judges[known] = id, LLM(base_url, model, session=self._session)
+            self._judges[known][1].structured = known not in self._unstructured
         return self._judges[known][1]
 
     async def agent_is_done(self) -> tuple[LLMCall, ...]:
@@ -56,7 +58,8 @@ class Lines:
         """Ends the judges' addresses; their calls. Raises InfraError when the tap cannot be asked."""
         calls: list[LLMCall] = []
         while self._judges:
-            _, (id, _) = self._judges.popitem()
+            known, (id, judge) = self._judges.popitem()
+            self._unstructured.update([] if judge.structured else [known])
             calls += map(LLMCall.from_dict, await self._tap.close(id))
         return tuple(sorted(calls, key=lambda call: call.received_ns))
 

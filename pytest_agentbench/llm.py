@@ -70,6 +70,7 @@ class LLM:
         self.model = model
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
         self.transcript: list[Json] = []  # the conversation of the last call, its answer included
+        self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
         self._session, self._judges = session, judges
 
     async def judge(self, endpoint: Json | None = None) -> LLM:

@@ -64,11 +64,12 @@ class Performance:
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout.duration_s * 1e3)
         self.spans.append((rollout.started_ns, rollout.ended_ns))
+        parts = windows.split(rollout)
         if rollout.evaluable:
             self.evaluable.append((rollout.started_ns, rollout.ended_ns))
-            if rollout.duration_s > 0:
-                self.step_rates.append(len(rollout.calls) * 60 / rollout.duration_s)
-        for part, duration in windows.split(rollout).items():
+            if own_s := rollout.duration_s - parts["judge"] / 1e9:  # what a judge takes is not the agent's
+                self.step_rates.append(len(rollout.calls) * 60 / own_s)
+        for part, duration in parts.items():
             self.parts[part].append(duration / 1e6)
         for call in rollout.calls:
             self._add_call(call)
@@ -173,7 +174,7 @@ class Performance:
         }
 
     def _split(self) -> Json | None:
-        """Who had the time of the rollouts; None without any."""
+        """Who had the time of the rollouts, `judge` only where one was asked; None without any."""
         total = sum(map(sum, self.parts.values()))
         if not total:
             return None
@@ -184,6 +185,7 @@ class Performance:
                 "p50_ms": percentile(values, 50),
             }
             for part, values in ((part, self.parts[part]) for part in windows.PARTS)
+            if part != "judge" or any(values)
         }
 
 

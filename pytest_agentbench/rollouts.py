@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import UPGRADE, all_options, make_agent
+from pytest_agentbench.agents.making import UPGRADE, all_options, kinds, make_agent
 from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.capture import capture, clipped
@@ -43,6 +43,7 @@ class Setup:
     upgrade: bool | None  # whether calls that do not stream travel as streams; None: those of the built-in client do
     settings: Json  # the agent's settings as they are recorded
     judge: Json = field(default_factory=dict)  # the endpoint that scorers ask; empty: the backend under test
+    unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
 def prepare(suite: Suite, variant: str) -> Setup:
@@ -59,7 +60,7 @@ def preflight(suite: Suite, variants: Iterable[str]) -> None:
     """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
     with _names_its_file(suite):
         for settings in map(suite.agent_of, variants):
-            if not is_import_path(str(settings.get("kind"))):
+            if not any(map(is_import_path, kinds(settings))):
                 make_agent(settings, suite.folder)
         for name, options in suite.scorers.items():
             if not is_import_path(name):
@@ -81,7 +82,7 @@ async def run_rollout(
 
     Only a cancellation leaves this function as an exception.
     """
-    lines = Lines(tap, key, session)
+    lines = Lines(tap, key, session, setup.unstructured)
     llm = await lines.agent(Access(setup.upgrade), setup.sampling)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import InfraError
-from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.errors import InfraError, RolloutError
+from pytest_agentbench.records import EVALUABLE, Draft, Rollout, Score
 from pytest_agentbench.scorers import Scorer
 
 if TYPE_CHECKING:
@@ -25,6 +25,27 @@ async def scored(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Sco
     """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none."""
     if not rollout.evaluable:
         return rollout
+    scores, errors = await _scores(rollout, scenario, scorers, judge)
+    drafts = await _scored_drafts(rollout, scenario, {name: each for name, each in scorers.items() if not wants_judge(each)})
+    return dataclasses.replace(rollout, scores=scores, score_errors=errors, drafts=drafts)
+
+
+async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer]) -> tuple[Draft, ...]:
+    """The drafts with their scores. Labels are of all that the user says, so a draft of one message among several has none."""
+    drafts = []
+    for draft in rollout.drafts:
+        scores: dict[str, Score] = {}
+        if draft.status in EVALUABLE and not scenario.turns:
+            as_if = dataclasses.replace(rollout, status=draft.status, reason=draft.reason, answer=draft.answer, tool_calls=draft.tool_calls)
+            scores, _ = await _scores(as_if, scenario, scorers, no_judge)  # of the chosen one the rollout itself has the errors
+        drafts.append(dataclasses.replace(draft, scores=scores))
+    return tuple(drafts)
+
+
+async def _scores(
+    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge
+) -> tuple[dict[str, Score], dict[str, str]]:
+    """(the scores, why others are missing)."""
     scores: dict[str, Score] = {}
     errors: dict[str, str] = {}
     for name, scorer in scorers.items():
@@ -32,8 +53,9 @@ async def scored(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Sco
             scores[name] = await _score(scorer, scenario, rollout, judge)
         except (Exception, SystemExit) as error:  # a scorer may be the user's code
             traceback.print_exception(error)
-            errors[name] = f"{type(error).__name__}: {error}"
-    return dataclasses.replace(rollout, scores=scores, score_errors=errors)
+            blamed = "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
+            errors[name] = f"{blamed}: {error}"
+    return scores, errors
 
 
 async def _score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:

@@ -15,6 +15,8 @@ from pytest_agentbench.scenarios import Scenario
 #: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:Agent`.
 AGENTS: Mapping[str, str] = {
     "react": "pytest_agentbench.agents.react:React",
+    "self_evaluating": "pytest_agentbench.agents.self_evaluating:SelfEvaluating",
+    "self_evaluating_with_feedback": "pytest_agentbench.agents.self_evaluating:SelfEvaluatingWithFeedback",
     "tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling",
 }
 

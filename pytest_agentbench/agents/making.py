@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,13 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     except Exception as error:  # the class may be the user's: an option without a default, a check of its own, no class at all
         raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {error}") from error
     return agent
+
+
+def kinds(settings: Json) -> Iterator[str]:
+    """The kind of an agent, and those of the agents that it wraps."""
+    yield str(settings.get("kind"))
+    if (inner := settings.get("wraps")) is not None:
+        yield from kinds(inner) if isinstance(inner, dict) else [str(inner)]
 
 
 def _inner(name: str, settings: Any, folder: Path) -> Agent:
