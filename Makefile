@@ -48,4 +48,5 @@ $(VENV)/bench.stamp: $(VENV)/pip.stamp pyproject.toml
 
 $(VENV)/test.stamp: $(VENV)/bench.stamp pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[hub,gpu]" --group dev
+	$(BIN)/python -m pip install --quiet --no-deps bfcl-eval==2026.3.23  # its data; PyTorch and the rest of the extra stay out
 	touch $@

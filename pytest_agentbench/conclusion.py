@@ -13,7 +13,7 @@ from pytest_agentbench.discovery import Found
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, environment
+from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, environment, known_mean
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
@@ -143,9 +143,8 @@ def judge(found: Found, group: str, summary: Json, from_command_line: Mapping[st
     for name, limit in found.thresholds.items():
         if name.endswith(".mean"):
             score = name.removesuffix(".mean")
-            mean = summary["scores"][score]["mean"]
+            value, why = known_mean(summary, score)
             whole = measured >= wanted or name in from_command_line
             part = f"not judged: {measured} of {wanted} rollouts were measured; --agentbench-threshold {name}=... judges any part"
-            note = "" if whole else part
-            limits.append(Limit(group, name, limit, mean and mean["value"], whole, note, score in LOWER_IS_BETTER))
+            limits.append(Limit(group, name, limit, value, whole, why if whole else part, score in LOWER_IS_BETTER))
     return limits

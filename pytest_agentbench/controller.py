@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 import pytest
 
-from pytest_agentbench.discovery import Found, find, merged_thresholds, suite_folders
+from pytest_agentbench.discovery import Found, find, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
@@ -71,12 +71,21 @@ class Controller:
 
     def find_suites(self) -> None:
         """Loads the suites that the command line leads to, and registers their markers."""
-        settings = self.settings
         folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
-        self.found = [find(folder, settings.suite_changes, settings.variants, settings.trials, settings.agent) for folder in folders]
+        self.found = [self._find(folder) for folder in folders]
         refuse_twins(self.found)
         for found in self.found:
             self.config.addinivalue_line("markers", f"{found.name}: tests of the agentbench suite in {found.folder.name}/")
+
+    def _find(self, folder: Path) -> Found:
+        settings = self.settings
+        if why := not_named(folder, self.config.args, self.config.getoption("markexpr", "")):
+            return Found(folder, None, {}, (), 1, why, skip=True)
+        changes, insists = settings.suite_changes, bool(settings.thresholds)
+        found = find(folder, changes, settings.variants, settings.trials, settings.agent, insists=insists)
+        if found.skip:
+            advise(self.config, found.error)
+        return found
 
     def _choose_backend(self) -> None:
         settings = self.settings

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import SUITE_FILE, Suite
 
@@ -24,6 +25,7 @@ class Found:
     variants: tuple[str, ...]
     trials: int
     error: str = ""
+    skip: bool = False  # whether the error is no fault: its tests are skipped
 
     @property
     def name(self) -> str:
@@ -33,11 +35,12 @@ class Found:
     def for_worker(self, limit: int | None) -> Json:
         """What tests are made of: names and numbers, no data."""
         if self.suite is None:
-            return {"name": self.name, "error": self.error}
+            return {"name": self.name, "error": self.error, "skip": self.skip}
         ids = [scenario.id for scenario in self.suite.scenarios[:limit]]
         return {
             "name": self.name,
             "error": "",
+            "skip": False,
             "description": self.suite.description,
             "ids": ids,
             "variants": [*self.variants],
@@ -76,8 +79,38 @@ def _is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) or (folder / "pyvenv.cfg").is_file()
 
 
-def find(folder: Path, changes: Sequence[tuple[str, Any]], variants: Sequence[str], trials: int | None, agent: str | None = None) -> Found:
-    """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests."""
+def not_named(folder: Path, args: Sequence[str], marks: str) -> str:
+    """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
+    from pytest_agentbench.config import load_yaml
+
+    try:
+        data = load_yaml(folder / SUITE_FILE)
+    except ConfigError:
+        return ""  # whoever loads it will say so
+    name = str(data.get("name"))
+    paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
+    if (
+        data.get("only_when_named") is not True
+        or re.search(rf"\b{name}\b", marks)
+        or any(folder in (each, *each.parents) for each in paths)
+    ):
+        return ""
+    return f"{folder / SUITE_FILE}: this suite runs only when it is named: pytest {os.path.relpath(folder)}, or pytest -m {name}"
+
+
+def find(
+    folder: Path,
+    changes: Sequence[tuple[str, Any]],
+    variants: Sequence[str],
+    trials: int | None,
+    agent: str | None = None,
+    *,
+    insists: bool = False,
+) -> Found:
+    """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests.
+
+    A data set that is not here is no fault, unless somebody `insists` on a verdict.
+    """
     from pytest_agentbench.rollouts import preflight
     from pytest_agentbench.scenarios import load_suite
 
@@ -86,7 +119,7 @@ def find(folder: Path, changes: Sequence[tuple[str, Any]], variants: Sequence[st
         chosen = choose_variants(suite, variants)
         preflight(suite, chosen)
     except ConfigError as error:
-        return Found(folder, None, {}, (), 1, str(error))
+        return Found(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
     return Found(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
 
 

@@ -2,6 +2,7 @@
 
 AgentbenchError
 ├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
+│   └── MissingData    a suite's data set is not on this machine: a SKIP, or an ERROR where a verdict was asked for
 ├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
 │   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
 └── RolloutError       raised inside a rollout; becomes its status, never a score
@@ -10,6 +11,7 @@ AgentbenchError
     └── AgentError     the agent's own fault: `agent_error`
 
 NoScore (an AssertionError) is what a test gets when it asks a rollout for a score that was not measured.
+└── ScorerFailed       the scorer is why: the test is then an ERROR, not a FAILURE
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ class AgentbenchError(Exception):
 
 class ConfigError(AgentbenchError):
     """A file or an option is wrong; the message names it and says what would work."""
+
+
+class MissingData(ConfigError):
+    """A suite's data set is not on this machine. The message says how to get it."""
 
 
 class BackendError(AgentbenchError):
@@ -57,6 +63,10 @@ class AgentError(RolloutError):
 
 class NoScore(AssertionError):
     """A test asked for a score that this rollout does not have."""
+
+
+class ScorerFailed(NoScore):
+    """A test asked for a score whose scorer failed on this rollout."""
 
 
 def unknown_name(what: str, name: str, known: object) -> str:

@@ -43,6 +43,7 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
 
     data = json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1])
     data["tools"] = tuple(Tool(**tool) for tool in data["tools"])
+    data["turns"] = tuple(map(tuple, data["turns"]))
     return Scenario(**{**data, "messages": tuple(data["messages"]), "expected": tuple(data["expected"])})
 
 
@@ -96,6 +97,8 @@ def _worker(request: pytest.FixtureRequest) -> Worker:
 
 def _suite(request: pytest.FixtureRequest) -> Json:
     suite = _worker(request).suite_of(request.node.path)
+    if suite is not None and suite["skip"]:
+        pytest.skip(suite["error"])
     if suite is None or suite["error"]:
         pytest.fail(suite["error"] if suite else f"there is no suite.yaml in {request.node.path.parent} or above it", pytrace=False)
     return suite

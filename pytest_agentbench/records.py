@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
-from pytest_agentbench.errors import NoScore
+from pytest_agentbench.errors import NoScore, ScorerFailed
 
 Json = dict[str, Any]
 
@@ -136,7 +136,7 @@ class Access:
 class ToolCall:
     """One tool call an agent made, as the model wrote it and as it was understood."""
 
-    name: str  # as the model wrote it
+    name: str  # the tool's own, or as the model wrote it where there is no such tool
     arguments: Json  # parsed; {} when they could not be parsed
     turn: int  # which of the agent's turns, counted from 1
     problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments | None
@@ -286,14 +286,14 @@ class Rollout:
         return [str(call["tool"]) for call in self.expected]
 
     def score(self, name: str) -> Score:
-        """The score called `name`; raises NoScore, with the reason, when it was not measured."""
+        """The score called `name`; raises NoScore (ScorerFailed, where that is why), with the reason, when it was not measured."""
         __tracebackhide__ = True
         if name in self.scores:
             return self.scores[name]
         if not self.evaluable:
             raise NoScore(f"{self.key}: no {name}, the rollout ended as {self.status}: {self.reason}")
         if name in self.score_errors:
-            raise NoScore(f"{self.key}: no {name}, the scorer failed: {self.score_errors[name]}")
+            raise ScorerFailed(f"{self.key}: no {name}, the scorer failed: {self.score_errors[name]}")
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
 
     def to_dict(self) -> Json:

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.gate.means import mean_interval, scenario_means
 from pytest_agentbench.records import STATUSES, Json, Rollout
-from pytest_agentbench.scenarios import Suite
+from pytest_agentbench.scenarios import Suite, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
@@ -96,7 +96,9 @@ def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mappi
         "dataset": asdict(suite.dataset),
         "variant": variant,
         "agent": suite.agent_of(variant),
+        "folder": str(suite.folder),
         "scorers": list(suite.score_names),
+        "scored_by": {score_name(name): {"scorer": name, "options": options} for name, options in suite.scorers.items()},
         "thresholds": dict(thresholds),
         "rollouts": {status: tally.statuses[status] for status in STATUSES},
         "retried": tally.retried,
@@ -119,6 +121,14 @@ def _score_summary(tally: SuiteTally, name: str) -> Json:
             everything.setdefault(scenario, []).extend([0.0] * count)
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
     return {"mean": _interval(everything, limits), "mean_evaluable": _interval(evaluable, limits)}
+
+
+def known_mean(part: Json, score: str) -> tuple[float | None, str]:
+    """The mean that a limit is judged on, of a part of run.json about a suite; where it is not known, None and perhaps why."""
+    if missing := part["score_errors"].get(score, 0):
+        return None, f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
+    mean = part["scores"][score]["mean"]
+    return (None, "") if mean is None else (mean["value"], "")
 
 
 def _interval(values: Mapping[str, Sequence[float]], limits: tuple[float, float] | None) -> Json | None:

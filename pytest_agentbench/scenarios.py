@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.errors import ConfigError, MissingData, unknown_name
 from pytest_agentbench.records import SAMPLING, Json, RolloutKey
+
+if TYPE_CHECKING:
+    from pytest_agentbench.suitespec import DatasetSpec
 
 SUITE_FILE = "suite.yaml"
 
@@ -43,10 +46,11 @@ class DatasetInfo:
 
     name: str  # what reports call it
     format: str
-    file: str  # relative to the suite
-    sha256: str  # of the data file, and of the tools file if there is one
+    file: str  # relative to the suite; empty where a package brings the data
+    sha256: str  # of the data file, and of the tools file if there is one; or of all files of the package that are read
     label_source: str  # hand, heuristic-v1, ... ; several are joined by a comma
-    size: int  # scenarios in the file
+    size: int  # scenarios in it
+    version: str = ""  # of the package that brings the data
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Suite:
             },
             "folder": str(self.folder),
             "dataset": asdict(self.dataset),
-            "toolsets": {str(number): [asdict(tool) for tool in tools] for number, tools in toolsets.items()},
+            "toolsets": {str(number): [vars(tool) for tool in tools] for number, tools in toolsets.items()},
             "scenarios": scenarios,
         }
 
@@ -134,33 +138,16 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     `agent` takes the place of the suite's agent, and inherits its sampling parameters.
     """
     from pytest_agentbench.config import load_yaml, override, validate
-    from pytest_agentbench.datasets import FORMATS
     from pytest_agentbench.suitespec import SuiteSpec
 
     data = load_yaml(file)
     if agent is not None:
         data["agent"] = _in_place_of(data.get("agent"), agent)
     spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
-    if spec.dataset.format not in FORMATS:
-        raise ConfigError(f"{file}: {unknown_name('dataset format', spec.dataset.format, FORMATS)}")
-    data_file = file.parent / spec.dataset.file
-    tools_file = file.parent / spec.dataset.tools if spec.dataset.tools else None
-    for needed in filter(None, (data_file, tools_file)):
-        if not needed.is_file():
-            raise ConfigError(f"{file}: the data file {needed} does not exist; see the suite's README.md for where it comes from")
-    scenarios = tuple(FORMATS[spec.dataset.format](data_file, tools_file))
-    check_scenarios(scenarios, data_file)
+    scenarios, dataset = _read(file, spec.dataset)
     for name in spec.thresholds:
         if name.removesuffix(".mean") not in (scores := [*map(score_name, spec.scorers)]):
             raise ConfigError(f"{file}: thresholds: {name!r} is not measured; scores of this suite: {', '.join(scores)} (and <score>.mean)")
-    dataset = DatasetInfo(
-        name=spec.dataset.name or data_file.stem,
-        format=spec.dataset.format,
-        file=spec.dataset.file,
-        sha256=_sha256(filter(None, (data_file, tools_file))),
-        label_source=", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in scenarios})),
-        size=len(scenarios),
-    )
     return Suite(
         folder=file.parent,
         scenarios=scenarios,
@@ -174,6 +161,35 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     )
 
 
+def _read(file: Path, spec: DatasetSpec) -> tuple[tuple[Scenario, ...], DatasetInfo]:
+    """The scenarios of a suite.yaml, from files beside it or from a package, and where they come from."""
+    from pytest_agentbench.datasets import FORMATS, PACKAGES
+
+    if spec.format in PACKAGES:
+        if spec.file or spec.tools:
+            raise ConfigError(f"{file}: dataset: format {spec.format} reads an installed package; leave `file` and `tools` out")
+        try:
+            data = PACKAGES[spec.format]()
+        except MissingData as error:
+            raise MissingData(f"{file}: {error}") from error
+        name, version, sha256, scenarios = spec.name or data.package, data.version, data.sha256, data.scenarios
+    elif spec.format in FORMATS:
+        if spec.file is None:
+            raise ConfigError(f"{file}: the key 'dataset.file' is missing")
+        data_file = file.parent / spec.file
+        tools_file = file.parent / spec.tools if spec.tools else None
+        for needed in filter(None, (data_file, tools_file)):
+            if not needed.is_file():
+                raise ConfigError(f"{file}: the data file {needed} does not exist; see the suite's README.md for where it comes from")
+        scenarios = tuple(FORMATS[spec.format](data_file, tools_file))
+        check_scenarios(scenarios, data_file)
+        name, version, sha256 = spec.name or data_file.stem, "", _sha256(filter(None, (data_file, tools_file)))
+    else:
+        raise ConfigError(f"{file}: {unknown_name('dataset format', spec.format, (*FORMATS, *PACKAGES))}")
+    label_source = ", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in scenarios}))
+    return scenarios, DatasetInfo(name, spec.format, spec.file or "", sha256, label_source, len(scenarios), version)
+
+
 def _in_place_of(agent: Any, kind: str) -> Json:
     """The settings of another kind of agent, with an agent's sampling parameters."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
@@ -184,13 +200,16 @@ def check_scenarios(scenarios: Iterable[Scenario], file: Path) -> None:
     """Raises ConfigError unless there are scenarios, ids are unique, schemas are schemas and labels name tools that exist."""
     seen: set[str] = set()
     checked: dict[int, set[str]] = {}
+    sound: set[int] = set()
     for scenario in scenarios:
         if scenario.id in seen:
             raise ConfigError(f"{file}: the id {scenario.id!r} is there twice; ids name tests and must be unique")
         seen.add(scenario.id)
         if id(scenario.tools) not in checked:
             for tool in scenario.tools:
-                _check_schema(tool, file)
+                if id(tool) not in sound:
+                    _check_schema(tool, file)
+                    sound.add(id(tool))
             checked[id(scenario.tools)] = {tool.name for tool in scenario.tools}
         names = checked[id(scenario.tools)]
         for call in scenario.expected:

@@ -17,7 +17,7 @@ class DatasetSpec(Spec):
     """Where the scenarios are."""
 
     format: str
-    file: str  # relative to suite.yaml
+    file: str | None = None  # relative to suite.yaml; of formats that read an installed package there is none
     tools: str | None = None  # a tools.json for entries that do not carry their own `available_tools`
     name: str | None = None  # what reports call the data set
 
@@ -50,6 +50,7 @@ class SuiteSpec(Spec):
     thresholds: dict[str, FiniteFloat] = {}
     trials: int = Field(default=1, ge=1)
     timeout: float = Field(default=600.0, gt=0)  # seconds for one rollout
+    only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
 
     @field_validator("agent")
     @classmethod

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_agentbench import wire
-from pytest_agentbench.errors import MissingError
+from pytest_agentbench.errors import MissingError, ScorerFailed
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.showing import properties, rollout_section
 
@@ -63,6 +63,10 @@ class Worker:
         if suite is None:
             test = f"{metafunc.definition.path}: {metafunc.definition.name}"
             raise pytest.Collector.CollectError(f"{test} wants a rollout, but there is no suite.yaml in this folder or above it")
+        if suite["skip"]:
+            key = RolloutKey(suite["name"], "not_run")
+            metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(suite["error"]))], indirect=True, ids=[key.id])
+            return
         if fault := suite["error"] or self._misplaced_hook(metafunc.definition.path):
             raise pytest.Collector.CollectError(fault)
         keys = suite_keys(suite)
@@ -125,8 +129,6 @@ class Worker:
         rollout = item.stash[ROLLOUT]
         if rollout.status in ("infra_error", "cancelled"):
             pytest.fail(f"{rollout.key}: {rollout.status}: {rollout.reason}", pytrace=False)
-        for name, reason in rollout.score_errors.items():
-            pytest.fail(f"{rollout.key}: the scorer {name!r} failed, so there is no score: {reason}", pytrace=False)
         return rollout
 
     def _fetch(self, item: pytest.Item) -> None:
@@ -168,6 +170,8 @@ class Worker:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Report, Report]:
         report = yield
         rollout = item.stash.get(ROLLOUT, None)
+        if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, ScorerFailed):
+            report.when = "setup"  # what fails there is an ERROR for pytest, JUnit and everybody else: nothing was judged
         if rollout is not None and call.when == "call":
             report.duration += rollout.duration_s
         if rollout is not None and call.when != "setup":  # JUnit reads the teardown's

@@ -91,7 +91,7 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
 
     assert 1 == status
     assert [] == files(empty)
-    assert "agentbench: no shipped suite 'bankng'; known: banking\n" == capsys.readouterr().err
+    assert "agentbench: no shipped suite 'bankng'; known: banking, bfcl\n" == capsys.readouterr().err
 
 
 def test_subset(empty: Path, capsys: Capture) -> None:

@@ -36,10 +36,11 @@ from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
 from pytest_agentbench.engine.script import Match, Rule, load_rules
+from pytest_agentbench.loading import options_of
 from pytest_agentbench.peers import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.scenarios import load_suite
-from pytest_agentbench.scorers import SCORERS
+from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.serving.process import Child, child_environment
 from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
 from pytest_agentbench.serving.stackspec import ContainerSpec
@@ -310,7 +311,9 @@ def test_python_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "scenarios/banking/README.md"], ids=lambda page: page.name
+    "page",
+    [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "scenarios").glob("*/README.md"))],
+    ids=lambda page: page.name,
 )
 def test_links(page: Path) -> None:
     """Links within the documentation lead to a file and, where they name one, to a heading."""
@@ -353,7 +356,8 @@ WORDS: Mapping[str, list[str]] = {
     ],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "containers.md": keys(ContainerSpec),
-    "metrics.md": [*SCORERS, *STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
+    "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
+    "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 

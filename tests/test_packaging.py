@@ -86,6 +86,7 @@ def test_contents(wheel: Path) -> None:
         f"scenarios/banking/{name}"
         for name in ("README.md", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
     ]
+    shipped += [f"scenarios/bfcl/{name}" for name in ("README.md", "suite.yaml", "test_bfcl.py")]
     shipped += [f"backends/{file.name}" for file in (ROOT / "backends").iterdir()]
     assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
     assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
@@ -148,5 +149,5 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
     done = newcomer(tmp_path, "agentbench", "init", "insurance")
 
     assert 1 == done.returncode
-    assert "agentbench: no shipped suite 'insurance'; known: banking\n" == done.stderr
+    assert "agentbench: no shipped suite 'insurance'; known: banking, bfcl\n" == done.stderr
     assert [] == [*tmp_path.iterdir()]

@@ -11,6 +11,7 @@ from typing import Any
 import fastjsonschema
 import orjson
 
+from pytest_agentbench.agents.wire_names import wire_names
 from pytest_agentbench.records import Draft, Json, ToolCall
 from pytest_agentbench.scenarios import Tool
 
@@ -22,6 +23,8 @@ class Toolbox:
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
         self.drafts: list[Draft] = []  # of an agent that tries more than once
+        self._wire = wire_names(self.tools)
+        self._own = {wire: name for name, wire in self._wire.items()}
         self.user_turn = 1  # which message of the user is being worked on, counted from 1
 
     def fresh(self) -> Toolbox:
@@ -32,12 +35,16 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[Json]:
-        """The tools as a Chat Completions request carries them, with their real parameter schemas."""
-        return [_schema(tool.name, tool.description, tool.parameters) for tool in self.tools.values()]
+        """The tools as a Chat Completions request carries them: real schemas, under names that every API takes."""
+        return [_schema(self._wire[tool.name], tool.description, tool.parameters) for tool in self.tools.values()]
 
     def call(self, name: str, arguments: str, turn: int) -> str:
-        """Records a call as what it is, and returns what the model is told: a canned result, or what was wrong."""
+        """Records a call as what it is, and returns what the model is told: a canned result, or what was wrong.
+
+        A tool may be called by its own name and by the one in `schemas`; recorded is its own.
+        """
         started = time.monotonic_ns()
+        name = self._own.get(name, name)
         recorded = self._understood(name, arguments, turn)
         result = f"Error: {recorded.detail}" if recorded.problem else canned_response(self.tools[name])
         self.calls.append(dataclasses.replace(recorded, user_turn=self.user_turn, started_ns=started, ended_ns=time.monotonic_ns()))

@@ -123,7 +123,19 @@ def _expected(call: Any, where: str) -> Json:
     if not isinstance(call, dict) or not isinstance(call.get("tool"), str):
         raise ConfigError(f"{where}: an expected call should look like {{tool, parameters, goal}}, not {str(call)[:80]}")
     where = f"{where}: expected call of {call['tool']}"
-    return {"tool": call["tool"], "parameters": _optional(call, "parameters", dict, where), "goal": _optional(call, "goal", str, where)}
+    return {"tool": call["tool"], **_arguments(call, where), "goal": _optional(call, "goal", str, where)}
+
+
+def _arguments(call: Json, where: str) -> Json:
+    """What a label says of arguments, in one of its two forms."""
+    if "accepts" not in call:
+        return {"parameters": _optional(call, "parameters", dict, where)}
+    if "parameters" in call:
+        raise ConfigError(f"{where}: has 'parameters' and 'accepts'; 'accepts' alone says which values are right")
+    accepts = _optional(call, "accepts", dict, where)
+    for name in accepts:
+        _optional(accepts, name, list, f"{where}: accepts")
+    return {"accepts": accepts, "optional": _optional(call, "optional", list, where)}
 
 
 def _optional(data: Json, name: str, kind: type[Kind], where: str) -> Kind:

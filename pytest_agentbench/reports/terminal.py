@@ -93,6 +93,8 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
             evaluable = means["mean_evaluable"]
             only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
             terminal.write_line(f"{'':<11} {only}")
+    for score, count in suite["score_errors"].items():
+        terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
     for each in suite["worst"]:
         terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
         terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")

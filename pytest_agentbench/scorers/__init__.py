@@ -20,15 +20,23 @@ Scorer = Callable[["Scenario", Rollout], Score]
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
-    "hallucinated_tools": "pytest_agentbench.scorers.hallucinated_tools:hallucinated_tools",
+    "exact": "pytest_agentbench.scorers.exact:exact",
+    "exact_match": "pytest_agentbench.scorers.exact_match:exact_match",
+    "hallucinated": "pytest_agentbench.scorers.hallucinated:hallucinated",
     "nat_compat": "pytest_agentbench.scorers.nat_compat:nat_compat",
+    "numeric": "pytest_agentbench.scorers.numeric:numeric",
     "parameter_accuracy": "pytest_agentbench.scorers.parameter_accuracy:parameter_accuracy",
-    "repeated_calls": "pytest_agentbench.scorers.repeated_calls:repeated_calls",
+    "regex": "pytest_agentbench.scorers.regex:regex",
+    "repeated": "pytest_agentbench.scorers.repeated:repeated",
+    "schema_valid": "pytest_agentbench.scorers.schema_valid:schema_valid",
     "tsq": "pytest_agentbench.scorers.tsq:tsq",
+    "tsq_arguments": "pytest_agentbench.scorers.tsq_arguments:tsq_arguments",
+    "tsq_multiset": "pytest_agentbench.scorers.tsq_multiset:tsq_multiset",
+    "tsq_ordered": "pytest_agentbench.scorers.tsq_ordered:tsq_ordered",
 }
 
 #: Scores that count what went wrong: a limit on their mean is an upper one.
-LOWER_IS_BETTER = frozenset({"hallucinated_tools", "repeated_calls"})
+LOWER_IS_BETTER = frozenset({"hallucinated", "repeated"})
 
 
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:

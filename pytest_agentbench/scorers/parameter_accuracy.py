@@ -6,11 +6,12 @@ labels made by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.records import Json, Rollout, Score, ToolCall
-from pytest_agentbench.scorers.names import normalised
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.arguments import accepted, faults
+from pytest_agentbench.scorers.matching import Made, Wanted, both_sides
 
 if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
@@ -23,6 +24,7 @@ class _Pair(NamedTuple):
     correct: int
     expected: int
     actual: int
+    wrong: tuple[str, ...]
 
 
 def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
@@ -32,76 +34,45 @@ def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
       taken first. An expected call that is left without one counts 0, whether or not it has parameters.
     - A call that is expected without parameters counts 1 when it was made. So labels without any parameters give 1.0 only
       when every expected call was made, and the explanation says so.
-    - Values are equal as JSON, save that 5, 5.0 and "5" are one number, and strings differ neither by case nor by spaces.
     - Arguments and calls that no label mentions do not count; where nothing is expected the value is 1.0.
     """
-    pairs = _best_first(_pairs(scenario.expected, rollout.tool_calls))
-    expected, called = len(scenario.expected), len(pairs)
-    parameters = sum(len(_parameters(call)) for call in scenario.expected)
+    wanted, made = both_sides(scenario, rollout)
+    pairs = _best_first([_pair(i, each, j, call) for i, each in enumerate(wanted) for j, call in enumerate(made) if call.key == each.key])
+    parameters = sum(len(accepted(each.label)) for each in wanted)
     correct = sum(pair.correct for pair in pairs)
     return Score(
-        sum(pair.share for pair in pairs) / expected if expected else 1.0,
-        {"expected_calls": expected, "called": called, "parameters": parameters, "correct": correct},
-        _explanation(expected, called, parameters, correct),
+        sum(pair.share for pair in pairs) / len(wanted) if wanted else 1.0,
+        {"expected_calls": len(wanted), "called": len(pairs), "parameters": parameters, "correct": correct},
+        "; ".join([_summary(len(wanted), len(pairs), parameters, correct), *_wrong(wanted, pairs)]),
     )
 
 
-def same_value(expected: Any, actual: Any) -> bool:
-    """Whether two JSON values mean the same: 5, 5.0 and "5" do, "Main St" and " main  st" do, 1 and true do not."""
-    if isinstance(expected, bool) or isinstance(actual, bool):
-        return expected is actual
-    if isinstance(expected, str) and isinstance(actual, str):
-        return _plain(expected) == _plain(actual)
-    if isinstance(expected, dict) and isinstance(actual, dict):
-        return expected.keys() == actual.keys() and all(same_value(value, actual[name]) for name, value in expected.items())
-    if isinstance(expected, list) and isinstance(actual, list):
-        return len(expected) == len(actual) and all(map(same_value, expected, actual))
-    return bool(_number(expected) == _number(actual))
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
-
-
-def _number(value: Any) -> Any:
-    """The number that a string spells; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return value
-
-
-def _parameters(expected: Json) -> Json:
-    return expected.get("parameters") or {}
-
-
-def _pairs(expected: Iterable[Json], actual: Iterable[ToolCall]) -> list[_Pair]:
-    actual = list(actual)
-    return [
-        _pair(i, _parameters(label), j, call.arguments)
-        for i, label in enumerate(expected)
-        for j, call in enumerate(actual)
-        if normalised(str(label["tool"])) == normalised(call.name)
-    ]
-
-
-def _pair(i: int, parameters: Json, j: int, arguments: Json) -> _Pair:
-    correct = sum(name in arguments and same_value(value, arguments[name]) for name, value in parameters.items())
-    return _Pair(correct / len(parameters) if parameters else 1.0, correct, i, j)
+def _pair(i: int, wanted: Wanted, j: int, made: Made) -> _Pair:
+    names, wrong = accepted(wanted.label), faults(made.call, wanted.label, wanted.tool)
+    correct = len(names.keys() - wrong.keys())
+    told = tuple(dict.fromkeys(fault for name, fault in wrong.items() if name in names))
+    return _Pair(correct / len(names) if names else 1.0, correct, i, j, told)
 
 
 def _best_first(pairs: list[_Pair]) -> list[_Pair]:
     """Pairs that share no call: highest share first, then most right parameters, then order of appearance."""
     chosen: list[_Pair] = []
+    expected, actual = set[int](), set[int]()
     for pair in sorted(pairs, key=lambda pair: (-pair.share, -pair.correct, pair.expected, pair.actual)):
-        if all(pair.expected != other.expected and pair.actual != other.actual for other in chosen):
+        if pair.expected not in expected and pair.actual not in actual:
             chosen.append(pair)
+            expected.add(pair.expected)
+            actual.add(pair.actual)
     return chosen
 
 
-def _explanation(expected: int, called: int, parameters: int, correct: int) -> str:
+def _wrong(wanted: Sequence[Wanted], pairs: Sequence[_Pair]) -> list[str]:
+    return [
+        f"{wanted[pair.expected].name}: {', '.join(pair.wrong)}" for pair in sorted(pairs, key=lambda each: each.expected) if pair.wrong
+    ]
+
+
+def _summary(expected: int, called: int, parameters: int, correct: int) -> str:
     if not expected:
         return "no calls are expected"
     if not parameters:

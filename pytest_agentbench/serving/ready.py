@@ -81,6 +81,8 @@ class Ladder:
         """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed."""
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
+        self.workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knows, as soon as that has been asked
+        self._most: Mapping[str, int] = {}  # and how many it may know
         self._program = Program(endpoint)
 
     @property
@@ -98,8 +100,12 @@ class Ladder:
         yield from self._hold(rungs)
         self._program.release(self.model)
 
-    def look(self) -> None:
-        """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `climb` does."""
+    def look(self, workers: Mapping[str, int]) -> None:
+        """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `climb` does.
+
+        `workers` are those that Dynamo knew before one of them died. As long as it knows more, it sends calls to the dead one as well.
+        """
+        self._most = workers
         for _ in self._hold(self._silent()):
             pass
 
@@ -143,12 +149,14 @@ class Ladder:
         return ", ".join(models)
 
     def _workers(self) -> str:
-        """Dynamo lists a model before its workers are all there."""
+        """Dynamo lists a model before its workers are all there, and a worker for seconds after its death."""
         said = Api(self.endpoint).get(f"/models/{self.model}/ready")
-        there = _workers(said.json())
+        self.workers = there = _workers(said.json())
         missing = [f"{there.get(kind, 0)} of {wanted} {kind}" for kind, wanted in self.spec.workers.items() if there.get(kind, 0) < wanted]
         if said.status != 200 or missing:
             raise BackendError(f"/models/{self.model}/ready answered {said}; workers: {', '.join(missing)}")
+        if dead := [f"{there.get(kind, 0)} {kind}, not {most}" for kind, most in self._most.items() if there.get(kind, 0) > most]:
+            raise BackendError(f"/models/{self.model}/ready still counts one that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in there.items())
 
     def _chat(self) -> str:

@@ -46,6 +46,7 @@ class Stack:
         self._doing: dict[str, str] = {}  # instance, `gpus` or `images` -> what is waited for
         self._up = {name: threading.Event() for name in spec.services}
         self._booted = False
+        self._workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knew when the stack was proven ready
         self._claims = Claims(log)
         self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
         self._telling = threading.Lock()  # of what is away
@@ -174,6 +175,7 @@ class Stack:
         try:
             self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]
             proven = time.monotonic()
+            self._workers = ladder.workers
             does(f"warming up with {self.warm_up} requests")
             warm_up(ladder.answering, self.warm_up, self.spec.ready)
         except BackendError as error:
@@ -219,7 +221,7 @@ class Stack:
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        self._ladder(deadline, lambda _: None).look()
+        self._ladder(deadline, lambda _: None).look(self._workers)
         self.log(f"{instance.name} serves again")
         self._set_away(instance, False)
 

@@ -133,13 +133,19 @@ def test_a_failing_test_explains_itself(project: Project, way: tuple[str, ...]) 
 
 @WAYS
 def test_what_cannot_be_measured_is_an_error_in_a_sentence(project: Project, way: tuple[str, ...]) -> None:
-    """infra_error and a scorer that raises are ERRORs, a score that nobody measures is a FAILURE; each is a sentence with its reason."""
+    """infra_error is an ERROR, and so is a test that asks for a score whose scorer raised; other tests of that rollout stand.
+
+    A score that nobody measures is a FAILURE. Each is a sentence with its reason, and JUnit tells errors and failures apart as well.
+    """
     test = """
 def test_tools(rollout, thresholds):
     assert rollout.score("tsq") >= thresholds["tsq"]
 
 def test_misspelt(rollout):
     assert rollout.score("tqs") >= 0.5
+
+def test_fussy(rollout):
+    assert rollout.score("fussy") >= 0.5
 """
     scorer = """
 def fussy(scenario, rollout):
@@ -151,11 +157,13 @@ def fussy(scenario, rollout):
     project.write("scenarios/shop/scorer.py", scorer)
     project.backend([{"match": {"contains": "shop-2"}, "status": 500, "message": "out of memory"}, *FIND_THEN_ANSWER])
 
-    result = project.run(*way, "--agentbench-retries=0", "scenarios/shop")
+    result = project.run(*way, "--agentbench-retries=0", "--junitxml=junit.xml", "scenarios/shop")
 
-    result.assert_outcomes(passed=1, failed=1, errors=4)
+    result.assert_outcomes(passed=3, failed=2, errors=4)
     lines = result.stdout.str()
-    assert "shop[shop-1]: the scorer 'fussy' failed, so there is no score: KeyError: 'colour'" in lines
+    assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour'" in lines
+    assert "no score    fussy of 1 rollout: the scorer failed" in lines
+    assert 'errors="4" failures="2"' in (project.root / "junit.xml").read_text()
     assert "shop[shop-2]: infra_error: " in lines
     assert "out of memory" in lines
     assert "NoScore: shop[shop-0]: no score 'tqs'; this suite measures: fussy, tsq" in lines

@@ -114,6 +114,19 @@ def test_skipping_everything_is_green_without_a_threshold(project: Project) -> N
     assert pytest.ExitCode.OK == result.ret
 
 
+@WAYS
+def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[str, ...]) -> None:
+    """Where a scorer failed, a limit on the mean of its scores fails, even when no test asked for the one that is missing."""
+    project.suite(test="def test_it(rollout): pass\n", scorers=["tsq", "./scorer.py:fussy"], thresholds={"fussy.mean": 0.5})
+    project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout):\n    return 1 / (scenario.id != 'shop-1')\n")
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(passed=3)
+    assert pytest.ExitCode.TESTS_FAILED == result.ret
+    result.stdout.fnmatch_lines(["limit *shop fussy.mean nothing >= 0.5: FAILS; 1 of its scores is missing: the scorer failed"])
+
+
 def test_an_agents_error_counts_as_zero_and_an_infra_error_does_not_count(project: Project) -> None:
     """The mean over all knows an agent_error as the worst value and leaves an infra_error out; the tests are FAILED and ERROR."""
     agent = """

@@ -126,7 +126,7 @@ def test_what_models_get_wrong_is_recorded_and_scored(project: Project) -> None:
         {"name": "find_item", "arguments": {"thing": "lamp"}},
     ]
     project.backend([*(rule_for(number, turn=0, tool_calls=[each]) for number, each in enumerate(mistakes)), {"text": ANSWER}])
-    project.suite(scenarios=len(mistakes), scorers=["tsq", "hallucinated_tools"], thresholds={})
+    project.suite(scenarios=len(mistakes), scorers=["tsq", "hallucinated"], thresholds={})
     test = 'def test_it(rollout):\n    assert rollout.score("tsq") >= 0.5\n'
     project.write("scenarios/shop/test_shop.py", test)
 
@@ -136,7 +136,7 @@ def test_what_models_get_wrong_is_recorded_and_scored(project: Project) -> None:
     rollouts = by_scenario(project.rollouts)
     problems = ["malformed_arguments", "malformed_arguments", "unknown_tool", "invalid_arguments", "invalid_arguments"]
     assert problems == [rollout.tool_calls[0].problem for rollout in rollouts]
-    assert [0.0, 0.0, 1.0, 0.0, 0.0] == [float(rollout.score("hallucinated_tools")) for rollout in rollouts]
+    assert [0.0, 0.0, 1.0, 0.0, 0.0] == [float(rollout.score("hallucinated")) for rollout in rollouts]
     assert [1.0, 1.0, 0.0, 1.0, 1.0] == [float(rollout.score("tsq")) for rollout in rollouts]
     assert ['{"item": "lamp"', '["lamp"]', None, None, None] == [rollout.tool_calls[0].raw for rollout in rollouts]
     for rollout in rollouts:

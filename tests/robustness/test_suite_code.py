@@ -150,7 +150,7 @@ def test_code_that_cannot_be_imported(project: Project) -> None:
 
 
 def test_scorers_at_fault(project: Project) -> None:
-    """A scorer that raises, or returns what is no score, makes an ERROR and no number; the other scores of the rollout stand."""
+    """A scorer that raises, or returns what is no score, makes no number, and an ERROR of who asks; the other scores stand."""
     scorers = {
         "raises": "return {}['missing']",
         "none": "return None",
@@ -162,14 +162,14 @@ def test_scorers_at_fault(project: Project) -> None:
     code = "from pytest_agentbench.records import Score\n" + "".join(
         f"def {name}(scenario, rollout):\n    {body}\n" for name, body in scorers.items()
     )
-    test = "def test_it(rollout): pass\n"
     for name in scorers:
+        test = f"def test_it(rollout): rollout.score('{name}')\ndef test_other(rollout): rollout.score('tsq')\n"
         project.suite(name, scenarios=1, scorers=["tsq", f"./scorer.py:{name}"], thresholds={}, test=test)
         project.write(f"scenarios/{name}/scorer.py", code)
 
     result = project.run("scenarios")
 
-    result.assert_outcomes(passed=1, errors=len(scorers) - 1)
+    result.assert_outcomes(passed=len(scorers) + 1, errors=len(scorers) - 1)
     for rollout in project.rollouts:
         own = rollout.suite
         assert ("ok", 1.0) == (rollout.status, rollout.score("tsq"))
@@ -178,7 +178,7 @@ def test_scorers_at_fault(project: Project) -> None:
         else:
             assert [own] == [*rollout.score_errors]
             assert own not in rollout.scores
-    result.stdout.fnmatch_lines(["raises?raises-0?: the scorer 'raises' failed, so there is no score: KeyError: 'missing'"])
+    result.stdout.fnmatch_lines(["*ScorerFailed: raises?raises-0?: no raises, the scorer failed: KeyError: 'missing'"])
     for name in ("raises", "nan"):
         suite = project.run_json["suites"][name]
         assert ({name: 1}, None) == (suite["score_errors"], suite["scores"][name]["mean"])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.scenarios import Scenario
-from pytest_agentbench.scorers.hallucinated_tools import hallucinated_tools
-from pytest_agentbench.scorers.repeated_calls import repeated_calls
+from pytest_agentbench.scorers.hallucinated import hallucinated
+from pytest_agentbench.scorers.repeated import repeated
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:
@@ -16,7 +16,7 @@ def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scen
     return scenario, Rollout("bank", "s1", "default", 1, "ok", tool_calls=tuple(actual))
 
 
-def test_hallucinated_tools() -> None:
+def test_hallucinated() -> None:
     """Every call of an unknown tool counts; calls with wrong arguments are another matter."""
     calls = [
         ToolCall("get_a", {}, 1),
@@ -25,14 +25,14 @@ def test_hallucinated_tools() -> None:
         ToolCall("get_b", {}, 2, problem="invalid_arguments"),
     ]
 
-    score = hallucinated_tools(*_records(calls, []))
+    score = hallucinated(*_records(calls, []))
 
     assert 2.0 == score
     assert {"calls": 4} == score.parts
     assert "unknown tools: fly" == score.explanation
 
 
-def test_repeated_calls() -> None:
+def test_repeated() -> None:
     """A repeat has the same name and the same arguments, in whatever order; 1, 1.0 and true differ, as do unparsed texts."""
     calls = [
         ToolCall("t", {"a": 1, "b": "x"}, 1),
@@ -46,7 +46,7 @@ def test_repeated_calls() -> None:
         ToolCall("t", {}, 5, raw="{b"),
     ]
 
-    score = repeated_calls(*_records(calls, []))
+    score = repeated(*_records(calls, []))
 
     assert 3.0 == score
     assert {"calls": 9} == score.parts
@@ -55,5 +55,5 @@ def test_repeated_calls() -> None:
 
 def test_nothing_to_count() -> None:
     """A rollout without calls has none of either."""
-    assert (0.0, "unknown tools: none") == ((score := hallucinated_tools(*_records([], []))), score.explanation)
-    assert (0.0, "repeated: none") == ((score := repeated_calls(*_records([], []))), score.explanation)
+    assert (0.0, "unknown tools: none") == ((score := hallucinated(*_records([], []))), score.explanation)
+    assert (0.0, "repeated: none") == ((score := repeated(*_records([], []))), score.explanation)

@@ -34,7 +34,10 @@ class Handler(BaseHTTPRequestHandler):
             "/seen": (200, self.seen),
             "/environ": (200, dict(os.environ)),
             "/v1/models": (200, {"object": "list", "data": [{"id": self.options.model}]}),
-            f"/v1/models/{self.options.model}/ready": (200, {"namespaces": {"x": {"worker_types": {"decode": {"workers": 2}}}}}),
+            f"/v1/models/{self.options.model}/ready": (
+                200,
+                {"namespaces": {"x": {"worker_types": {"decode": {"workers": 2 + self.haunted()}}}}},
+            ),
         }
         self.answer(*answers.get(self.path, (404, {"detail": "Not Found"})))
 
@@ -59,6 +62,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def loads(self) -> bool:
         return bool(time.monotonic() - self.started < self.options.slow)
+
+    def haunted(self) -> bool:
+        """For the first second of its second life, as a frontend that counts the dead worker as well."""
+        return bool(self.options.ghost) and time.monotonic() - self.started < 1 and len(Path(self.options.ghost).read_text()) > 1
 
     def whole(self, message: dict[str, Any]) -> None:
         usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
@@ -100,10 +107,14 @@ def main() -> None:
     parser.add_argument("--die-at", default="", help="a text that it dies of when somebody says it")
     parser.add_argument("--once", default="", help="a file that keeps it from dying of a text again")
     parser.add_argument("--say", default="", help="what it logs at its start")
+    parser.add_argument("--ghost", default="", help="a file that counts its lives; in its second it counts a dead worker for a second")
     parser.add_argument("--no-tools", action="store_true")
     parser.add_argument("--stubborn", action="store_true", help="SIGTERM does not end it")
     parser.add_argument("--leave-behind", action="store_true", help="a process in a session of its own")
     Handler.options = options = parser.parse_args()
+    if options.ghost:
+        with Path(options.ghost).open("a") as lives:
+            lives.write("x")
     if options.say:
         print(options.say, flush=True)
     if options.stubborn:

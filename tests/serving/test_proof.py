@@ -54,6 +54,15 @@ def test_every_rung() -> None:
     assert expected == rungs
 
 
+def test_a_dead_worker_is_counted() -> None:
+    """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
+    with small() as endpoint:
+        look = Ladder(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
+        look({"decode": 2})
+        with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
+            look({"decode": 1})
+
+
 def test_nobody_listens() -> None:
     """Waiting ends with the time, and says which rung did not hold and why."""
     with pytest.raises(BackendError, match=r"^not ready in time, `port` does not hold: nothing listens on 127.0.0.1:9 \("):

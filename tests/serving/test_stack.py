@@ -11,8 +11,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -192,22 +194,37 @@ def test_a_restart(boot: Boot, guardian_log: Log) -> None:
     assert 1 == guardian_log().count("starting it again")
 
 
-def test_a_restart_is_told(boot: Boot) -> None:
-    """Whoever holds the stack hears which service is away, and that it is there again once it is ready."""
-    held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
+@contextmanager
+def restarted(held: stacks.Held) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The URL of a stack whose engine has died and serves again, and what was told of that."""
     url = root(held.ready().url)
-    told: list[dict[str, object]] = []
+    told: list[dict[str, Any]] = []
     watching = threading.Thread(target=lambda: held.death(told.append))
     watching.start()
     with pytest.raises(OSError):  # noqa: PT011
         urlopen(f"{url}/die", timeout=5)
     until(lambda: len(told) == 2)
-
-    assert [["engine"], []] == [message["services"] for message in told]
-    assert [{"engine": 1}] * 2 == [message["restarts"] for message in told]
-    assert answers(url)
+    yield url, told
     held.stop()
     watching.join()
+
+
+def test_a_restart_is_told(boot: Boot) -> None:
+    """Whoever holds the stack hears which service is away, and that it is there again once it is ready."""
+    held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
+    with restarted(held) as (url, told):
+        assert [["engine"], []] == [message["services"] for message in told]
+        assert [{"engine": 1}] * 2 == [message["restarts"] for message in told]
+        assert answers(url)
+
+
+def test_a_restart_waits_for_the_dead(boot: Boot, tmp_path: Path) -> None:
+    """Dynamo counts a dead worker for some ten seconds, and sends it calls; until it does not, the stack is not back."""
+    ghost = tmp_path / "lives"
+    held = boot(spec(services={"engine": service("--ghost", str(ghost), restart=1)}, ready={"workers": {"decode": 2}}))
+    with restarted(held) as (url, _):
+        assert "xx" == ghost.read_text()
+        assert '"workers": 2' in json.dumps(get(f"{url}/v1/models/tiny/ready"))
 
 
 def test_a_restart_that_is_never_ready(boot: Boot, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.discovery import Found, choose_variants, find, merged_thresholds, suite_folders
+from pytest_agentbench.discovery import Found, choose_variants, find, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 
@@ -48,6 +48,22 @@ def test_suites_below(tmp_path: Path) -> None:
     assert ["scenarios/a", "scenarios/a/inner", "scenarios/b"] == folders(tmp_path, ".")
     assert ["scenarios/a", "scenarios/a/inner", "scenarios/b"] == folders(tmp_path, "scenarios")
     assert ["scenarios/b"] == folders(tmp_path, "scenarios/b")
+
+
+def test_a_large_suite_has_to_be_named(tmp_path: Path) -> None:
+    """With `only_when_named` a path to or into the folder runs it, and its name in -m; a path above it and other names do not."""
+    folder = tmp_path / "scenarios/big"
+    touch(tmp_path, "scenarios/big/suite.yaml", "scenarios/big/test_big.py")
+    (folder / "suite.yaml").write_text("name: big\nonly_when_named: true\n")
+
+    for args, marks in ((folder, ""), (folder / "test_big.py::test_a[x]", ""), (tmp_path, "big and not slow"), (tmp_path, "not big")):
+        assert "" == not_named(folder, [str(args)], marks)
+    for args, marks in ((tmp_path, ""), (tmp_path / "scenarios", "bigger"), (tmp_path / "scenarios/small", "small")):
+        why = not_named(folder, [str(args)], marks)
+        assert why.startswith(f"{folder}/suite.yaml: this suite runs only when it is named: pytest ")
+        assert why.endswith("/big, or pytest -m big")
+    (folder / "suite.yaml").write_text("name: big\n")
+    assert "" == not_named(folder, [str(tmp_path)], "")
 
 
 def test_suites_above(tmp_path: Path) -> None:
@@ -136,7 +152,7 @@ def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[s
 
     assert result.error.startswith(f"{tmp_path}/{sentence}")
     assert (None, tmp_path.name, {}, ()) == (result.suite, result.name, result.thresholds, result.variants)
-    assert {"name": tmp_path.name, "error": result.error} == result.for_worker(3)
+    assert {"name": tmp_path.name, "error": result.error, "skip": False} == result.for_worker(3)
 
 
 def test_choosing_variants() -> None:
@@ -155,6 +171,7 @@ def test_what_a_worker_gets() -> None:
     assert {
         "name": "shop",
         "error": "",
+        "skip": False,
         "description": "A shop.",
         "ids": ["s-0"],
         "variants": ["default"],

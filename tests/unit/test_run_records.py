@@ -86,14 +86,14 @@ def test_trials_are_averaged_within_their_scenario() -> None:
 def test_counts_have_no_worst_value() -> None:
     """Where less is better an agent's error adds nothing, and values beyond 1 are as they are."""
     part = summary(
-        rollout("a", scores={"tsq": 1.0, "repeated_calls": 4.0}),
-        rollout("b", scores={"tsq": 1.0, "repeated_calls": 1.0}),
+        rollout("a", scores={"tsq": 1.0, "repeated": 4.0}),
+        rollout("b", scores={"tsq": 1.0, "repeated": 1.0}),
         rollout("c", "agent_error"),
-        scorers=("tsq", "repeated_calls"),
+        scorers=("tsq", "repeated"),
     )
 
-    assert (2.5, 2.5) == values(part, "repeated_calls")
-    assert 2 == part["scores"]["repeated_calls"]["mean"]["scenarios"]
+    assert (2.5, 2.5) == values(part, "repeated")
+    assert 2 == part["scores"]["repeated"]["mean"]["scenarios"]
 
 
 def test_a_failed_scorer_is_counted() -> None:

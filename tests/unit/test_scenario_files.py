@@ -61,6 +61,17 @@ def folder(tmp_path: Path) -> Folder:
 # ------------------------------------------------------------------------------------------------------ what comes out
 
 
+def test_labels_in_both_forms(folder: Folder) -> None:
+    """A label has one value for each argument, or several that are right, and which of them may be left out."""
+    calls = [
+        {"tool": "find_item", "parameters": {"item": "a"}},
+        {"tool": "find_item", "accepts": {"item": ["a", "b"]}, "optional": ["item"]},
+    ]
+    folder.write("data.json", [entry(expected_tool_calls=calls)])
+
+    assert [{**call, "goal": ""} for call in calls] == [*folder.load().scenarios[0].expected]
+
+
 def test_a_suite_and_its_defaults(folder: Folder) -> None:
     """Keys that suite.yaml leaves out have their defaults, and the data set is described with its hash."""
     suite = folder.load()
@@ -91,7 +102,7 @@ def test_every_key_is_taken(folder: Folder) -> None:
     keys: Json = {
         "description": "A shop.",
         "agent": {"kind": "./agent.py:Agent", "colour": "red"},
-        "scorers": ["repeated_calls", {"tsq": {"strict": True}}, "./scorers.py:polite"],
+        "scorers": ["repeated", {"tsq": {"strict": True}}, "./scorers.py:polite"],
         "judge": {"url": "http://localhost:1/v1", "model": "m"},
         "isolation": "process",
         "thresholds": {"polite": 1, "tsq.mean": 0.5},
@@ -101,9 +112,9 @@ def test_every_key_is_taken(folder: Folder) -> None:
     folder.write("suite.yaml", {**SPEC, **keys, "dataset": {**SPEC["dataset"], "name": "the shop"}})
     suite = folder.load()
 
-    scorers = {"repeated_calls": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
+    scorers = {"repeated": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
     assert {**keys, "scorers": scorers} == {name: getattr(suite, name) for name in keys}
-    assert ("the shop", ("repeated_calls", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
+    assert ("the shop", ("repeated", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
 
 
 def test_a_scenario(folder: Folder) -> None:
@@ -293,6 +304,14 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}])],
             "data.json: entry 1: expected call of find_item: 'parameters' should be an object, not ['lamp']",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {"item": "lamp"}}])],
+            "data.json: entry 1: expected call of find_item: accepts: 'item' should be a list, not lamp",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "parameters": {}}])],
+            "data.json: entry 1: expected call of find_item: has 'parameters' and 'accepts'; 'accepts' alone says which values are right",
         ),
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
         (

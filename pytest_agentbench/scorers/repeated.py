@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
 
 
-def repeated_calls(scenario: Scenario, rollout: Rollout) -> Score:
+def repeated(scenario: Scenario, rollout: Rollout) -> Score:
     """The number of calls with the same name and the same arguments as an earlier one; 0 is best."""
     times = Counter(map(_identity, rollout.tool_calls))
-    repeated = [f"{name} ({count} times)" for (name, _), count in times.items() if count > 1]
-    return Score(len(rollout.tool_calls) - len(times), {"calls": len(rollout.tool_calls)}, f"repeated: {', '.join(repeated) or 'none'}")
+    again = [f"{name} ({count} times)" for (name, _), count in times.items() if count > 1]
+    return Score(len(rollout.tool_calls) - len(times), {"calls": len(rollout.tool_calls)}, f"repeated: {', '.join(again) or 'none'}")
 
 
 def _identity(call: ToolCall) -> tuple[str, str]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
 
 
-def hallucinated_tools(scenario: Scenario, rollout: Rollout) -> Score:
+def hallucinated(scenario: Scenario, rollout: Rollout) -> Score:
     """The number of calls that were answered with "there is no such tool"; 0 is best."""
     names = [call.name for call in rollout.tool_calls if call.problem == "unknown_tool"]
     return Score(len(names), {"calls": len(rollout.tool_calls)}, f"unknown tools: {', '.join(dict.fromkeys(names)) or 'none'}")

@@ -1,0 +1,57 @@
+"""`agentbench rescore`: scores a stored run again, with no backend."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    rescore = commands.add_parser("rescore", help="score the rollouts of a run again, with no backend")
+    rescore.add_argument(
+        "name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)"
+    )
+    rescore.add_argument(
+        "--scorer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this scorer, one of the suite or any other, by name or import path; may be given several times",
+    )
+    rescore.add_argument(
+        "--suite", action="append", default=[], type=Path, metavar="DIR", help="where a suite is, if not where it was in the run"
+    )
+    rescore.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    rescore.set_defaults(run=run_rescore)
+
+
+def run_rescore(options: argparse.Namespace) -> None:
+    """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
+    import asyncio
+
+    from pytest_agentbench.rescoring import load_groups, rescore
+    from pytest_agentbench.run import find_run, read_run
+    from pytest_agentbench.scenarios import SUITE_FILE, load_suite
+
+    source = find_run(options.name, options.reports)
+    run = read_run(source)
+    folders = {load_suite(folder / SUITE_FILE).name: folder for folder in options.suite}
+    groups = load_groups(run, folders, options.scorer)
+    target, changes = asyncio.run(rescore(run, source, groups))
+    for change in changes:
+        print(
+            f"{change.group} {change.score}: mean {_mean(change.was)}, now {_mean(change.now)}; "
+            f"{change.changed} of {change.rollouts} rollouts changed"
+        )
+        if change.failed:
+            print(f"{change.group} {change.score}: the scorer failed on {change.failed} of them: {change.reason}")
+    for name, group in groups.items():
+        for score in group.kept:
+            print(f"{name} {score}: kept as it was, its scorer asks a judge")
+    print(f"wrote {target}")
+
+
+def _mean(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

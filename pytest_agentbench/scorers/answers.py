@@ -1,0 +1,20 @@
+"""What the scorers of the answer's text share: where the expected answer comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def expected_answers(scenario: Scenario, given: Any, key: str) -> list[Any]:
+    """The answers that are right: the option's, or those that the scenario's metadata have under `key`; a list means any of them.
+
+    Raises LookupError when there are none: an answer that nobody knows is no reason for a score of 0.
+    """
+    expected = scenario.metadata.get(key) if given is None else given
+    answers = expected if isinstance(expected, list) else [expected]
+    if not answers or any(answer is None for answer in answers):
+        raise LookupError(f"scenario {scenario.id} has no expected answer: its metadata have no {key!r}, and no option gives one")
+    return answers

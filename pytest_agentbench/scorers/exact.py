@@ -1,0 +1,22 @@
+"""Whether the answer is the expected text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.answers import expected_answers
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def exact(
+    scenario: Scenario, rollout: Rollout, *, answer: str | list[str] | None = None, key: str = "answer", ignore_case: bool = False
+) -> Score:
+    """1.0 when the answer is, spaces around it aside, one of the expected texts; else 0.0."""
+    expected = [str(each).strip() for each in expected_answers(scenario, answer, key)]
+    actual = rollout.answer.strip()
+    right = actual in expected or (ignore_case and actual.casefold() in [each.casefold() for each in expected])
+    said = actual if len(actual) <= 200 else f"{actual[:200]} ..."
+    return Score(float(right), {}, f"the answer is {said!r}, expected {' or '.join(map(repr, expected))}")

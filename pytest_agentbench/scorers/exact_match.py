@@ -1,0 +1,37 @@
+"""Whether the calls are the expected ones, all of them and no others, in their order and with their arguments."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.arguments import fits
+from pytest_agentbench.scorers.matching import Made, Wanted, both_sides
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
+    """1.0 when every call is the expected one, else 0.0, with the first difference."""
+    wanted, made = both_sides(scenario, rollout)
+    faults = [_fault(*pair) for pair in zip_longest(wanted, made)]
+    right = next((i for i, fault in enumerate(faults) if fault), len(faults))
+    return Score(
+        1.0 if right == len(faults) else 0.0,
+        {"expected": len(wanted), "actual": len(made), "right_before_first_fault": right},
+        f"call {right + 1}: {faults[right]}" if right < len(faults) else "the calls are the expected ones",
+    )
+
+
+def _fault(wanted: Wanted | None, made: Made | None) -> str:
+    """What is wrong with the call at one place; empty when nothing is."""
+    if wanted is None or made is None:
+        return f"{wanted.name} is missing" if wanted else f"{made.name} is not expected" if made else ""
+    if wanted.key[0] != made.key[0]:
+        return f"{made.name} was called in turn {made.key[0]}, expected {wanted.name} in turn {wanted.key[0]}"
+    if wanted.key != made.key:
+        return f"{made.name} was called, expected {wanted.name}"
+    fault = fits(made.call, wanted.label, wanted.tool)
+    return f"{wanted.name}: {fault}" if fault else ""

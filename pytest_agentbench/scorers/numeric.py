@@ -1,0 +1,85 @@
+"""Whether the last number of the answer is the expected one."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.answers import expected_answers
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+#: Groups of three digits may be set apart by commas, apostrophes and no-break spaces. A minus between two words or numbers is none.
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<sign>(?<![\w)])[-+\u2212])?"
+    r"[$\u20ac\u00a3\u00a5]?(?P<digits>\d{1,3}(?:[,'\u2019\u00a0\u202f]\d{3})+(?!\d)|\d+|(?=\.\d))(?P<rest>(?:\.\d+)?(?:[eE][-+]?\d{1,3})?)"
+    r"\s?(?P<percent>%|percent\b)?",
+    re.ASCII,
+)
+
+
+class Number(NamedTuple):
+    """A number as a text writes it."""
+
+    value: Decimal
+    percent: bool
+    text: str
+
+
+def numeric(
+    scenario: Scenario,
+    rollout: Rollout,
+    *,
+    answer: float | str | list[float | str] | None = None,
+    key: str = "answer",
+    absolute: float = 0.0,
+    relative: float = 0.0,
+) -> Score:
+    """1.0 when the last number of the answer is an expected one, give or take the larger of two tolerances; else 0.0.
+
+    `absolute` is in the unit of the number, `relative` a share of the expected one. Units are not looked at. A percent sign may
+    be left out on either side: 25 % is 25, and 0.25.
+    """
+    expected = [_expected(each) for each in expected_answers(scenario, answer, key)]
+    wanted = " or ".join(each.text for each in expected)
+    found = numbers(rollout.answer)
+    if not found:
+        return Score(0.0, {}, f"there is no number in the answer, expected {wanted}")
+    last = found[-1]
+    right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
+    return Score(float(right), {"number": float(last.value)}, f"the last number of the answer is {last.text}, expected {wanted}")
+
+
+def numbers(text: str) -> list[Number]:
+    """All numbers of a text, in their order."""
+    return [_read(found) for found in _NUMBER.finditer(text)]
+
+
+def _read(found: re.Match[str]) -> Number:
+    sign = "-" if found["sign"] in ("-", "\u2212") else ""
+    digits = re.sub(r"\D", "", found["digits"])
+    return Number(Decimal(f"{sign}{digits}{found['rest']}"), bool(found["percent"]), found[0].strip())
+
+
+def _expected(answer: float | str) -> Number:
+    found = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
+    if len(found) != 1:
+        raise ValueError(f"the expected answer {answer!r} is not one number")
+    return found[0]
+
+
+def _readings(expected: Number, actual: Number) -> list[tuple[Decimal, Decimal]]:
+    """The pairs of values that have to be near each other: a percent sign on one side only may be meant or not."""
+    pairs = [(expected.value, actual.value)]
+    if actual.percent and not expected.percent:
+        pairs.append((expected.value, actual.value / 100))
+    if expected.percent and not actual.percent:
+        pairs.append((expected.value / 100, actual.value))
+    return pairs
+
+
+def _near(expected: Decimal, actual: Decimal, absolute: float, relative: float) -> bool:
+    return abs(expected - actual) <= max(Decimal(repr(absolute)), Decimal(repr(relative)) * abs(expected))

@@ -1,0 +1,21 @@
+"""Whether a pattern is found in the answer."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.answers import expected_answers
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | None = None, key: str = "answer") -> Score:
+    """1.0 when one of the patterns (Python's `re`, `(?i)` for any case) is found anywhere in the answer, else 0.0."""
+    patterns = [str(each) for each in expected_answers(scenario, pattern, key)]
+    found = next((match for each in patterns if (match := re.search(each, rollout.answer))), None)
+    if found is None:
+        return Score(0.0, {}, f"nothing in the answer matches {' or '.join(map(repr, patterns))}")
+    return Score(1.0, {}, f"found {found[0]!r}, as {found.re.pattern!r} wants it")

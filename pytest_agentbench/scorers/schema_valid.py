@@ -1,0 +1,24 @@
+"""How many calls were ones that the tools could have carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def schema_valid(scenario: Scenario, rollout: Rollout) -> Score:
+    """The share of calls whose tool exists and whose arguments fit its schema, as it was found when they were made.
+
+    1.0 without calls: none was wrong. Whether there should have been any is what `tsq` says.
+    """
+    calls = rollout.tool_calls
+    wrong = [f"{call.name}: {call.problem}{f' ({call.detail})' if call.detail else ''}" for call in calls if call.problem]
+    return Score(
+        1 - len(wrong) / len(calls) if calls else 1.0,
+        {"calls": len(calls), "valid": len(calls) - len(wrong), "repaired": sum(call.repaired for call in calls)},
+        "; ".join(wrong) or ("all calls fit" if calls else "no call was made"),
+    )

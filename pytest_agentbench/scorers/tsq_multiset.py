@@ -1,0 +1,20 @@
+"""TSQ that counts how often each tool was called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.matching import beyond, both_sides, f1, listed
+
+if TYPE_CHECKING:
+    from pytest_agentbench.scenarios import Scenario
+
+
+def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
+    """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
+    wanted, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in wanted), Counter(call.key for call in made)
+    missing, unexpected = listed(beyond(wanted, actual.elements())), listed(beyond(made, expected.elements()))
+    return f1(len(wanted), len(made), (expected & actual).total(), f"missing: {missing}", f"unexpected: {unexpected}")

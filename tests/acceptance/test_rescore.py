@@ -1,0 +1,184 @@
+"""`agentbench rescore`: other scores for rollouts that are there already, with no backend."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # here, once: pytester forgets what a test imports, and libyaml's part of it does not load twice
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.journal import read_journal
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.rescoring import load_groups, rescore
+from pytest_agentbench.rollouts import record_line
+from pytest_agentbench.run import read_run
+from tests.project import FIND_THEN_ANSWER, Project
+
+Capture = pytest.CaptureFixture[str]
+
+OWN = """
+def fussy(scenario, rollout, *, best=1.0):
+    return best / (scenario.id != "shop-1")
+
+async def judged(scenario, rollout, judge):
+    return 0.25
+"""
+
+#: What shop-1 gets is a call too many.
+RULES: list[Json] = [
+    {
+        "match": {"turn": 0, "contains": "shop-1"},
+        "tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}, {"name": "order_item", "arguments": {"item": "lamp"}}],
+    },
+    *FIND_THEN_ANSWER,
+]
+
+
+@pytest.fixture
+def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a run of three scenarios, and no process of ours left."""
+    project.backend(RULES)
+    project.suite(thresholds={"tsq": 0.5, "tsq.mean": 0.9}, scorers=["tsq", "./scorer.py:judged"])
+    project.write("scenarios/shop/scorer.py", OWN)
+    project.run("scenarios/shop")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+def change(project: Project, **keys: Any) -> None:
+    """Changes the suite after its run."""
+    file = project.root / "scenarios/shop/suite.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **keys}))
+
+
+def rescored(project: Project) -> Path:
+    return project.directory.with_name(f"{project.directory.name}-rescored")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
+    """Where nothing has changed the new run says the same; the old one is not touched, and the new one is one for other commands."""
+    before = contents(shop.directory)
+
+    assert 0 == main(["rescore"])
+
+    said = capsys.readouterr().out.splitlines()
+    new = rescored(shop)
+    assert ["shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed", "shop judged: kept as it was, its scorer asks a judge"] == said[:2]
+    assert f"wrote {new}" == said[2]
+    assert before == contents(shop.directory)
+    assert shop.rollouts == [*read_journal(new)]
+    old_run, new_run = read_run(shop.directory), read_run(new)
+    assert {"id": new.name, "rescored": {**new_run["rescored"], "run": old_run["id"]}} == {
+        key: value for key, value in new_run.items() if old_run.get(key) != value
+    }
+    assert 0 == main(["show", str(new)])
+    assert "judged      0.250" in capsys.readouterr().out
+
+
+def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
+    """Scorers and their options are those of the suite as it is now; scores of a judge stay, and limits are judged again."""
+    change(shop, scorers=["tsq_multiset", {"./scorer.py:fussy": {"best": 0.5}}, "tsq"])
+
+    assert 0 == main(["rescore", shop.directory.name])
+
+    assert [
+        "shop tsq_multiset: mean none, now 0.889; 3 of 3 rollouts changed",
+        "shop fussy: mean none, now 0.500; 2 of 3 rollouts changed",
+        "shop fussy: the scorer failed on 1 of them: ZeroDivisionError: float division by zero",
+        "shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed",
+    ] == capsys.readouterr().out.splitlines()[:-1]
+    suite = read_run(rescored(shop))["suites"]["shop"]
+    assert ["tsq", "judged", "tsq_multiset", "fussy"] == suite["scorers"]
+    assert {"scorer": "./scorer.py:fussy", "options": {"best": 0.5}} == suite["scored_by"]["fussy"]
+    assert {"fussy": 1} == suite["score_errors"]
+    assert [0.25] * 3 == [rollout.score("judged") for rollout in read_journal(rescored(shop))]
+
+
+def test_one_scorer(shop: Project, capsys: Capture) -> None:
+    """`--scorer` restricts, and may name one that the suite does not have, by import path as well."""
+    assert 0 == main(["rescore", "--scorer", "exact_match", "--scorer", "./scorer.py:fussy"])
+
+    said = capsys.readouterr().out.splitlines()
+    assert ["shop exact_match: mean none, now 0.667; 3 of 3 rollouts changed"] == said[:1]
+    for rollout in read_journal(rescored(shop)):
+        assert {"tsq", "judged", "exact_match"} <= {*rollout.scores}
+    assert 1 == main(["rescore", "--scorer", "exact_mach"])
+    assert "agentbench: no scorer 'exact_mach'; known: exact, exact_match, " in capsys.readouterr().err
+
+
+def test_limits_are_judged_again(shop: Project) -> None:
+    """A limit on a mean holds or fails by the new scores."""
+    shop.write("scenarios/shop/scorer.py", OWN + "\ndef tsq(scenario, rollout): return 1.0\n")
+    assert ("FAIL", [True]) == ((run := read_run(shop.directory))["verdict"], [limit["failed"] for limit in run["limits"]])
+
+    assert 0 == main(["rescore", "--scorer", "./scorer.py:tsq"])
+
+    run = read_run(rescored(shop))
+    assert ("PASS", [False], [1.0]) == (
+        run["verdict"],
+        [limit["failed"] for limit in run["limits"]],
+        [limit["value"] for limit in run["limits"]],
+    )
+
+
+def test_other_data(shop: Project, capsys: Capture) -> None:
+    """Where the data are not those of the run it refuses, says what differs, and writes nothing."""
+    file = shop.root / "scenarios/shop/data.json"
+    file.write_text(json.dumps([*json.loads(file.read_text()), shop.entry("shop-9")]))
+
+    assert 1 == main(["rescore"])
+
+    said = capsys.readouterr().err
+    assert f"agentbench: {file} is not the data set of the run: size 3, now 4; sha256 " in said
+    assert not rescored(shop).exists()
+
+
+def test_a_suite_that_moved(shop: Project, capsys: Capture) -> None:
+    """A suite that is no longer where it was is named, and found again with --suite."""
+    moved = (shop.root / "scenarios/shop").rename(shop.root / "store")
+
+    assert 1 == main(["rescore"])
+    assert f"agentbench: suite 'shop': there is no {shop.root}/scenarios/shop/suite.yaml; give its folder with --suite\n" == (
+        capsys.readouterr().err
+    )
+    assert 0 == main(["rescore", "--suite", str(moved)])
+
+
+def test_memory(shop: Project) -> None:
+    """One rollout is in memory at a time, however long the journal is."""
+    first = shop.rollouts[0]
+    with (shop.directory / "rollouts.jsonl").open("ab") as lines:
+        for trial in range(2, 2000):
+            lines.write(record_line(dataclasses.replace(first, trial=trial, log="x" * 20_000)) + b"\n")
+    run = read_run(shop.directory)
+    groups = load_groups(run, {}, [])
+
+    tracemalloc.start()
+    target, _ = asyncio.run(rescore(run, shop.directory, groups))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert 40_000_000 < (target / "rollouts.jsonl").stat().st_size
+    assert peak < 10_000_000
+
+
+def test_what_cannot_be_scored(shop: Project) -> None:
+    """Rollouts without a measurement, and those of tests by hand, go into the new journal as they are."""
+    adhoc = Rollout("test_x.py", "test_x", "default", 1, "ok", kind="adhoc")
+    failed = Rollout("shop", "shop-0", "default", 2, "agent_error", "KeyError")
+    with (shop.directory / "rollouts.jsonl").open("ab") as lines:
+        lines.write(record_line(adhoc) + b"\n" + record_line(failed) + b"\n")
+
+    assert 0 == main(["rescore"])
+
+    assert [adhoc, failed] == [*read_journal(rescored(shop))][3:]

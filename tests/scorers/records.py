@@ -1,0 +1,17 @@
+"""What tests of scorers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.scenarios import Scenario, Tool
+
+
+def records(
+    actual: Sequence[ToolCall] = (), expected: Sequence[Json] = (), tools: Sequence[Tool] = (), answer: str = "", **metadata: object
+) -> tuple[Scenario, Rollout]:
+    """A scenario that expects calls, beside a rollout that made some."""
+    messages = ({"role": "user", "content": "hello"},)
+    scenario = Scenario(id="s1", messages=messages, tools=tuple(tools), expected=tuple(expected), metadata=metadata)
+    return scenario, Rollout("bank", "s1", "default", 1, "ok", tool_calls=tuple(actual), answer=answer)

@@ -1,0 +1,209 @@
+"""The family of tool selection scores: what each of them counts, and what holds between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.records import Json, Score, ToolCall
+from pytest_agentbench.scenarios import Tool
+from pytest_agentbench.scorers import Scorer
+from pytest_agentbench.scorers.exact_match import exact_match
+from pytest_agentbench.scorers.matching import most_pairs
+from pytest_agentbench.scorers.schema_valid import schema_valid
+from pytest_agentbench.scorers.tsq import tsq
+from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
+from pytest_agentbench.scorers.tsq_multiset import tsq_multiset
+from pytest_agentbench.scorers.tsq_ordered import tsq_ordered
+from tests.scorers.records import records
+
+VARIANTS: list[Scorer] = [tsq, tsq_multiset, tsq_ordered, tsq_arguments]
+
+Call = tuple[str, Json]
+
+
+def _score(scorer: Scorer, made: list[Call], wanted: list[Call]) -> Score:
+    labels = [{"tool": name, "parameters": arguments} for name, arguments in wanted]
+    return scorer(*records([ToolCall(name, arguments, 1) for name, arguments in made], labels))
+
+
+def _named(names: str) -> list[Call]:
+    return [(name, {}) for name in names.split()]
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "values"),
+    [  # tsq, multiset, ordered, arguments
+        ("a b c", "a b c", (1.0, 1.0, 1.0, 1.0)),
+        ("c b a", "a b c", (1.0, 1.0, 1 / 3, 1.0)),
+        ("a a b", "a b", (1.0, 0.8, 0.8, 0.8)),
+        ("a b", "a a b", (1.0, 0.8, 0.8, 0.8)),
+        ("x a y b", "a b", (2 / 3, 2 / 3, 2 / 3, 2 / 3)),
+        ("b a b", "a b", (1.0, 0.8, 0.8, 0.8)),
+        ("", "a", (0.0, 0.0, 0.0, 0.0)),
+        ("a", "", (0.0, 0.0, 0.0, 0.0)),
+        ("", "", (1.0, 1.0, 1.0, 1.0)),
+    ],
+)
+def test_values(made: str, wanted: str, values: tuple[float, ...]) -> None:
+    """Repeats count in all but `tsq`, order in `tsq_ordered` only."""
+    assert pytest.approx(values) == tuple(_score(scorer, _named(made), _named(wanted)) for scorer in VARIANTS)
+
+
+def test_arguments_decide_which_call_is_which() -> None:
+    """As many pairs as possible are made: a call that fits two labels is left to the one that no other call fits."""
+    wanted: list[Json] = [{"tool": "t", "accepts": {"n": [1, 2]}}, {"tool": "t", "accepts": {"n": [1]}}]
+
+    for made in ([1, 2], [2, 1]):
+        assert 1.0 == tsq_arguments(*records([ToolCall("t", {"n": n}, 1) for n in made], wanted))
+
+
+def test_parts_and_explanations() -> None:
+    """Parts are precision, recall and the counts; the explanation says which calls are to blame, and what is wrong with them."""
+    made: list[Call] = [("order", {"n": 2}), ("find", {}), ("find", {}), ("fly", {})]
+    wanted: list[Call] = [("find", {}), ("order", {"n": 1}), ("pay", {})]
+    parts = {"precision": 0.5, "recall": 2 / 3, "expected": 3, "actual": 4, "matched": 2}
+
+    multiset, ordered, arguments = (_score(scorer, made, wanted) for scorer in VARIANTS[1:])
+
+    assert parts == multiset.parts
+    assert "precision 0.50, recall 0.67; missing: pay; unexpected: find, fly" == multiset.explanation
+    assert "precision 0.25, recall 0.33; missing: pay; unexpected: find, fly; out of order: find" == ordered.explanation
+    assert (
+        "precision 0.25, recall 0.33; missing: pay; unexpected: find, fly; wrong arguments: order: n is 2, expected 1"
+        == arguments.explanation
+    )
+
+
+def test_out_of_order() -> None:
+    """A call that was made, but not in its place, is neither missing nor unexpected."""
+    score = _score(tsq_ordered, _named("b a c"), _named("a b c"))
+
+    assert 2 / 3 == score
+    assert "precision 0.67, recall 0.67; missing: none; unexpected: none; out of order: a" == score.explanation
+
+
+def test_turns() -> None:
+    """Where labels have turns a call of another turn is another call; a label without a turn belongs to the first."""
+    labels: list[Json] = [{"tool": "b", "turn": 2}, {"tool": "a"}]
+    calls = [ToolCall("a", {}, 1, user_turn=1), ToolCall("b", {}, 2, user_turn=2)]
+    late = [ToolCall("a", {}, 1, user_turn=2), ToolCall("b", {}, 2, user_turn=2)]
+
+    for scorer in (*VARIANTS, exact_match):
+        assert 1.0 == scorer(*records(calls, labels))
+    assert [0.5] * 4 == [scorer(*records(late, labels)) for scorer in VARIANTS]
+    assert "call 1: a was called in turn 2, expected a in turn 1" == exact_match(*records(late, labels)).explanation
+
+
+@pytest.mark.parametrize(
+    ("made", "explanation"),
+    [
+        ([("a", {"n": "1"}), ("b", {})], "the calls are the expected ones"),
+        ([("b", {}), ("a", {"n": 1})], "call 1: b was called, expected a"),
+        ([("a", {"n": 2}), ("b", {})], "call 1: a: n is 2, expected 1"),
+        ([("a", {"n": 1})], "call 2: b is missing"),
+        ([("a", {"n": 1}), ("b", {}), ("b", {})], "call 3: b is not expected"),
+    ],
+)
+def test_exact_match(made: list[Call], explanation: str) -> None:
+    """1.0 for the expected calls in their order and with their arguments; else 0.0, with the first fault."""
+    score = _score(exact_match, made, [("a", {"n": 1}), ("b", {})])
+
+    assert explanation == score.explanation
+    assert float(explanation.startswith("the calls are")) == score
+
+
+def test_schema_valid() -> None:
+    """Calls of unknown tools and calls with wrong arguments are not valid; where no call was made, none was wrong."""
+    calls = [
+        ToolCall("a", {}, 1),
+        ToolCall("a", {}, 1, repaired=True),
+        ToolCall("fly", {}, 1, problem="unknown_tool", detail="there is no tool 'fly'"),
+        ToolCall("b", {}, 1, problem="invalid_arguments", detail="n is missing"),
+    ]
+
+    score = schema_valid(*records(calls))
+
+    assert 0.5 == score
+    assert {"calls": 4, "valid": 2, "repaired": 1} == score.parts
+    assert "fly: unknown_tool (there is no tool 'fly'); b: invalid_arguments (n is missing)" == score.explanation
+    assert (1.0, "no call was made") == ((none := schema_valid(*records())), none.explanation)
+
+
+VALUES = st.sampled_from([1, "1", 2, True, "Rome", " rome"])
+CALLS = st.lists(st.tuples(st.sampled_from("abc"), st.dictionaries(st.sampled_from("mn"), VALUES, max_size=2)), max_size=6)
+
+
+@given(CALLS, CALLS)
+def test_bounds(made: list[Call], wanted: list[Call]) -> None:
+    """All values and both of their parts lie between 0 and 1, and the value is the harmonic mean of the parts."""
+    for scorer in VARIANTS:
+        score = _score(scorer, made, wanted)
+        precision, recall = score.parts["precision"], score.parts["recall"]
+
+        assert 0.0 <= min(score, precision, recall) <= max(score, precision, recall) <= 1.0
+        assert pytest.approx(2 * precision * recall / (precision + recall) if precision + recall else 0.0) == score
+
+
+@given(CALLS)
+def test_identity(calls: list[Call]) -> None:
+    """Who makes the expected calls has 1.0 everywhere."""
+    assert [1.0] * 5 == [_score(scorer, calls, calls) for scorer in (*VARIANTS, exact_match)]
+
+
+@given(CALLS, CALLS, st.randoms(use_true_random=False))
+def test_order_of_calls(made: list[Call], wanted: list[Call], random: Any) -> None:
+    """Neither the order of calls nor that of labels changes a score, save where order is what is measured."""
+    for scorer in (tsq, tsq_multiset, tsq_arguments):
+        before = _score(scorer, made, wanted)
+        shuffled = random.sample(made, len(made)), random.sample(wanted, len(wanted))
+
+        assert float(before) == float(_score(scorer, *shuffled))
+
+
+@given(CALLS, CALLS, st.integers(0, 6))
+def test_a_wrong_call_more(made: list[Call], wanted: list[Call], at: int) -> None:
+    """A call that nobody expects raises no score, wherever it is made."""
+    worse = [*made[:at], ("wrong", {}), *made[at:]]
+
+    for scorer in (*VARIANTS, exact_match):
+        assert _score(scorer, worse, wanted) <= _score(scorer, made, wanted)
+
+
+@given(CALLS, CALLS)
+def test_who_asks_for_more(made: list[Call], wanted: list[Call]) -> None:
+    """Order and arguments can only take away from what names alone give, and an exact match has them all."""
+    multiset = _score(tsq_multiset, made, wanted)
+
+    assert _score(tsq_ordered, made, wanted) <= multiset
+    assert _score(tsq_arguments, made, wanted) <= multiset
+    if _score(exact_match, made, wanted) == 1.0:
+        assert [1.0] * 4 == [_score(scorer, made, wanted) for scorer in VARIANTS]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=5))
+def test_most_pairs(choices: list[list[int]]) -> None:
+    """Pairs share nothing, are among the choices, and there are as many as by trying everything."""
+
+    def most(who: int, free: frozenset[int]) -> int:
+        if who == len(choices):
+            return 0
+        return max([most(who + 1, free), *(1 + most(who + 1, free - {choice}) for choice in choices[who] if choice in free)])
+
+    pairs = most_pairs(choices)
+
+    assert len(set(pairs.values())) == len(pairs)
+    assert [] == [who for who, choice in pairs.items() if choice not in choices[who]]
+    assert most(0, frozenset(range(5))) == len(pairs)
+
+
+def test_a_tool_that_the_scenario_does_not_have() -> None:
+    """A label's tool is looked up by its normalised name; its schema then decides what is the same argument."""
+    tool = Tool("get_a", "", {"type": "object", "properties": {"code": {"type": "string"}}})
+    label = {"tool": "get_a", "parameters": {"code": "07"}}
+
+    assert 0.0 == tsq_arguments(*records([ToolCall("bank__Get-A", {"code": 7}, 1)], [label], [tool]))
+    assert 1.0 == tsq_arguments(*records([ToolCall("bank__Get-A", {"code": "07"}, 1)], [label], [tool]))

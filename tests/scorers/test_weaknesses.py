@@ -1,0 +1,100 @@
+"""What is known to be wrong with the scores of NVIDIA's NeMo Agent Toolkit (its integration of Dynamo) is not wrong here.
+
+Numbers are those of the list in section 9 of the notes on that system; 4, 5 and 6 are about scorers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.errors import ConfigError, NoScore, ScorerFailed
+from pytest_agentbench.records import STATUSES, Json, Rollout, Score, ToolCall
+from pytest_agentbench.scenarios import Scenario, Tool
+from pytest_agentbench.scorers import LOWER_IS_BETTER, SCORERS, load_scorer
+from pytest_agentbench.scoring import no_judge, scored
+from tests.scorers.records import records
+
+TOOLS = [Tool("pay", "", {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}), Tool("look", "", {})]
+LABELS: list[Json] = [{"tool": "look", "parameters": {}}, {"tool": "pay", "parameters": {"amount": 5}}]
+RIGHT = [ToolCall("look", {}, 1), ToolCall("pay", {"amount": 5}, 2)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "told_by"),
+    [
+        ([*RIGHT, ToolCall("fly", {}, 3, "unknown_tool")], ["hallucinated", "tsq", "tsq_multiset", "schema_valid", "exact_match"]),
+        ([*RIGHT, RIGHT[1]], ["repeated", "tsq_multiset", "exact_match"]),
+        (RIGHT[::-1], ["tsq_ordered", "exact_match"]),
+        ([RIGHT[0], ToolCall("pay", {"amount": "much"}, 2, "invalid_arguments")], ["schema_valid", "tsq_arguments", "parameter_accuracy"]),
+        ([RIGHT[0], ToolCall("pay", {}, 2, "malformed_arguments", raw="5")], ["schema_valid", "tsq_arguments", "parameter_accuracy"]),
+        ([RIGHT[0], ToolCall("pay", {"amount": 6}, 2)], ["tsq_arguments", "parameter_accuracy", "exact_match"]),
+    ],
+    ids=["hallucinated", "repeated", "order", "invalid", "unreadable", "wrong-argument"],
+)
+def test_mistakes_cost_something(calls: list[ToolCall], told_by: list[str]) -> None:
+    """Weakness 4: hallucinated tools, repeated calls, order, invalid and wrong arguments cost nothing there. Here each has its scores."""
+    for name in told_by:
+        best, found = (load_scorer(name)(*records(made, LABELS, TOOLS)) for made in (RIGHT, calls))
+
+        assert found > best if name in LOWER_IS_BETTER else found < best == 1.0
+
+
+NAMES = st.sampled_from(["look", "pay", "fly", "bank__Pay", ""])
+ARGUMENTS = st.dictionaries(st.sampled_from(["amount", "x"]), st.none() | st.integers(0, 9) | st.text(max_size=3), max_size=2)
+MADE = st.builds(ToolCall, NAMES, ARGUMENTS, st.just(1), st.sampled_from([None, "unknown_tool", "invalid_arguments"]))
+
+
+@given(st.lists(MADE, max_size=5), st.lists(st.fixed_dictionaries({"tool": NAMES, "parameters": ARGUMENTS}), max_size=4))
+def test_no_score_above_one(calls: list[ToolCall], labels: list[Json]) -> None:
+    """Weakness 5: weights that are not normalised give up to 1.4 there. Here every share lies between 0 and 1, whatever was called."""
+    for name in SCORERS.keys() - LOWER_IS_BETTER - {"exact", "regex", "numeric"}:
+        assert 0.0 <= load_scorer(name)(*records(calls, labels, TOOLS)) <= 1.0
+
+
+def test_a_wrong_tool_earns_nothing() -> None:
+    """Weakness 5: there a wrong tool gets 0.4 where no parameters are expected. Here it gets nothing from any score of what was called."""
+    for name in ("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments", "exact_match", "parameter_accuracy", "nat_compat"):
+        assert 0.0 == load_scorer(name)(*records([ToolCall("look", {}, 1)], [{"tool": "pay", "parameters": {}}], TOOLS))
+
+
+def test_the_same_name_is_the_same_score() -> None:
+    """Weakness 5: there "TSQ" is another number in another configuration. Here no option of a suite changes what the name means."""
+    scored_by_name = {name: float(load_scorer(name)(*records(RIGHT[:1], LABELS, TOOLS))) for name in SCORERS if name.startswith("tsq")}
+
+    assert dict.fromkeys(("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments"), 2 / 3) == scored_by_name
+    for name in scored_by_name:
+        with pytest.raises(ConfigError, match="unknown option 'weight'; known: none"):
+            load_scorer(name, options={"weight": 0.4})
+
+
+def broken(scenario: Scenario, rollout: Rollout) -> Score:
+    raise KeyError("evaluation failed")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_error_is_no_number(status: str) -> None:
+    """Weakness 6: there an error of the evaluation, a crash, a timeout and a dead backend are 0.0. Here they are no number at all."""
+    scenario, _ = records([], LABELS)
+    rollout = Rollout("bank", "s1", "default", 1, status, "because", expected=tuple(LABELS))
+
+    found = asyncio.run(scored(rollout, scenario, {"broken": broken, "tsq": load_scorer("tsq")}, no_judge))
+
+    assert "broken" not in found.scores
+    assert (["tsq"] if rollout.evaluable else []) == [*found.scores]
+    with pytest.raises(
+        ScorerFailed if rollout.evaluable else NoScore, match="evaluation failed" if rollout.evaluable else f"{status}: because"
+    ):
+        found.score("broken")
+
+
+@pytest.mark.parametrize("name", sorted(LOWER_IS_BETTER))
+def test_an_error_is_not_the_best_value_either(name: str) -> None:
+    """Weakness 6: there an error is 0.0 where less is better, the best there is. Here a count of an agent that crashed is no number."""
+    scenario, _ = records()
+    rollout = Rollout("bank", "s1", "default", 1, "agent_error", "KeyError")
+
+    assert {} == asyncio.run(scored(rollout, scenario, {name: load_scorer(name)}, no_judge)).scores
