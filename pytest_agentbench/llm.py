@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pytest_agentbench.errors import InfraError, LimitReached
+from pytest_agentbench.errors import EmptyAnswer, InfraError, LimitReached
 from pytest_agentbench.records import Json
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class LLM:
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
 
-        Raises LimitReached when the context is full, and InfraError for whatever else keeps the model from answering.
+        Raises LimitReached when the context is full, EmptyAnswer when the model said nothing, and InfraError for whatever else keeps
+        it from answering.
         """
         called = time.monotonic_ns()
         body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
@@ -148,4 +149,6 @@ def failure(status: int, content: bytes) -> Exception:
         message, code = text[:300], ""
     if status == 400 and (code == "context_length_exceeded" or "context length" in message.lower()):
         return LimitReached(f"context: {message}")
+    if status == 502 and code == "empty":  # so says the tap
+        return EmptyAnswer(f"HTTP 502: {message}")
     return InfraError(f"HTTP {status}: {message}")

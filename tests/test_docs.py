@@ -32,6 +32,8 @@ import pytest
 from pydantic import BaseModel
 
 from pytest_agentbench import hookspecs
+from pytest_agentbench.agents.asking import TruncationRetry
+from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
@@ -348,11 +350,14 @@ WORDS: Mapping[str, list[str]] = {
     "suites.md": [
         *(name for name in keys(SuiteSpec) if name != "dataset"),
         *keys(DatasetSpec, "dataset."),
-        *(field.name for field in fields(ToolCalling)),
         *SAMPLING,
         *["rollout", "scenario", "thresholds", "suite", "backend", "llm"],
         *["id", "question", "expected_tool_calls", "available_tools", "user_goals", "metadata", "ground_truth"],
         *["title", "description", "properties", "required", "type", "response_schema"],
+    ],
+    "agents.md": [
+        *(field.name for agent in (ToolCalling, React) for field in fields(agent)),
+        *(f"truncation_retry.{field.name}" for field in fields(TruncationRetry)),
     ],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "containers.md": keys(ContainerSpec),

@@ -13,7 +13,10 @@ from pytest_agentbench.records import Answer
 from pytest_agentbench.scenarios import Scenario
 
 #: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:Agent`.
-AGENTS: Mapping[str, str] = {"tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling"}
+AGENTS: Mapping[str, str] = {
+    "react": "pytest_agentbench.agents.react:React",
+    "tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling",
+}
 
 
 class Agent(Protocol):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pytest_agentbench.agents.asking import TruncationRetry, ask, check_count
 from pytest_agentbench.agents.toolbox import Toolbox
-from pytest_agentbench.errors import LimitReached
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.errors import AgentError, EmptyAnswer, LimitReached
+from pytest_agentbench.llm import LLM, Reply
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.scenarios import Scenario
 
@@ -18,21 +19,27 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True)
 class ToolCalling:
-    """Options: `max_turns` (model calls), `system_prompt`."""
+    """Options: see docs/agents.md."""
 
-    max_turns: int = 12
+    max_turns: int = 12  # model calls, those that are made again not counted
     system_prompt: str = SYSTEM_PROMPT
+    parallel: bool = True  # whether an answer may call several tools
+    truncation_retry: Json = field(default_factory=dict)  # the options of TruncationRetry
+    max_empty_response_retries: int = 0
 
     def __post_init__(self) -> None:
-        if type(self.max_turns) is not int or self.max_turns < 1:
-            raise ValueError(f"max_turns should be a whole number from 1 up, not {self.max_turns!r}")
+        check_count("max_turns", self.max_turns, 1)
+        check_count("max_empty_response_retries", self.max_empty_response_retries, 0)
         if not isinstance(self.system_prompt, str):
             raise TypeError(f"system_prompt should be a text, not {self.system_prompt!r}")
+        if not isinstance(self.parallel, bool):
+            raise TypeError(f"parallel should be true or false, not {self.parallel!r}")
+        TruncationRetry.of(self.truncation_retry)
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         messages: list[Json] = [{"role": "system", "content": self.system_prompt}, *scenario.messages]
         for turn in range(1, self.max_turns + 1):
-            reply = await llm.chat(messages, tools.schemas)
+            reply = await self._reply(llm, messages, tools.schemas)
             messages.append(reply.message)
             if not reply.tool_calls:
                 return Answer(reply.text)
@@ -41,3 +48,20 @@ class ToolCalling:
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         llm.transcript = messages
         raise LimitReached(f"turns: {self.max_turns} were not enough")
+
+    async def _reply(self, llm: LLM, messages: list[Json], schemas: list[Json]) -> Reply:
+        """An answer that says something, with one tool call at most where they are not to be parallel."""
+        retry = TruncationRetry.of(self.truncation_retry)
+        one_by_one = {"parallel_tool_calls": False} if schemas and not self.parallel else {}
+        for left in range(self.max_empty_response_retries, -1, -1):
+            try:
+                reply = await ask(llm, messages, schemas, truncation_retry=retry, **one_by_one)
+            except EmptyAnswer:
+                if not left:
+                    raise
+                continue
+            if reply.tool_calls and not self.parallel:  # the others would be calls without a result
+                return Reply({**reply.message, "tool_calls": reply.message["tool_calls"][:1]}, reply.finish_reason, reply.usage)
+            if reply.tool_calls or reply.text.strip():
+                return reply
+        raise AgentError("the model answered with nothing: no text and no tool call")

@@ -11,6 +11,7 @@ from typing import Any
 import fastjsonschema
 import orjson
 
+from pytest_agentbench.agents.almost_json import repaired
 from pytest_agentbench.agents.wire_names import wire_names
 from pytest_agentbench.records import Draft, Json, ToolCall
 from pytest_agentbench.scenarios import Tool
@@ -38,32 +39,39 @@ class Toolbox:
         """The tools as a Chat Completions request carries them: real schemas, under names that every API takes."""
         return [_schema(self._wire[tool.name], tool.description, tool.parameters) for tool in self.tools.values()]
 
-    def call(self, name: str, arguments: str, turn: int) -> str:
+    def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
         """Records a call as what it is, and returns what the model is told: a canned result, or what was wrong.
 
         A tool may be called by its own name and by the one in `schemas`; recorded is its own.
+        `repair` says whether arguments that are almost JSON are understood.
         """
         started = time.monotonic_ns()
         name = self._own.get(name, name)
-        recorded = self._understood(name, arguments, turn)
+        recorded = self._understood(name, arguments, turn, repair)
         result = f"Error: {recorded.detail}" if recorded.problem else canned_response(self.tools[name])
         self.calls.append(dataclasses.replace(recorded, user_turn=self.user_turn, started_ns=started, ended_ns=time.monotonic_ns()))
         return result
 
-    def _understood(self, name: str, arguments: str, turn: int) -> ToolCall:
+    def _understood(self, name: str, arguments: str, turn: int, repair: bool) -> ToolCall:
+        meant: Json | None = None
         try:
             parsed = orjson.loads(arguments or "{}")
         except orjson.JSONDecodeError as error:
-            parsed = error
+            meant = repaired(arguments) if repair else None
+            parsed = error if meant is None else meant
+        call = ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, raw=arguments if meant is not None else None,
+                        repaired=meant is not None)  # fmt: skip
         if name not in self.tools:
             detail = f"there is no tool {name!r}; the tools are: {', '.join(self.tools)}"
-            return ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, "unknown_tool", detail)
+            return dataclasses.replace(call, problem="unknown_tool", detail=detail)
         if not isinstance(parsed, dict):
             what = f"not valid JSON ({parsed})" if isinstance(parsed, Exception) else f"a JSON {type(parsed).__name__}, not an object"
-            return ToolCall(name, {}, turn, "malformed_arguments", f"the arguments of {name} are {what}", raw=arguments)
+            detail = f"the arguments of {name} are {what}"
+            return dataclasses.replace(call, problem="malformed_arguments", detail=detail, raw=arguments)
         if fault := invalid(self.tools[name], parsed):
-            return ToolCall(name, parsed, turn, "invalid_arguments", f"the arguments of {name} do not fit its schema: {fault}")
-        return ToolCall(name, parsed, turn)
+            detail = f"the arguments of {name} do not fit its schema: {fault}"
+            return dataclasses.replace(call, problem="invalid_arguments", detail=detail)
+        return call
 
 
 def invalid(tool: Tool, arguments: Json) -> str | None:

@@ -2,7 +2,7 @@
 
 Each clause of the customer's message is compared (BM25 over stems) with every tool's name, description and parameters. The clauses
 whose best tool is good enough become calls, two per turn; when all were made, a short text closes the exchange. It keeps no state:
-what was called already is read off the messages.
+what was called already is read off the messages. A request with the prompt of a ReAct agent is answered in its text (`lexical_react`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import orjson
 
 from pytest_agentbench.engine.chat import exchange_start, forced_tool, last_user_text
 from pytest_agentbench.engine.lexical_arguments import description, fill, mapping
+from pytest_agentbench.engine.lexical_react import as_native, spoken
 from pytest_agentbench.engine.lexical_words import stems
 from pytest_agentbench.engine.protocol import Call, Reply
 from pytest_agentbench.records import Json
@@ -49,6 +50,10 @@ class Lexical:
     """Answers every request from its own words."""
 
     def reply(self, request: Mapping[str, Any]) -> Reply:
+        native = as_native(request)
+        return self._reply(request) if native is None else spoken(self._reply(native))
+
+    def _reply(self, request: Mapping[str, Any]) -> Reply:
         text = last_user_text(request["messages"])[:LONGEST_MESSAGE]
         if not request.get("tools") or request.get("tool_choice") == "none":
             return Reply(_without_tools(text))

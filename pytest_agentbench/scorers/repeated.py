@@ -21,4 +21,4 @@ def repeated(scenario: Scenario, rollout: Rollout) -> Score:
 
 def _identity(call: ToolCall) -> tuple[str, str]:
     """Name and arguments; the order of the arguments does not matter, and text that could not be parsed stands for itself."""
-    return call.name, json.dumps(call.arguments, sort_keys=True) if call.raw is None else call.raw
+    return call.name, json.dumps(call.arguments, sort_keys=True) if call.raw is None or call.repaired else call.raw

@@ -119,7 +119,7 @@ def test_slow_answers_are_fine(project: Project) -> None:
 def test_what_models_get_wrong_is_recorded_and_scored(project: Project) -> None:
     """Calls of tools that do not exist, and arguments that are no JSON or do not fit, are the model's: it is told, and the calls count."""
     mistakes: list[Json] = [
-        {"name": "find_item", "arguments": '{"item": "lamp"'},
+        {"name": "find_item", "arguments": '{"item": "la'},
         {"name": "find_item", "arguments": '["lamp"]'},
         {"name": "find_lamp", "arguments": {"item": "lamp"}},
         {"name": "find_item", "arguments": {"item": 5}},
@@ -138,7 +138,7 @@ def test_what_models_get_wrong_is_recorded_and_scored(project: Project) -> None:
     assert problems == [rollout.tool_calls[0].problem for rollout in rollouts]
     assert [0.0, 0.0, 1.0, 0.0, 0.0] == [float(rollout.score("hallucinated")) for rollout in rollouts]
     assert [1.0, 1.0, 0.0, 1.0, 1.0] == [float(rollout.score("tsq")) for rollout in rollouts]
-    assert ['{"item": "lamp"', '["lamp"]', None, None, None] == [rollout.tool_calls[0].raw for rollout in rollouts]
+    assert ['{"item": "la', '["lamp"]', None, None, None] == [rollout.tool_calls[0].raw for rollout in rollouts]
     for rollout in rollouts:
         assert ("ok", ANSWER) == (rollout.status, rollout.answer)
         assert f"Error: {rollout.tool_calls[0].detail}" == rollout.messages[-2]["content"]

@@ -44,13 +44,15 @@ def test_repeated() -> None:
         ToolCall("t", {}, 4, raw="{a"),
         ToolCall("t", {}, 4, raw="{b"),
         ToolCall("t", {}, 5, raw="{b"),
+        ToolCall("v", {"a": 1}, 5),
+        ToolCall("v", {"a": 1}, 6, raw="{'a': 1}", repaired=True),
     ]
 
     score = repeated(*_records(calls, []))
 
-    assert 3.0 == score
-    assert {"calls": 9} == score.parts
-    assert "repeated: t (3 times), t (2 times)" == score.explanation
+    assert 4.0 == score
+    assert {"calls": 11} == score.parts
+    assert "repeated: t (3 times), t (2 times), v (2 times)" == score.explanation
 
 
 def test_nothing_to_count() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
 from pytest_agentbench.llm import LLM
@@ -85,7 +86,9 @@ def test_variants_are_prepared_with_their_settings(folder: Path) -> None:
     assert ({"seed": 1}, {"seed": 2, "temperature": 1.0}) == (prepare(both, "default").sampling, prepare(both, "hot").sampling)
 
 
-TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_upgrade, max_turns, system_prompt"
+TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_upgrade, max_turns, system_prompt, "
+TOOL_CALLING_KEYS += "parallel, truncation_retry, max_empty_response_retries"
+KNOWN_AGENTS = ", ".join(sorted(AGENTS))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +97,10 @@ TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_u
         (
             {"kind": "tool_callin"},
             ["tsq"],
-            "no agent 'tool_callin'; known: tool_calling, or an import path such as my_package.agents:tool_callin",
+            f"no agent 'tool_callin'; known: {KNOWN_AGENTS}, or an import path such as my_package.agents:tool_callin",
         ),
-        ({}, ["tsq"], "agent: the key 'kind' is missing; known: tool_calling, or an import path"),
-        ({"kind": 5}, ["tsq"], "agent: the key 'kind' is missing; known: tool_calling, or an import path"),
+        ({}, ["tsq"], f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path"),
+        ({"kind": 5}, ["tsq"], f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path"),
         (
             {"kind": "tool_calling", "max_turn": 5},
             ["tsq"],
@@ -122,7 +125,7 @@ TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_u
             f"no scorer 'tqs'; known: {', '.join(SCORERS)}, or an import path such as my_package.scorers:tqs",
         ),
         ({"kind": "./code.py:Agent", "colour": "red"}, ["tqs"], f"no scorer 'tqs'; known: {', '.join(SCORERS)}, or an import path"),
-        ({"kind": "tool_callin"}, ["./code.py:polite"], "no agent 'tool_callin'; known: tool_calling, or an import path"),
+        ({"kind": "tool_callin"}, ["./code.py:polite"], f"no agent 'tool_callin'; known: {KNOWN_AGENTS}, or an import path"),
     ],
 )
 def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[str], sentence: str) -> None:

@@ -87,6 +87,30 @@ def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: str, d
     assert (arguments if problem == "malformed_arguments" else None) == call.raw
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "recorded", "problem"),
+    [
+        ("transfer", "{'amount': 5}", {"amount": 5}, None),
+        ("transfer", '{"amount": -5, }', {"amount": -5}, "invalid_arguments"),
+        ("tranfer", "```json\n{'amount': 5}\n```", {"amount": 5}, "unknown_tool"),
+    ],
+)
+def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Json, problem: str | None) -> None:
+    """They are understood, marked and kept as they were written, and judged like others; who wants them strictly gets them strictly."""
+    tools = Toolbox([tool()])
+
+    tools.call(name, arguments, 1)
+    tools.call(name, arguments, 1, repair=False)
+
+    lenient, strict = tools.calls
+    assert (recorded, problem, arguments, True) == (lenient.arguments, lenient.problem, lenient.raw, lenient.repaired)
+    assert ({}, problem if problem == "unknown_tool" else "malformed_arguments", False) == (
+        strict.arguments,
+        strict.problem,
+        strict.repaired,
+    )
+
+
 def test_arguments_stay_as_the_model_wrote_them() -> None:
     """A default of the schema is the tool's business: it is not put into the record."""
     tools = Toolbox([tool(currency={"type": "string", "default": "EUR"})])

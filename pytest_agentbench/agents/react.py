@@ -1,0 +1,103 @@
+"""The agent that works by text: Thought, Action, Action Input, Observation, and in the end Final Answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from pytest_agentbench.agents.asking import ask, check_count
+from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, content_text, question_text, system_text
+from pytest_agentbench.agents.react_text import Action, FinalAnswer, ReactTextError, read_answer
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.errors import AgentError, EmptyAnswer, LimitReached
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.scenarios import Scenario
+
+
+@dataclass(frozen=True)
+class React:
+    """Options: see docs/agents.md."""
+
+    system_prompt: str = SYSTEM_PROMPT  # holds {tools} and {tool_names}
+    additional_instructions: str = ""  # behind the system prompt
+    max_tool_calls: int = 15
+    parse_agent_response_max_retries: int = 1  # of each step, the first answer not counted
+    retry_agent_response_parsing_errors: bool = True
+    raise_on_parsing_failure: bool = True  # else what could not be read is the answer
+    normalize_tool_input_quotes: bool = True  # whether an input that is almost JSON is understood
+    include_tool_input_schema_in_tool_description: bool = True
+    max_history: int = 15  # messages from before the question
+    stop: Sequence[str] = ("\nObservation:",)
+
+    def __post_init__(self) -> None:
+        check_count("max_tool_calls", self.max_tool_calls, 1)
+        check_count("parse_agent_response_max_retries", self.parse_agent_response_max_retries, 0)
+        check_count("max_history", self.max_history, 0)
+        for name, kind, wanted in (
+            ("system_prompt", str, "a text"),
+            ("additional_instructions", str, "a text"),
+            ("retry_agent_response_parsing_errors", bool, "true or false"),
+            ("raise_on_parsing_failure", bool, "true or false"),
+            ("normalize_tool_input_quotes", bool, "true or false"),
+            ("include_tool_input_schema_in_tool_description", bool, "true or false"),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} should be {wanted}, not {getattr(self, name)!r}")
+        for place in ("{tools}", "{tool_names}"):
+            if place not in self.system_prompt:
+                raise ValueError(f"system_prompt should contain {place}, where the tools are put")
+        if not isinstance(self.stop, (list, tuple)) or not all(isinstance(each, str) and each for each in self.stop):
+            raise TypeError(f"stop should be a list of texts, not {self.stop!r}")
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        messages = self._opening(scenario)
+        for step in count(1):
+            said = await self._step(llm, messages)
+            if isinstance(said, FinalAnswer):
+                return Answer(said.text)
+            if step > self.max_tool_calls:
+                break
+            result = tools.call(said.tool, said.input, step, repair=self.normalize_tool_input_quotes)
+            messages += [{"role": "assistant", "content": said.said}, {"role": "user", "content": f"Observation: {result}"}]
+        raise LimitReached(f"tool calls: {self.max_tool_calls} were not enough")
+
+    def _opening(self, scenario: Scenario) -> list[Json]:
+        system = system_text(
+            self.system_prompt,
+            self.additional_instructions,
+            scenario.tools,
+            schemas=self.include_tool_input_schema_in_tool_description,
+        )
+        rules = [content_text(each) for each in scenario.messages if each["role"] == "system"]
+        said = [each for each in scenario.messages if each["role"] != "system"]
+        return [
+            {"role": "system", "content": "\n\n".join([system, *rules])},
+            {"role": "user", "content": question_text(said, self.max_history)},
+        ]
+
+    async def _step(self, llm: LLM, messages: Sequence[Json]) -> Action | FinalAnswer:
+        """What the model says next; what it says wrongly is told to it, and forgotten when it says it rightly."""
+        scratchpad = [*messages]
+        retries = self.parse_agent_response_max_retries if self.retry_agent_response_parsing_errors else 0
+        for left in range(retries, -1, -1):
+            text = await self._said(llm, scratchpad)
+            try:
+                return read_answer(text)
+            except ReactTextError as error:
+                fault = str(error)
+            if left:
+                scratchpad += [{"role": "assistant", "content": text}] if text.strip() else []
+                scratchpad.append({"role": "user", "content": fault})
+        if self.raise_on_parsing_failure:
+            raise AgentError(f"the model's answer is no ReAct: {fault}")
+        return FinalAnswer(f"{fault}\n{text}")
+
+    async def _said(self, llm: LLM, messages: Sequence[Json]) -> str:
+        stop: Json = {"stop": [*self.stop]} if self.stop else {}
+        try:
+            reply = await ask(llm, messages, **stop)
+        except EmptyAnswer:  # it may have begun with a stop sequence; the model is told as of any other wrong answer
+            return ""
+        return reply.text

@@ -1,0 +1,37 @@
+"""The banking suite through the agent `react`, on the embedded engine."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.project import WAYS, Project
+
+ROOT = Path(__file__).parents[2]
+
+
+@WAYS
+def test_banking_by_text(project: Project, way: tuple[str, ...]) -> None:
+    """`--agentbench-agent=react` makes the same calls as native tools do, one a turn, and leaves a transcript that can be read."""
+    shutil.copytree(ROOT / "scenarios" / "banking", project.root / "scenarios" / "banking", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "backends" / "embedded.yaml", project.root / "backends" / "embedded.yaml")
+    quick = ("--agentbench-limit=10", "--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0")
+    made, means = {}, {}
+    for agent in ("tool_calling", "react"):
+        result = project.run(*way, "scenarios/banking", f"--agentbench-agent={agent}", *quick)
+
+        result.assert_outcomes(passed=10)
+        made[agent] = {rollout.scenario: [(call.name, call.arguments) for call in rollout.tool_calls] for rollout in project.rollouts}
+        means[agent] = project.run_json["suites"]["banking"]["scores"]["tsq"]["mean"]["value"]
+
+    assert made["tool_calling"] == made["react"]
+    assert 0.5 < means["tool_calling"] == means["react"]
+    for rollout in project.rollouts:
+        assert ("ok", "react", 0.0) == (rollout.status, rollout.settings["kind"], rollout.settings["temperature"])
+        assert [*range(1, len(rollout.tool_calls) + 1)] == [call.turn for call in rollout.tool_calls]
+        assert len(rollout.tool_calls) + 1 == len(rollout.calls)
+        system, question, *said = (message["content"] for message in rollout.messages)
+        assert "{tools}" not in system
+        assert question.startswith("Previous conversation history:\n\n\nQuestion: ")
+        assert [True, False] * len(rollout.tool_calls) + [True] == [text.startswith("Thought: ") for text in said]
+        assert said[-1].endswith(rollout.answer)

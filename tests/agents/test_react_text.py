@@ -1,0 +1,180 @@
+"""What a ReAct speaker says, read: the parser faults of other agents are not ours, and no text makes the parser fall over."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_agentbench.agents.react_text import (
+    AT_LINE,
+    MISSING_ACTION,
+    MISSING_ANSWER,
+    MISSING_INPUT,
+    NOTHING_SAID,
+    Action,
+    FinalAnswer,
+    ReactTextError,
+    read_answer,
+)
+from pytest_agentbench.records import Json
+from tests.agents.test_almost_json import OBJECTS
+
+CYCLE = 'Thought: look first\nAction: find\nAction Input: {"item": "lamp"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "given"),
+    [
+        (CYCLE, "find", '{"item": "lamp"}'),
+        ('Action: find\nAction Input: {"item": "the observation deck"}', "find", '{"item": "the observation deck"}'),
+        ('Action: find\nAction Input: {"item": "a | Observation: b"}', "find", '{"item": "a | Observation: b"}'),
+        ('Action: note\nAction Input: {"note": "final answer: no"}', "note", '{"note": "final answer: no"}'),
+        ('Action: note\nAction Input: {"note": "Thought: Action: x"}', "note", '{"note": "Thought: Action: x"}'),
+        ('**Thought:** hm\n**Action:** find\n**Action Input:** {"item": 1}', "find", '{"item": 1}'),
+        ('**Action**: `find`\n**Action Input**: `{"item": 1}`', "find", '{"item": 1}'),
+        ('**Action: find**\n**Action Input: {"item": 1}**', "find", '{"item": 1}'),
+        ('### Action: "find"\n- Action Input: {"item": 1}', "find", '{"item": 1}'),
+        ("Action 1: find\nAction 1 Input 1: {}", "find", "{}"),
+        ("Thought 2: hm\nAction 2: find\nAction Input 2: {}", "find", "{}"),
+        ("ACTION: find\naction input : {}", "find", "{}"),
+        ('Action: find\nInput: {"item": 1}', "find", '{"item": 1}'),
+        ("Action: find\nAction Input: None", "find", ""),
+        ("Action: find\nAction Input: **null**", "find", ""),
+        ("Action: find\nAction Input:", "find", ""),
+        ("Action:\nfind\nAction Input:\n{}", "find", "{}"),
+        ("Action: find\nAction Input: {'item': 'lamp'}", "find", "{'item': 'lamp'}"),
+        ("Action: find\nAction Input: {'item': 'it's'}\nObservation: Ann's", "find", "{'item': 'it's'}"),
+        ('Action: find\nAction Input: {"item": 1} because it is new', "find", '{"item": 1}'),
+        ('Action: find\nAction Input: ```json\n{"item": 1}\n```\nthat is it', "find", '{"item": 1}'),
+        ('Action: find\nAction Input: {"item": 1', "find", '{"item": 1'),
+        ("Action: find\nAction Input: a lamp\nObservation: yes", "find", "a lamp"),
+        ("Action: find\nAction Input: {}\nObservation: 1\nThought: b\nAction: order\nAction Input: {}", "find", "{}"),
+        ("Action: find\nAction Input: {}\nObservation: 1\nFinal Answer: done", "find", "{}"),
+        ("Thought: I know the final answer: find it\nAction: find\nAction Input: {}", "find", "{}"),
+        ("Thought: my next action: look\nAction: find\nAction Input: {}", "find", "{}"),
+        ('Thought: yes Action: find Action Input: {"item": 1}', "find", '{"item": 1}'),
+        ("<think>Action: order\nAction Input: {}</think>\nAction: find\nAction Input: {}", "find", "{}"),
+        ("Thought: a\n<THINK>\nAction: order\nAction Input: {}\n</THINK>\nAction: find\nAction Input: {}", "find", "{}"),
+        ("Action: order\nAction Input: {}\nhm, no\n</think>\n\nAction: find\nAction Input: {}", "find", "{}"),
+        ('Action: note\nAction Input: {"note": "<think>x</think>"}', "note", '{"note": "<think>x</think>"}'),
+    ],
+)
+def test_actions(text: str, tool: str, given: str) -> None:
+    """The first action of an answer is read, however it is dressed; what looks like a label in its JSON is none."""
+    said = read_answer(text)
+
+    assert isinstance(said, Action)
+    assert (tool, given) == (said.tool, said.input)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Thought: I now know the final answer\nFinal Answer: There is one.", "There is one."),
+        ("**Final Answer:** ok", "ok"),
+        ("**Final Answer**: ok", "ok"),
+        ("**Final Answer: ok**", "ok"),
+        ("Final Answer: **42** dollars", "**42** dollars"),
+        ("Final answer : yes", "yes"),
+        ("Thought: I now know. Final Answer: yes", "yes"),
+        ("Final Answer: two lines\n\nAction: none is needed", "two lines\n\nAction: none is needed"),
+        ("Thought: done\nAction: None needed\nFinal Answer: yes", "yes"),
+        ("<think>Final Answer: no</think>Final Answer: yes", "yes"),
+        ("There is one.", "There is one."),
+        ("There is one.\nQuestion: shall I order it?", "There is one.\nQuestion: shall I order it?"),
+    ],
+)
+def test_final_answers(text: str, answer: str) -> None:
+    """The text behind the marker, without the marker's bold; a text without any label is an answer as well."""
+    assert FinalAnswer(answer) == read_answer(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", NOTHING_SAID),
+        (" \n", NOTHING_SAID),
+        ("<think>What now?", NOTHING_SAID),
+        ("<think>What now?</think>", NOTHING_SAID),
+        ("Thought: I should look", MISSING_ACTION),
+        ("Action:\nAction Input: {}", MISSING_ACTION),
+        ("Action: find", MISSING_INPUT),
+        ('Action: find({"item": 1})', MISSING_INPUT),
+        ("Action: find\nObservation: 3\nAction Input: {}", MISSING_INPUT),
+        ("Final Answer:", MISSING_ANSWER),
+        ("**Final Answer:** ", MISSING_ANSWER),
+    ],
+)
+def test_what_is_no_react(text: str, error: str) -> None:
+    """An answer without action, input or text is told what it lacks."""
+    with pytest.raises(ReactTextError) as caught:
+        read_answer(text)
+
+    assert error == str(caught.value)
+
+
+def test_what_is_kept_of_an_answer() -> None:
+    """What follows the first action is not part of what was said: the model does not see results that it made up."""
+    said = read_answer(f"<think>hm</think>\n{CYCLE} I guess\nObservation: found\nFinal Answer: yes")
+
+    assert isinstance(said, Action)
+    assert CYCLE == said.said
+
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,15}", fullmatch=True)
+LABELS = ["Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:", "**Action:**", "Action 1:", "Input:", "Question:"]
+PIECES = st.sampled_from([*LABELS, "\n", " ", "{", "}", '"', "'", "<think>", "</think>", "```", "find", "None", "*", "_", "#", "1"])
+ANY_TEXT = st.text() | st.lists(PIECES | st.text(max_size=3), max_size=25).map("".join)
+
+
+@given(ANY_TEXT)
+def test_any_text(text: str) -> None:
+    """No text makes it raise anything but its own error, and no tool or answer it reads is empty."""
+    try:
+        said = read_answer(text)
+    except ReactTextError:
+        return
+
+    assert said.tool and said.tool in text if isinstance(said, Action) else said.text and said.text in text
+
+
+@pytest.mark.parametrize("piece", [" ", "\n", "*", "* ", "Action:", "action ", "action 1", "{", "<think>", "final answer ", '\\"', "```\n"])
+def test_a_model_that_stutters(piece: str) -> None:
+    """A text in which a model repeats itself without end is read in time that grows with its length."""
+    with pytest.raises(ReactTextError):
+        read_answer(f"Thought: hm\nAction: {piece * 30_000}")
+
+
+@given(
+    thought=ANY_TEXT,
+    tool=NAMES,
+    arguments=OBJECTS,
+    rest=ANY_TEXT,
+    form=st.sampled_from(
+        [
+            ("Action: %s\nAction Input: ", ""),
+            ("**Action:** %s\n**Action Input:** ", ""),
+            ("**Action**: `%s`\n**Action Input**: `", "`"),
+            ("Action 3: %s\nAction 3 Input 3: ", ""),
+            ("action : %s \r\n\naction input :\n", ""),
+            ("Action: %s\nAction Input: ```json\n", "\n```"),
+            ("Action: %s Input: ", ""),
+        ]
+    ),
+    indent=st.sampled_from([None, 2]),
+)
+def test_a_cycle_comes_back(thought: str, tool: str, arguments: Json, rest: str, form: tuple[str, str], indent: int | None) -> None:
+    """Whatever the arguments are, and whatever stands around it: the action of a well-formed cycle is read as it was written.
+
+    Two things are left out of what stands around it: labels before the action, which would be another one, and tags of thoughts.
+    """
+    assume("think>" not in (thought + rest).lower())
+    assume(not AT_LINE.search(f"{thought}\n"))
+    written = json.dumps(arguments, indent=indent)
+    said = read_answer(f"{thought}\n{form[0] % tool}{written}{form[1]}{rest}")
+
+    assert isinstance(said, Action)
+    assert (tool, written) == (said.tool, said.input)

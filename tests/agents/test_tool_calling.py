@@ -1,0 +1,122 @@
+"""The agent `tool_calling`: one call at a time, answers that were cut, answers that say nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.scenarios import Scenario
+from tests.agents.scripted import QUESTION, SCENARIO, staged
+
+LAMP, TABLE = ({"name": "find_item", "arguments": {"item": item}} for item in ("lamp", "table"))
+DONE: Json = {"text": "There is one in the shop for you."}
+
+
+@pytest.mark.parametrize(("parallel", "called"), [(True, ["lamp", "table"]), (False, ["lamp"])])
+async def test_one_by_one(tmp_path: Path, parallel: bool, called: list[str]) -> None:
+    """With `parallel: false` a request says so, and of a model that does not listen the first call counts; the others never were."""
+    async with staged(tmp_path, [{"tool_calls": [LAMP, TABLE]}, DONE]) as stage:
+        await ToolCalling(parallel=parallel).run(SCENARIO, stage.llm, stage.tools)
+        first, second = stage.requests
+
+    assert called == [call.arguments["item"] for call in stage.tools.calls]
+    assert (None if parallel else False) == first.get("parallel_tool_calls")
+    *_, asked = (message for message in second["messages"] if message["role"] == "assistant")
+    results = [message["tool_call_id"] for message in second["messages"] if message["role"] == "tool"]
+    assert len(called) == len(results)
+    assert results == [call["id"] for call in asked["tool_calls"]]
+
+
+async def test_one_by_one_of_no_tools(tmp_path: Path) -> None:
+    """Without tools a request says nothing of parallel calls, which servers refuse."""
+    async with staged(tmp_path, [DONE]) as stage:
+        await ToolCalling(parallel=False).run(Scenario("s-0", (QUESTION,)), stage.llm, type(stage.tools)(()))
+        (request,) = stage.requests
+
+    assert ("tools" in request, "parallel_tool_calls" in request) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("retry", "limits"),
+    [
+        ({}, [2]),
+        ({"max_retries": 0, "token_increment": 9}, [2]),
+        ({"max_retries": 1}, [2, 1026]),
+        ({"max_retries": 5, "token_increment": 3}, [2, 5, 8, 11]),
+        ({"max_retries": 3, "token_scaling": 1.6}, [2, 4, 7, 12]),
+        ({"max_retries": 2, "token_increment": 1}, [2, 3, 4]),
+    ],
+)
+async def test_answers_that_are_cut(tmp_path: Path, retry: Json, limits: list[int]) -> None:
+    """An answer cut at its limit of tokens is asked for again with a higher one; without a try left that is the limit."""
+    async with staged(tmp_path, [DONE], max_tokens=2) as stage:
+        run = ToolCalling(truncation_retry=retry).run(SCENARIO, stage.llm, stage.tools)
+        if limits[-1] < 9:
+            with pytest.raises(LimitReached, match=f"tokens: the answer was cut after {limits[-1]}$"):
+                await run
+        else:
+            assert Answer(DONE["text"]) == await run
+        requests = stage.requests
+
+    assert limits == [request["max_tokens"] for request in requests]
+    assert 1 == len({str(request["messages"]) for request in requests})
+
+
+async def test_calls_that_are_cut(tmp_path: Path) -> None:
+    """The calls of an answer that was cut are not carried out: their arguments may be half of what they were to be."""
+    async with staged(tmp_path, [{"tool_calls": [LAMP], "finish_reason": "length"}]) as stage:
+        with pytest.raises(LimitReached, match="tokens: the answer was cut after"):
+            await ToolCalling().run(SCENARIO, stage.llm, stage.tools)
+
+    assert [] == stage.called
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_answers_that_say_nothing(tmp_path: Path, retries: int) -> None:
+    """An answer of nothing is asked for again, and is never the answer: in the end it is the agent's error."""
+    async with staged(tmp_path, [{"text": " \n"}, {"text": ""}, DONE]) as stage:
+        run = ToolCalling(max_empty_response_retries=retries).run(SCENARIO, stage.llm, stage.tools)
+        if retries < 2:
+            with pytest.raises(AgentError, match="the model answered with nothing: no text and no tool call"):
+                await run
+        else:
+            assert Answer(DONE["text"]) == await run
+        requests = stage.requests
+
+    assert retries + 1 == len(requests)
+    assert requests == [requests[0]] * len(requests)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"parallel": "no"}, "parallel should be true or false, not 'no'"),
+        ({"max_empty_response_retries": -1}, "max_empty_response_retries should be a whole number from 0 up, not -1"),
+        ({"truncation_retry": 3}, "truncation_retry should be a mapping, not 3"),
+        (
+            {"truncation_retry": {"retries": 3}},
+            "truncation_retry: unknown key 'retries'; known: max_retries, token_increment, token_scaling",
+        ),
+        (
+            {"truncation_retry": {"max_retries": None}},
+            "truncation_retry.max_retries should be a whole number from 0 up, not None",
+        ),
+        ({"truncation_retry": {"token_increment": 0}}, "truncation_retry.token_increment should be a whole number from 1 up, not 0"),
+        ({"truncation_retry": {"token_scaling": 1}}, "truncation_retry.token_scaling should be a number above 1, not 1"),
+        (
+            {"truncation_retry": {"token_scaling": 2, "token_increment": 5}},
+            "truncation_retry has token_increment or token_scaling, not both",
+        ),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], sentence: str) -> None:
+    """An option that cannot be meant is told by its name."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        ToolCalling(**options)
+
+    assert sentence == str(caught.value)
