@@ -78,8 +78,9 @@ class Suite:
         return tuple(map(score_name, self.scorers))
 
     def agent_of(self, variant: str) -> Json:
-        """The agent's settings under a variant."""
-        return {**self.agent, **self.variants.get(variant, {})}
+        """The agent's settings under a variant; an agent of another kind has of the suite's only the sampling parameters."""
+        own, kind = self.variants.get(variant, {}), self.agent.get("kind")
+        return {**(self.agent if own.get("kind", kind) == kind else _in_place_of(self.agent, str(own["kind"]))), **own}
 
     def keys(self, variants: Sequence[str] = ("default",), trials: int = 1, limit: int | None = None) -> list[RolloutKey]:
         """The rollouts of this suite in data set order; the k-th trials of all scenarios follow the (k-1)-th."""

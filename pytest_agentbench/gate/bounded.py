@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pytest_agentbench.gate.special import normal_quantile, student_t_quantile
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats: TypeAlias = NDArray[np.float64]
+
+Number = TypeVar("Number", float, "Floats")
 
 #: Imaginary scenarios at either end, in squares of the normal quantile: 1.54 for 95 %. Agresti and Coull have 0.5 (the centre of
 #: Wilson's interval), Bonett and Price 0.26 (one). With 0.4 a suite that breaks in whole scenarios, which is the worst case because
@@ -77,29 +79,40 @@ class Bounds:
 
 
 def bounded_mean(values: Floats, clusters: Clusters, limits: tuple[float, float], confidence: float = 0.95) -> Bounds:
-    """The mean of one value per scenario, (..., n) of them within the limits, and a two-sided interval for it.
-
-    With clusters the imaginary ones are whole clusters of the size that scenarios find themselves in on average, the standard error is
-    cluster-robust (Liang and Zeger 1986, with C/(C - 1)), and t has one degree less than there are effective clusters.
-    Raises ValueError for fewer than two effective clusters.
-    """
+    """The mean of one value per scenario, (..., n) of them within the limits, and a two-sided interval for it. See `adjusted`."""
     import numpy as np
 
-    low, high = limits
-    n, effective = values.shape[-1], clusters.effective
-    if effective < 2:
+    totals = clusters.totals(values)
+    centre, error = adjusted(
+        totals.sum(-1), (totals**2).sum(-1), (totals * np.asarray(clusters.sizes)).sum(-1), clusters, limits, confidence
+    )
+    reach = student_t_quantile((1 + confidence) / 2, clusters.effective - 1) * error
+    return Bounds(
+        values.mean(-1), np.maximum(centre - reach, limits[0]), np.minimum(centre + reach, limits[1]), error, clusters.effective - 1
+    )
+
+
+def adjusted(
+    total: Number, squares: Number, products: Number, clusters: Clusters, limits: tuple[float, float], confidence: float
+) -> tuple[Number, Number]:
+    """Centre and standard error of the interval, from sums over clusters: of their totals, those squared, and total x size.
+
+    The imaginary scenarios are whole clusters of the size that a scenario finds itself in on average, the standard error is cluster-robust
+    (Liang and Zeger 1986, with C/(C - 1)), and t has one degree less than there are effective clusters.
+    Raises ValueError for a single cluster.
+    """
+    effective = clusters.effective
+    if effective <= 1:
         raise ValueError(f"{effective:.3g} effective clusters have no interval")
+    low, high = limits
+    n, weight = len(clusters.codes), imaginary(confidence)
     size = n / effective
-    weight = imaginary(confidence)
-    total = n + 2 * weight * size
-    sums = clusters.totals(values)
-    centre = (sums.sum(-1) + weight * size * (low + high)) / total
-    deviations = sums - centre[..., None] * np.asarray(clusters.sizes)
-    squares = (deviations**2).sum(-1) + weight * size**2 * ((low - centre) ** 2 + (high - centre) ** 2)
+    everything = n + 2 * weight * size
+    centre = (total + weight * size * (low + high)) / everything
+    variation = squares - 2 * centre * products + centre**2 * n * size
+    variation = variation + weight * size**2 * ((low - centre) ** 2 + (high - centre) ** 2)
     count = effective + 2 * weight
-    error = np.sqrt(squares * count / (count - 1)) / total
-    reach = student_t_quantile((1 + confidence) / 2, effective - 1) * error
-    return Bounds(values.mean(-1), np.maximum(centre - reach, low), np.minimum(centre + reach, high), error, effective - 1)
+    return centre, (variation * count / (count - 1)) ** 0.5 / everything
 
 
 def imaginary(confidence: float) -> float:

@@ -13,8 +13,9 @@ from pytest_agentbench.gate.power import factor
 
 Limits = tuple[float, float]
 
-#: Scenarios below which nothing is decided about values without limits: with skewed values no interval holds (docs/verdict-results.md).
-FEWEST_UNBOUNDED = 50
+#: Scenarios below which nothing is decided about values without limits: if they are skewed the interval holds only from about here on
+#: (docs/verdict-results.md).
+FEWEST_UNBOUNDED = 80
 
 
 @dataclass(frozen=True)

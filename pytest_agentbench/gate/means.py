@@ -1,4 +1,4 @@
-"""How sure a mean is, without scipy: pure functions on numbers.
+"""How sure a mean is: pure functions on numbers, which cost a report no numpy.
 
 The unit of observation is the scenario. Trials of one scenario are averaged first (`scenario_means`), because counting them as
 independent gives intervals that are far too narrow; scenarios of one cluster (a template, a persona) are not independent either.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 
+from pytest_agentbench.gate.bounded import Clusters, adjusted
 from pytest_agentbench.gate.special import student_t_quantile
 
 #: Relative to the largest value: a standard error below this is rounding, not variation.
@@ -24,8 +26,8 @@ class Interval:
     low: float | None  # None when the values say nothing about it
     high: float | None
     n: int  # values
-    standard_error: float | None  # None when the values do not vary, so that it cannot be estimated
-    method: str  # t | clustered t | clopper-pearson | hoeffding | none
+    standard_error: float | None  # None when it cannot be estimated; of an adjusted one, imaginary scenarios included
+    method: str  # [clustered] adjusted t | [clustered] t | none
 
 
 def scenario_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -44,69 +46,52 @@ def mean_interval(
     `clusters` names the cluster of each value. `limits` are the least and the greatest possible value; pass None for a count
     or a latency, and limits that a value lies outside of are not used.
 
-    - Student's t with n - 1 degrees of freedom; with clusters, the cluster-robust standard error (Miller 2024,
-      arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. Cut off at the limits.
+    - Within limits: t with imaginary scenarios at both ends (`bounded`), cluster-robust where there are clusters. Values that do
+      not vary prove no certainty, and near the limits it holds where t does not (docs/verdict-results.md).
+    - Without: Student's t with n - 1 degrees of freedom; with clusters, the cluster-robust standard error (Miller 2024,
+      arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. No interval where the values do not vary.
     - Fewer than two values or clusters: no interval.
-    - Values that do not vary prove no certainty. All at one limit: Clopper-Pearson, which for scores between the limits is on
-      the safe side. Otherwise: Hoeffding. Without limits: no interval. Clusters count as one observation each (Kish's
-      effective number where their sizes differ).
 
     Raises ValueError for a value that is not finite, for clusters that do not fit the values and for a confidence outside (0, 1).
     """
     _check(values, clusters, confidence)
     n = len(values)
     mean = math.fsum(values) / n if n else None
-    independent = n if clusters is None else len(set(clusters))
-    if mean is None or independent < 2:
+    groups = Clusters.of(range(n) if clusters is None else clusters)
+    if mean is None or len(groups.sizes) < 2:
         return Interval(mean, None, None, n, None, "none")
-    limits = limits if limits and limits[0] <= min(values) and max(values) <= limits[1] else None
-    error = _standard_error(values, clusters, mean)
+    prefix = "" if clusters is None else "clustered "
+    upper = (1 + confidence) / 2
+    if limits and limits[0] <= min(values) and max(values) <= limits[1]:
+        centre, error = _adjusted(values, groups, limits, confidence)
+        reach = student_t_quantile(upper, groups.effective - 1) * error
+        return Interval(mean, max(centre - reach, limits[0]), min(centre + reach, limits[1]), n, error, f"{prefix}adjusted t")
+    error = _standard_error(values, groups, mean)
     if error <= _NEGLIGIBLE * max(map(abs, values)):
-        return _without_variation(values, mean, effective_number(n, clusters), confidence, limits)
-    reach = student_t_quantile((1 + confidence) / 2, independent - 1) * error
-    low, high = _within(limits, mean - reach, mean + reach)
-    return Interval(mean, low, high, n, error, "t" if clusters is None else "clustered t")
-
-
-def _standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None, mean: float) -> float:
-    """sqrt(C/(C-1) * sum over clusters of (sum of deviations)^2) / n; without clusters each value is its own."""
-    deviations: dict[Hashable, list[float]] = {}
-    for cluster, value in zip(range(len(values)) if clusters is None else clusters, values, strict=True):
-        deviations.setdefault(cluster, []).append(value - mean)
-    squares = math.fsum(math.fsum(each) ** 2 for each in deviations.values())
-    return math.sqrt(len(deviations) / (len(deviations) - 1) * squares) / len(values)
-
-
-def effective_number(n: int, clusters: Sequence[Hashable] | None) -> float:
-    """How many independent observations the clusters are worth: n^2 / sum of size^2."""
-    if clusters is None:
-        return n
-    sizes: dict[Hashable, int] = {}
-    for cluster in clusters:
-        sizes[cluster] = sizes.get(cluster, 0) + 1
-    return n**2 / sum(size**2 for size in sizes.values())
-
-
-def _without_variation(
-    values: Sequence[float], mean: float, observations: float, confidence: float, limits: tuple[float, float] | None
-) -> Interval:
-    n = len(values)
-    if limits is None:
         return Interval(mean, None, None, n, None, "none")
-    least, greatest = limits
-    error = (1 - confidence) / 2  # on either side
-    if min(values) == greatest or max(values) == least:
-        reach = (greatest - least) * (1 - error ** (1 / observations))
-        method = "clopper-pearson"
-    else:
-        reach = (greatest - least) * math.sqrt(math.log(1 / error) / (2 * observations))
-        method = "hoeffding"
-    low, high = _within(limits, mean - reach, mean + reach)
-    return Interval(mean, low, high, n, None, method)
+    reach = student_t_quantile(upper, len(groups.sizes) - 1) * error
+    return Interval(mean, mean - reach, mean + reach, n, error, f"{prefix}t")
 
 
-def _within(limits: tuple[float, float] | None, low: float, high: float) -> tuple[float, float]:
-    return (low, high) if limits is None else (max(low, limits[0]), min(high, limits[1]))
+def _adjusted(values: Sequence[float], groups: Clusters, limits: tuple[float, float], confidence: float) -> tuple[float, float]:
+    totals = _totals(values, groups)
+    squares, products = (math.fsum(map(mul, totals, others)) for others in (totals, groups.sizes))
+    return adjusted(math.fsum(totals), squares, products, groups, limits, confidence)
+
+
+def _standard_error(values: Sequence[float], groups: Clusters, mean: float) -> float:
+    """sqrt(C/(C-1) * sum over clusters of (sum of deviations)^2) / n."""
+    count = len(groups.sizes)
+    squares = math.fsum(total**2 for total in _totals([value - mean for value in values], groups))
+    return math.sqrt(count / (count - 1) * squares) / len(values)
+
+
+def _totals(values: Sequence[float], groups: Clusters) -> list[float]:
+    """The sum of each cluster."""
+    members: list[list[float]] = [[] for _ in groups.sizes]
+    for code, value in zip(groups.codes, values, strict=True):
+        members[code].append(value)
+    return [math.fsum(each) for each in members]
 
 
 def _check(values: Sequence[float], clusters: Sequence[Hashable] | None, confidence: float) -> None:

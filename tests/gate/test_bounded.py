@@ -91,6 +91,17 @@ def test_clustered_error_of_statsmodels() -> None:
     assert 0.11322393 == pytest.approx(math.sqrt((totals**2).sum()) / 7, rel=1e-7)
 
 
+def test_unequal_clusters_by_hand() -> None:
+    """Two scenarios in one cluster and one in another: 1.8 effective clusters of 5/3, and imaginary ones of that size."""
+    found = bounded_mean(np.array([0.2, 0.6, 0.4]), Clusters.of("aab"), (0.0, 1.0))
+    weight, size = imaginary(0.95), 5 / 3
+    total, count = 3 + 2 * weight * size, 1.8 + 2 * weight
+    centre = (1.2 + weight * size) / total
+    squares = (0.8 - 2 * centre) ** 2 + (0.4 - centre) ** 2 + weight * size**2 * (centre**2 + (1 - centre) ** 2)
+
+    assert (math.sqrt(squares * count / (count - 1)) / total, 0.8) == pytest.approx((float(found.error), found.degrees))
+
+
 def test_unequal_clusters_are_worth_less() -> None:
     """One cluster of 17 and three of one are worth 1.37 of equal size."""
     assert 400 / 292 == pytest.approx(Clusters.of([0] * 17 + [1, 2, 3]).effective)

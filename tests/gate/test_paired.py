@@ -115,7 +115,7 @@ def test_too_little_decides_nothing(scenarios: int, clusters: int, reason: str) 
 
 
 def test_values_without_limits() -> None:
-    """Costs are bootstrapped, from 50 scenarios on, and values that do not vary bound nothing."""
+    """Costs are bootstrapped, from 80 scenarios on, and values that do not vary bound nothing."""
     base = run(*[(float(i % 7), float(i % 3)) for i in range(100)])
     new = run(*[(float(i % 7) + 2.0 + i % 2, float(i % 3) + 2.0) for i in range(100)])
     decision = compare(new, base, 1.0, limits=None, higher_is_better=False)
@@ -123,7 +123,7 @@ def test_values_without_limits() -> None:
     assert ("FAIL", "percentile-t", 2.25) == (decision.verdict, decision.method, decision.estimate)
     assert decision == compare(new, base, 1.0, limits=None, higher_is_better=False), "the same seed, the same interval"
     assert "the values do not vary" in compare(base, base, 1.0, limits=None).reason
-    assert "it takes 50 at least where values have no limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
+    assert "it takes 80 at least where values have no limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
 
 
 def test_limits_of_a_mean() -> None:

@@ -38,9 +38,8 @@ def test_verdicts_hold(cell: Cell) -> None:
 
 def test_the_committed_table_holds() -> None:
     """Every share of wrong verdicts, and of coverage, that the page shows for the gate is what the gate promises."""
-    rows = re.findall(
-        r"^\| (\d+(?: in \d+)?) \| (\d) \| (\w+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) % \|", PAGE.read_text("utf-8"), re.MULTILINE
-    )
+    page, _, _ = PAGE.read_text("utf-8").partition("## A run against a limit")
+    rows = re.findall(r"^\| (\d+(?: in \d+)?) \| (\d) \| (\w+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) % \|", page, re.MULTILINE)
 
     assert len(rows) >= 75
     assert [] == [row for row in rows if float(row[3]) > 100 * within(RISK, 5000) or float(row[4]) > 100 * within(RISK, 5000)]
