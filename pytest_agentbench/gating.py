@@ -66,10 +66,10 @@ class Gate:
             if each.rule.versus and each.rule.kind == "score" and not each.falling and scenarios > 1:
                 design = self._design(each, scenarios, trials)
                 if (smallest := design.smallest_drop(POWER)) > each.rule.margin:
+                    drop = f"show a drop of {smallest:.3f} at the smallest" if smallest < 1 else "cannot show any drop"
                     yield (
                         f"{each.group}: `{each.rule.text}` is a margin too small for this suite: {scenarios} scenarios "
-                        f"with {trials} trial{'s' * (trials > 1)} show a drop of {smallest:.3f} at the smallest; "
-                        "run more trials (--agentbench-trials) or widen the margin"
+                        f"with {trials} trial{'s' * (trials > 1)} {drop}; run more trials (--agentbench-trials) or widen the margin"
                     )
 
     def _design(self, asked: Asked, scenarios: int, trials: int) -> Design:

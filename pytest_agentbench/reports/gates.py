@@ -38,7 +38,12 @@ def detail_lines(rule: Json) -> Iterator[str]:
         yield "the interval holds the threshold: more trials or scenarios make it narrower"
     if rule["detectable"] is not None:
         what = "a change" if rule["vs_baseline"] else "a distance from the limit"
-        yield f"{what} of {_reach(rule)} is found by such a run 4 times out of 5"
+        greater = rule["method"].endswith(("adjusted t", "tango")) and rule["detectable"] >= 1  # than scores from 0 to 1 can change
+        yield (
+            f"{what} of {_reach(rule)} is found by such a run 4 times out of 5"
+            if not greater
+            else "such a run is too small to find any change"
+        )
     if rule["mcnemar"] is not None:
         yield f"McNemar's p of worse: {rule['mcnemar']:.3f}"
     if missing := ", ".join(f"{count} {what}" for name, what in MISSING.items() if (count := rule["missing"][name])):
