@@ -43,6 +43,10 @@ class PooledTap:
             raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
 
+    async def said(self, id: str) -> list[Json]:
+        said: list[Json] = json.loads(self._asker.ask({"op": "said", "id": id})[1] or b"[]")
+        return said
+
     async def close(self, id: str) -> list[Json]:
         return self.close_now(id)
 

@@ -19,6 +19,9 @@ class Tap(Protocol):
     async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
         """A fresh token for an attempt: (its id, the base URL that carries it, the model to ask for)."""
 
+    async def said(self, id: str) -> list[Json]:
+        """What the model said under a token with `keep` since this was asked last; breaks off calls under way."""
+
     async def close(self, id: str) -> list[Json]:
         """Ends the token; the LLM calls made under it."""
 
@@ -36,7 +39,7 @@ class Lines:
         """The agent's; raises InfraError when there is no backend to speak to."""
         self._agent, base_url, model = await self._tap.open(self._key, access)
         rest = {name: value for name, value in sampling.items() if name != "model"}
-        return LLM(base_url, str(sampling.get("model") or model), rest, self._session, self.judge)
+        return LLM(base_url, str(sampling.get("model") or model), rest, self._session, self.judge, self._said)
 
     async def judge(self, endpoint: Json) -> LLM:
         """A judge's: the backend under test, or an endpoint of its own. The same one for the same endpoint."""
@@ -47,6 +50,11 @@ class Lines:
             self._judges[known] = id, LLM(base_url, model, session=self._session)
             self._judges[known][1].structured = known not in self._unstructured
         return self._judges[known][1]
+
+    async def _said(self) -> list[Json]:
+        """To the agent, since this was asked last. Raises InfraError when the tap cannot be asked."""
+        assert self._agent is not None
+        return await self._tap.said(self._agent)
 
     async def agent_is_done(self) -> tuple[LLMCall, ...]:
         """Ends the agent's address; its calls. Raises InfraError when the tap cannot be asked."""

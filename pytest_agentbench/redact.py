@@ -8,7 +8,8 @@ import re
 
 MARK = "[redacted]"
 
-_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
+#: Names of environment variables that hold secrets.
+SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 _PATTERNS = re.compile(
     r"(?:\b|(?<=\\[bfnrt]))"  # a line break before a key is a letter in JSON
     r"(?:sk-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}|xox[abpr]-[A-Za-z0-9-]{10,})"
@@ -24,7 +25,7 @@ class Redactor:
     """Replaces secrets in JSON text that is about to be written. The environment is read once."""
 
     def __init__(self) -> None:
-        values = {value for name, value in os.environ.items() if _SECRET_NAME.search(name) and len(value) >= _SHORTEST}
+        values = {value for name, value in os.environ.items() if SECRET_NAME.search(name) and len(value) >= _SHORTEST}
         forms = {json.dumps(value, ensure_ascii=ascii)[1:-1] for value in values for ascii in (True, False)}
         self._values = sorted(forms, key=len, reverse=True)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, make_agent
+from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
 from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.capture import capture, clipped
@@ -92,7 +92,7 @@ async def run_rollout(
     Only a cancellation leaves this function as an exception.
     """
     lines = Lines(tap, key, session, setup.unstructured)
-    llm = await lines.agent(Access(setup.upgrade), setup.sampling)
+    llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()
     with capture() as log:
@@ -114,6 +114,7 @@ async def run_rollout(
                 calls=calls,
                 tool_calls=tuple(tools.calls),
                 drafts=tuple(tools.drafts),
+                programs=tuple(tools.programs),
                 expected=scenario.expected,
                 answer=answer,
                 turns=len(calls),

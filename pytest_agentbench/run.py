@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_agentbench.drafts import Drafts
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.gate.statistics import mean_interval, scenario_means
+from pytest_agentbench.gate.means import mean_interval, scenario_means
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scenarios import Suite, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER

@@ -34,6 +34,7 @@ from pydantic import BaseModel
 from pytest_agentbench import hookspecs
 from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.asking import TruncationRetry
+from pytest_agentbench.agents.command import Command
 from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating
 from pytest_agentbench.agents.tool_calling import ToolCalling
@@ -225,6 +226,8 @@ def load(path: Path) -> None:
             configparser.ConfigParser(interpolation=None).read_string(text)
         case ".py":
             compile(text, path, "exec")
+        case ".sh":
+            subprocess.run(["sh", "-n", path], check=True)
         case other:
             pytest.fail(f"{path.name}: a test cannot read {other} files")
 
@@ -361,6 +364,7 @@ WORDS: Mapping[str, list[str]] = {
         *(field.name for agent in (ToolCalling, React) for field in fields(agent)),
         *(f"truncation_retry.{field.name}" for field in fields(TruncationRetry)),
     ],
+    "command-agents.md": [each.name for each in fields(Command)],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *keys(JudgeSpec), *(name for name in AGENTS if "evaluating" in name)],
     "containers.md": keys(ContainerSpec),
@@ -461,7 +465,10 @@ def eventful_run(project: Project) -> None:
         scenarios=8,
         test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
         agent={"kind": "tool_calling", "max_turns": 2},
-        variants={"broken": {"agent": {"kind": "./agent.py:Broken"}}},
+        variants={
+            "broken": {"agent": {"kind": "./agent.py:Broken", "max_turns": 3}},
+            "program": {"agent": {"kind": "command", "program": ["true"]}},
+        },
         scorers=["tsq", "./scorers.py:moody"],
         thresholds={"tsq.mean": 0.0},
     )

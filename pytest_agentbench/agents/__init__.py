@@ -14,6 +14,7 @@ from pytest_agentbench.scenarios import Scenario
 
 #: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:run`.
 AGENTS: Mapping[str, str] = {
+    "command": "pytest_agentbench.agents.command:Command",
     "react": "pytest_agentbench.agents.react:React",
     "self_evaluating": "pytest_agentbench.agents.self_evaluating:SelfEvaluating",
     "self_evaluating_with_feedback": "pytest_agentbench.agents.self_evaluating:SelfEvaluatingWithFeedback",
@@ -22,7 +23,10 @@ AGENTS: Mapping[str, str] = {
 
 
 class Agent(Protocol):
-    """A frozen dataclass whose fields are the agent's options in suite.yaml. Its `run` may be a plain `def`, which gets a thread."""
+    """A frozen dataclass whose fields are the agent's options in suite.yaml. Its `run` may be a plain `def`, which gets a thread.
+
+    One that only the tap can look into has `black_box: ClassVar[bool] = True`; `llm.said` then tells it what the model said.
+    """
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Works on the scenario; raises LimitReached when it runs out of turns, AgentError when it is at fault."""

@@ -20,6 +20,9 @@ UPGRADE = "stream_upgrade"
 #: Metadata of an option that holds the settings of another agent, which is made from them: `field(metadata=AN_AGENT)`.
 AN_AGENT: Mapping[str, bool] = {"agent": True}
 
+#: Metadata of an option that is a path below the suite's folder, which is put before it: `field(default=".", metadata=A_PATH)`.
+A_PATH: Mapping[str, bool] = {"path": True}
+
 
 def make_agent(settings: Json, folder: Path) -> Agent:
     """The agent that settings describe; raises ConfigError that says what is wrong with them."""
@@ -36,6 +39,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
         raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
     given = {name: _inner(name, value, folder) if options[name].get("agent") else value
              for name, value in settings.items() if name in options}  # fmt: skip
+    given |= {name: str(folder / str(given.get(name, ""))) for name, about in options.items() if about.get("path")}
     try:
         agent: Agent = function_agent(kind, made_by, given) if _is_function(made_by) else made_by(**given)
     except ConfigError:
@@ -80,6 +84,12 @@ def brings_code(settings: Any, folder: Path) -> bool:
         return True
     inner = [name for name, about in _options(load_agent(kind, folder)).items() if about.get("agent")]
     return any(brings_code(settings[name], folder) for name in inner if name in settings)
+
+
+def is_black_box(agent: Agent) -> bool:
+    """Whether this agent, or one that it wraps, is seen by the tap only."""
+    wrapped = (getattr(agent, name) for name, about in _options(type(agent)).items() if about.get("agent"))
+    return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, wrapped))
 
 
 def all_options(settings: Json, agent: Agent) -> Json:

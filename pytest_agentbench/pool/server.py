@@ -203,6 +203,8 @@ class Pool:
                 return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
             case "close":
                 return {}, orjson.dumps(await self.close(message["id"]))
+            case "said":
+                return {}, orjson.dumps(await self.said(message["id"]))
             case "submit":
                 return {}, await self._record(Rollout.from_json(body))
             case other:
@@ -278,6 +280,10 @@ class Pool:
         label = NO_LABEL if elsewhere else self.announcer.announce(id, key, access.judge)
         await self.taps.open(id, access.upgrade, label, keep=access.keep, elsewhere=elsewhere)
         return id, f"{self.tap_url}/r/{id}/v1", (elsewhere or self.endpoint).model
+
+    async def said(self, id: str) -> list[Json]:
+        assert self.taps is not None
+        return await self.taps.said(id)
 
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""

@@ -52,6 +52,9 @@ class Engine:
         self.open_lines.append(access)
         return str(len(self.open_lines)), self.url, "m"
 
+    async def said(self, id: str) -> list[Json]:
+        raise NotImplementedError(f"nobody asks what was said to {id}")
+
     async def close(self, id: str) -> list[Json]:
         del id
         return []

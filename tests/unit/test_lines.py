@@ -32,6 +32,9 @@ class Tap:
         self.events.append(f"open {id}")
         return id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served")
 
+    async def said(self, id: str) -> list[Json]:
+        raise NotImplementedError(f"nobody asks what was said to {id}")
+
     async def close(self, id: str) -> list[Json]:
         self.events.append(f"close {id}")
         if id == self.lost:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.performance import Performance, in_flight
-from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, ToolCall
+from pytest_agentbench.records import Chunk, Json, LLMCall, Program, Rollout, ToolCall
 
 MS = 1_000_000  # nanoseconds
 
@@ -188,6 +188,15 @@ def test_the_stopwatch_reads_the_run() -> None:
         found[name] for name in ("clean_share", "read_lag_ms", "client_queue_ms", "tap_cpu", "pool_cpu")
     )
     assert ("client-saturated", []) == (found["verdict"], found["notes"])
+
+
+def test_the_stopwatch_counts_programs() -> None:
+    """The CPU of command agents is shared out over the time in which any of them ran."""
+    programs = [Program(0, 0, 1000 * MS, 0.5, 9.0), Program(0, 500 * MS, 2000 * MS, 2.5, 9.0)]
+    found = collected(*(rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs)))
+
+    assert 1.5 == found.stopwatch({})["agents_cpu"]
+    assert collected(rollout("a")).stopwatch({})["agents_cpu"] is None
 
 
 def test_gaps_take_no_memory_each() -> None:
