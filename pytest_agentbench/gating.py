@@ -54,13 +54,17 @@ class Gate:
             "tests_below": tests_below,
             "compared": sorted(self.compared),
             "baselines": {group: _about(self.baselines[group]) for group in run["suites"] if group in self.baselines},
-            "rules": [_told(each) for each in judged],
+            "rules": [told(each) for each in judged],
             "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
         }
 
     def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
         """A sentence for each margin that a suite of this size is not likely to clear, even where nothing has changed."""
-        sizes = {group: (len(each.suite.scenarios[:limit]), each.trials) for each, group in _groups(found) if each.suite}
+        sizes = {
+            group: (len(each.suite.scenarios[:limit][: each.suite.limits.get(variant)]), each.trials)
+            for each, variant, group in _groups(found)
+            if each.suite
+        }
         for each in self.asked:
             scenarios, trials = sizes[each.group]
             if each.rule.versus and each.rule.kind == "score" and not each.falling and scenarios > 1:
@@ -85,14 +89,14 @@ def make_gate(found: Sequence[Found], settings: Settings) -> Gate | None:
     """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked."""
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports)) if settings.baseline else None
     groups = [*_groups(found)]
-    if explicit and groups and not any(group in explicit.groups for _, group in groups):
-        known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, group in groups)
+    if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
+        known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
     asked: list[Asked] = []
     baselines: dict[str, Evidence] = {}
     for text in settings.gate:
         _somebody_measures(text, found)
-    for each, group in groups:
+    for each, _, group in groups:
         assert each.suite is not None
         rules = [*rules_of(each.suite, settings.gate)]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
@@ -140,10 +144,11 @@ def _usual_rule(suite: Suite) -> Rule:
     return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
 
 
-def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str]]:
+def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
+    """(suite, variant, the name of both) of everything that this session may run."""
     for each in found:
         if each.suite:
-            yield from ((each, RolloutKey(each.name, "", variant).group) for variant in each.variants)
+            yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
 def exit_status(status: int, part: Json, *, failure: bool, limits_failed: bool, only_infra: bool, inconclusive: str) -> int:
@@ -164,7 +169,7 @@ def _about(baseline: Evidence) -> Json:
     return {"run": facts.run, "commit": facts.commit, "finished_at": facts.finished_at}
 
 
-def _told(judged: Judged) -> Json:
+def told(judged: Judged) -> Json:
     """A judged rule as run.json has it."""
     rule = judged.asked.rule
     return {
