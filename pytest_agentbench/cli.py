@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend, doctor, env, rescore, weights
+from pytest_agentbench.commands import backend, diff, doctor, env, rescore, weights
+from pytest_agentbench.commands.plain import Plain
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     subset.set_defaults(run=run_subset)
 
     backend.add(commands)
+    diff.add(commands)
     doctor.add(commands)
 
     show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
@@ -125,16 +127,6 @@ def run_subset(options: argparse.Namespace) -> None:
 
     written = subset(options.input, options.output, options.limit, options.seed)
     print(f"wrote {written} scenarios to {options.output}")
-
-
-class Plain:
-    """Standard output as a terminal without colours."""
-
-    def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
-        print(f" {title} ".center(80, sep))
-
-    def write_line(self, line: str, **_markup: bool) -> None:
-        print(line)
 
 
 def run_show(options: argparse.Namespace) -> None:

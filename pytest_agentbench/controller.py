@@ -24,6 +24,8 @@ from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, re
 from pytest_agentbench.worker import BELOW, UNMEASURED
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pytest_agentbench.conclusion import Gathered
     from pytest_agentbench.gating import Gate
     from pytest_agentbench.ledger import Ledger
@@ -60,6 +62,7 @@ class Controller:
         self.unmeasured_tests = 0  # of the failed ones, those that had nothing to judge
         self.tests_below = 0  # a threshold, where the gate decides
         self.started_at = datetime.now().astimezone()
+        self.environment: Future[Json] | None = None  # what this session runs on
         self._old_sigterm: Any = None
 
     # -------------------------------------------------------------------------------------------------- start
@@ -145,8 +148,19 @@ class Controller:
             raise pytest.UsageError(why) from error
         assert self.directory is not None and self.ledger is not None
         self._catch_sigterm()
+        self._look_around()
         folder = folder_of(self.directory, self.session)
         self.services = Services(self.backend, folder, self._pool_config(), self._tap_config(), self.ledger, insists=self._insists)
+
+    def _look_around(self) -> None:
+        """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from pytest_agentbench.run import environment
+
+        looking = ThreadPoolExecutor(1, "agentbench-environment")
+        self.environment = looking.submit(environment, self.config.rootpath)
+        looking.shutdown(wait=False)
 
     def _open_run(self) -> None:
         """A new run directory, or one that an earlier session left; raises ConfigError where that cannot be gone on with."""
