@@ -87,6 +87,7 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
         "performance": gathered.performance,
         "serving": gathered.serving,
         "processes": services.costs,
+        "tests": controller.outcomes.summary(),
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
         "verdict": verdict(services, suites, limits),
     }

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_agentbench.discovery import Found, find, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 
@@ -51,6 +52,7 @@ class Controller:
         self.run: Json | None = None  # run.json, once it is written
         self.unwritten = ""  # why there are no reports
         self.failed_tests = 0
+        self.outcomes = Outcomes(config.rootpath)
         self.started_at = datetime.now().astimezone()
         self._old_sigterm: Any = None
 
@@ -184,6 +186,7 @@ class Controller:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
+        self.outcomes.add(report)
         maxfail = self.config.getoption("maxfail", 0)
         if report.failed and maxfail and self.services:
             self.failed_tests += 1
@@ -225,8 +228,9 @@ class Controller:
         from pytest_agentbench.conclusion import conclude
         from pytest_agentbench.directory import discard, point_latest
         from pytest_agentbench.ledger import remember_durations
-        from pytest_agentbench.reports import REPORTS, load_report
+        from pytest_agentbench.reports import REPORTS, ci, load_report
         from pytest_agentbench.run import write_run
+        from pytest_agentbench.scrub import scrub
 
         assert self.ledger is not None
         assert self.directory is not None
@@ -244,11 +248,14 @@ class Controller:
             write_run(self.run, self.directory)
             for name in REPORTS:
                 load_report(name)(self.run, self.directory)
+            ci.write_reports(ci.system(self.settings.ci, os.environ), self.run, self.directory)
             remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
             point_latest(self.directory)
         except OSError as error:  # the disk is full, say: what was measured is in the journal and on the screen
             self.unwritten = f"the reports cannot be written: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        finally:
+            scrub(self.directory, self._redactor)
         self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
 
     def pytest_report_header(self) -> str | None:
@@ -272,6 +279,17 @@ class Controller:
             write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
             if self.unwritten:
                 terminalreporter.write_line(self.unwritten, red=True)
+            self._annotate(terminalreporter)
+
+    def _annotate(self, terminalreporter: Any) -> None:
+        """GitHub reads annotations from what a step prints."""
+        from pytest_agentbench.reports.annotations import annotations
+        from pytest_agentbench.reports.ci import system
+
+        assert self.run is not None
+        if system(self.settings.ci, os.environ) == "github":
+            for line in annotations(self.run, Path(os.environ.get("GITHUB_WORKSPACE") or self.config.rootpath)):
+                terminalreporter.write_line(line)
 
 
 def refuse_distant(workers: Sequence[str]) -> None:

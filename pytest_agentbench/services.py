@@ -17,6 +17,7 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.journal import FILE as JOURNAL
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.redact import Redactor
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
@@ -81,7 +82,7 @@ class Services:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or f"{reason}{self._saved()}"
+        self.failure = self.failure or f"{Redactor().plain(reason)}{self._saved()}"
         if not self._send({"op": "failed", "reason": self.failure, "status": "missing" if self.missing else "infra_error"}):
             self._abandon()
 
@@ -167,7 +168,7 @@ class Services:
             if self._finishing:
                 return  # it was stopped while it started
             fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
-            self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
+            self.failure = self.failure or Redactor().plain(f"the backend {self.backend.name!r} {fault}")
             self.missing = isinstance(error, MissingError) and not self.insists
 
     def _start_sampler(self) -> None:

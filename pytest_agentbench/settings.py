@@ -16,6 +16,7 @@ from pytest_agentbench.errors import ConfigError
 
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
+CI = ("auto", "github", "gitlab", "off")
 
 
 class PytestAgentbenchWarning(pytest.PytestWarning):
@@ -52,6 +53,7 @@ OPTIONS = (
     Option("budget-call", "a whole LLM call may take this long", "TIME", "off"),
     Option("retries", "how often a rollout that ended as infra_error is tried again", "N", "2"),
     Option("taps", "processes that relay and time the LLM calls: more than one when the report says that one is not enough", "N", "1"),
+    Option("ci", "what CI gets to read: `auto` (detected), `github`, `gitlab` or `off`", "WHERE", "auto"),
     Option("reports", "directory that run directories are written to", "DIR", "reports"),
     Option("inline", "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n"),
 )
@@ -76,6 +78,7 @@ class Settings:
     budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
     taps: int
     retries: int
+    ci: str  # one of CI
     reports: Path
     inline: bool
 
@@ -140,6 +143,7 @@ def read_settings(config: pytest.Config) -> Settings:
         },
         taps=_checked("taps", values, _positive) or 1,
         retries=int(values["retries"]) if values["retries"].isdecimal() else _usage("retries", values["retries"], "0 or more"),
+        ci=values["ci"] if values["ci"] in CI else _usage("ci", values["ci"], f"one of {', '.join(CI)}"),
         reports=Path(config.rootpath, values["reports"]),
         inline=bool(values["inline"]) or bool(config.getoption("usepdb", False)),
     )
