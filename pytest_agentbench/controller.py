@@ -283,12 +283,12 @@ class Controller:
 
     def _annotate(self, terminalreporter: Any) -> None:
         """GitHub reads annotations from what a step prints."""
-        from pytest_agentbench.reports.annotations import annotations
+        from pytest_agentbench.reports.annotations import commands
         from pytest_agentbench.reports.ci import system
 
         assert self.run is not None
         if system(self.settings.ci, os.environ) == "github":
-            for line in annotations(self.run, Path(os.environ.get("GITHUB_WORKSPACE") or self.config.rootpath)):
+            for line in commands(self.run, Path(os.environ.get("GITHUB_WORKSPACE") or self.config.rootpath)):
                 terminalreporter.write_line(line)
 
 

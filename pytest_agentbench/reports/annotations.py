@@ -14,7 +14,7 @@ WIDTH = 600  # characters of a message; the report has the rest
 LEVELS = {"FAIL": "error", "INCONCLUSIVE": "warning", "SKIPPED": "warning"}
 
 
-def annotations(run: Json, workspace: Path) -> list[str]:
+def commands(run: Json, workspace: Path) -> list[str]:
     """The commands, a line each; `workspace` is what GitHub's paths are relative to."""
     found = list(_all(run, workspace))
     if len(found) <= MOST:

@@ -33,7 +33,7 @@ class Rule(NamedTuple):
 def headline(run: Json) -> str:
     """`FAIL, exit status 1: a test, a limit or the gate failed`"""
     status = run["exit_status"]
-    return run["verdict"] + (f", exit status {status}: {EXIT_STATUSES.get(status, 'see pytest')}" if status else "")
+    return str(run["verdict"]) + (f", exit status {status}: {EXIT_STATUSES.get(status, 'see pytest')}" if status else "")
 
 
 def means(run: Json) -> Iterator[str]:

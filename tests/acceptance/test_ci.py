@@ -7,10 +7,10 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pytest_agentbench.reports.comment import LIMIT as COMMENT_LIMIT
 from pytest_agentbench.reports.summary import LIMIT as SUMMARY_LIMIT
+from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 #: Options: no second try, and the limit is judged although a part could not be measured.
@@ -98,11 +98,7 @@ def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
     assert {"comment.md", "metrics.txt"} == CI_FILES & {file.name for file in project.directory.iterdir()}
     text = (project.directory / "metrics.txt").read_text()
     assert text.endswith("# EOF\n")
-    samples = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    samples = {(sample.name, *sorted(sample.labels.values())): sample.value for family in parsed(text) for sample in family.samples}
     suite, performance = project.run_json["suites"]["shop"], project.run_json["performance"]
     assert suite["scores"]["tsq"]["mean"]["value"] == samples["agentbench_score_mean", "shop", "tsq"]
     assert (3, 2) == (samples["agentbench_rollouts", "ok", "shop"], samples["agentbench_rollouts", "infra_error", "shop"])

@@ -32,6 +32,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "budget-call": ("90", "1h", 90.0, 3600.0),
     "taps": ("2", "3", 2, 3),
     "retries": ("0", "5", 0, 5),
+    "ci": ("github", "off", "github", "off"),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
     "inline": ("", "true", True, True),
 }
@@ -79,6 +80,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
         taps=1,
         retries=2,
+        ci="auto",
         reports=pytester.path / "reports",
         inline=False,
     )
