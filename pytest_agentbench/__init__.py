@@ -2,6 +2,37 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.records import Endpoint, LLMCall, Rollout, Score, ToolCall
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Endpoint", "LLMCall", "Rollout", "Score", "ToolCall"]
+from pytest_agentbench.errors import AgentError, InfraError, LimitReached
+from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, ToolCall
+
+if TYPE_CHECKING:
+    from pytest_agentbench.agents.toolbox import Toolbox
+    from pytest_agentbench.llm import LLM
+    from pytest_agentbench.scenarios import Scenario
+
+__all__ = [
+    "LLM",
+    "AgentError",
+    "Answer",
+    "Endpoint",
+    "InfraError",
+    "LLMCall",
+    "LimitReached",
+    "Rollout",
+    "Scenario",
+    "Score",
+    "ToolCall",
+    "Toolbox",
+]
+
+#: Public names of modules that a test process has no use for: imported when somebody asks for them.
+_LATER = {"LLM": "llm", "Scenario": "scenarios", "Toolbox": "agents.toolbox"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TextIO
 
 LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept
+FORMAT = "%(levelname)s %(name)s: %(message)s"  # of what is logged
 
 _current: ContextVar[io.StringIO | None] = ContextVar("agentbench_log", default=None)
 
@@ -58,7 +59,7 @@ class _Stream(io.TextIOBase):
 def install() -> None:
     """Makes this process capture: root logger from INFO up, stdout and stderr. For processes that are ours alone."""
     handler = _Handler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter(FORMAT))
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)
     sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)

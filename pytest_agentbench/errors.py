@@ -7,7 +7,8 @@ AgentbenchError
 │   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
 └── RolloutError       raised inside a rollout; becomes its status, never a score
     ├── InfraError     backend, network, judge: `infra_error`, tried again
-    │   └── EmptyAnswer   a 200 without text and without a tool call
+    │   ├── EmptyAnswer  a 200 without text and without a tool call
+    │   └── JudgeError   a judge answers, but nothing that could be understood
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
     └── AgentError     the agent's own fault: `agent_error`
 
@@ -52,6 +53,10 @@ class InfraError(RolloutError):
 
 class EmptyAnswer(InfraError):
     """The backend answered with nothing: no text, no reasoning, no tool call."""
+
+
+class JudgeError(InfraError):
+    """A judge said nothing that could be understood, so nobody knows how good the work was."""
 
 
 class LimitReached(RolloutError):

@@ -15,6 +15,7 @@ from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts import prepare, record_line, run_rollout
+from pytest_agentbench.threads import no_threads
 
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
@@ -42,6 +43,10 @@ class PooledTap:
             raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
         return answer["id"], answer["base_url"], answer["model"]
 
+    async def said(self, id: str) -> list[Json]:
+        said: list[Json] = json.loads(self._asker.ask({"op": "said", "id": id})[1] or b"[]")
+        return said
+
     async def close(self, id: str) -> list[Json]:
         return self.close_now(id)
 
@@ -64,7 +69,8 @@ def _run(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
     scenario = next(each for each in suite.scenarios if each.id == key.scenario)
     started_at, started = time.time(), time.monotonic_ns()
     try:
-        return asyncio.run(run_rollout(key, scenario, prepare(suite, key.variant), PooledTap(asker), None, budget=None))
+        with no_threads():
+            return asyncio.run(run_rollout(key, scenario, prepare(suite, key.variant), PooledTap(asker), None, budget=None))
     except (InfraError, ConfigError) as error:
         ended = time.monotonic_ns()
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)

@@ -65,12 +65,14 @@ class LLM:
         sampling: Mapping[str, Any] | None = None,
         session: aiohttp.ClientSession | None = None,
         judges: Callable[[Json], Awaitable[LLM]] | None = None,
+        said: Callable[[], Awaitable[list[Json]]] | None = None,
     ) -> None:
         self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
         self.model = model
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
         self.transcript: list[Json] = []  # the conversation of the last call, its answer included
-        self._session, self._judges = session, judges
+        self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
+        self._session, self._judges, self._said = session, judges, said
 
     async def judge(self, endpoint: Json | None = None) -> LLM:
         """Calls a model that judges: its calls are recorded as a judge's, and are no part of the agent's work.
@@ -81,6 +83,14 @@ class LLM:
         if self._judges is None:
             raise InfraError("nobody judges here")
         return await self._judges(endpoint or {})
+
+    async def said(self) -> list[Json]:
+        """What the model said since this was asked last, {text, tool_calls: [{id, name, arguments}]} for each answer that came whole.
+
+        Only for black boxes (`black_box`), once whatever called has ended: calls under way are broken off.
+        Raises InfraError when the tap cannot be asked.
+        """
+        return await self._said() if self._said is not None else []
 
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).

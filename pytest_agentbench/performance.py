@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ class Performance:
     events: int = 0  # output events
     token_sources: Counter[str] = field(default_factory=Counter)
     stamps: Counter[str] = field(default_factory=Counter)
+    programs_cpu_s: float = 0.0  # of command agents
+    program_spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.goodput = Goodput(self.slo)
@@ -64,12 +67,16 @@ class Performance:
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout.duration_s * 1e3)
         self.spans.append((rollout.started_ns, rollout.ended_ns))
+        parts = windows.split(rollout)
         if rollout.evaluable:
             self.evaluable.append((rollout.started_ns, rollout.ended_ns))
-            if rollout.duration_s > 0:
-                self.step_rates.append(len(rollout.calls) * 60 / rollout.duration_s)
-        for part, duration in windows.split(rollout).items():
+            if own_s := rollout.duration_s - parts["judge"] / 1e9:  # what a judge takes is not the agent's
+                self.step_rates.append(len(rollout.calls) * 60 / own_s)
+        for part, duration in parts.items():
             self.parts[part].append(duration / 1e6)
+        for program in rollout.programs:
+            self.programs_cpu_s += program.cpu_s
+            self.program_spans.append((program.started_ns, program.ended_ns))
         for call in rollout.calls:
             self._add_call(call)
 
@@ -146,9 +153,16 @@ class Performance:
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),
             tap_cpu=max((share for name in cpu if name.startswith("tap") if (share := busiest(cpu[name], busy)) is not None), default=None),
             pool_cpu=busiest(cpu.get("pool", ()), busy),
+            agents_cpu=self._agents_cpu(),
+            cores=os.cpu_count(),
             stamps=tuple(self.stamps),
         )
         return judge(reading)
+
+    def _agents_cpu(self) -> float | None:
+        """Cores that programs took on average while any of them ran; None without any."""
+        ran_ns = windows.total_ns(windows.at_least(self.program_spans, 1))
+        return self.programs_cpu_s * 1e9 / ran_ns if ran_ns else None
 
     def _steady(self, span_s: float) -> Json:
         """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
@@ -173,7 +187,7 @@ class Performance:
         }
 
     def _split(self) -> Json | None:
-        """Who had the time of the rollouts; None without any."""
+        """Who had the time of the rollouts, `judge` only where one was asked; None without any."""
         total = sum(map(sum, self.parts.values()))
         if not total:
             return None
@@ -184,6 +198,7 @@ class Performance:
                 "p50_ms": percentile(values, 50),
             }
             for part, values in ((part, self.parts[part]) for part in windows.PARTS)
+            if part != "judge" or any(values)
         }
 
 

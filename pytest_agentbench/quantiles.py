@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, repeat
 from typing import overload
 
-from pytest_agentbench.gate.statistics import incomplete_beta
+from pytest_agentbench.gate.special import incomplete_beta
 from pytest_agentbench.records import Json
 
 HIGH = (50, 90, 95, 99)  # percentiles of what is better small: latencies

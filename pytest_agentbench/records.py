@@ -234,6 +234,21 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class Program:
+    """One run of the program of a command agent."""
+
+    exit_code: int  # below 0: the signal that ended it
+    started_ns: int  # monotonic nanoseconds
+    ended_ns: int
+    cpu_s: float  # of all its processes
+    peak_mib: float  # of the largest of them
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Program:
+        return cls(**data)
+
+
+@dataclass(frozen=True)
 class Rollout:
     """The frozen record of one finished agent run on one scenario."""
 
@@ -252,6 +267,7 @@ class Rollout:
     judge_calls: tuple[LLMCall, ...] = ()  # of judges, its own and those of scorers; no timing counts them
     drafts: tuple[Draft, ...] = ()  # of an agent that judges its own work
     tool_calls: tuple[ToolCall, ...] = ()
+    programs: tuple[Program, ...] = ()  # that a command agent ran, one for each message of the user
     expected: tuple[Json, ...] = ()  # the labels: {tool, parameters, goal}
     answer: str = ""
     turns: int = 0  # LLM calls that the agent made
@@ -302,6 +318,7 @@ class Rollout:
         data["judge_calls"] = [call.to_dict() for call in self.judge_calls]
         data["drafts"] = [draft.to_dict() for draft in self.drafts]
         data["tool_calls"] = [asdict(call) for call in self.tool_calls]
+        data["programs"] = [asdict(program) for program in self.programs]
         data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
         return data
 
@@ -314,6 +331,7 @@ class Rollout:
                 "judge_calls": tuple(map(LLMCall.from_dict, data.get("judge_calls", ()))),
                 "drafts": tuple(map(Draft.from_dict, data.get("drafts", ()))),
                 "tool_calls": tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
+                "programs": tuple(map(Program.from_dict, data.get("programs", ()))),
                 "scores": {name: Score.from_dict(score) for name, score in data.get("scores", {}).items()},
                 **{name: tuple(data.get(name, ())) for name in ("earlier_attempts", "expected", "messages")},
             }

@@ -11,7 +11,8 @@ from urllib.parse import quote, quote_plus
 
 MARK = "[redacted]"
 
-_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$", re.IGNORECASE)
+#: Names of environment variables that hold secrets.
+SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$", re.IGNORECASE)
 _SHORTEST = 8  # characters; a shorter value would blank out ordinary text
 _DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
 
@@ -57,7 +58,7 @@ class Redactor:
     """Replaces secrets in text that is about to be written. The environment is read once."""
 
     def __init__(self) -> None:
-        values = {value for name, value in os.environ.items() if _SECRET_NAME.search(name) and len(value.strip()) >= _SHORTEST}
+        values = {value for name, value in os.environ.items() if SECRET_NAME.search(name) and len(value.strip()) >= _SHORTEST}
         values |= {value.strip() for value in values}
         forms = {form for value in values for form in _forms(value)}
         self._values = sorted(forms, key=len, reverse=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import UPGRADE, all_options, make_agent
+from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
 from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.capture import capture, clipped
@@ -28,6 +28,7 @@ from pytest_agentbench.records import SAMPLING, Access, Json, LLMCall, Rollout, 
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scoring import scored
+from pytest_agentbench.threads import is_async, off_the_loop
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,6 +44,7 @@ class Setup:
     upgrade: bool | None  # whether calls that do not stream travel as streams; None: those of the built-in client do
     settings: Json  # the agent's settings as they are recorded
     judge: Json = field(default_factory=dict)  # the endpoint that scorers ask; empty: the backend under test
+    unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
 def prepare(suite: Suite, variant: str) -> Setup:
@@ -50,16 +52,24 @@ def prepare(suite: Suite, variant: str) -> Setup:
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
-        scorers = {score_name(name): load_scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
+        scorers = {score_name(name): _scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
     sampling = {name: settings[name] for name in SAMPLING if name in settings}
     return Setup(agent, scorers, sampling, settings.get(UPGRADE), all_options(settings, agent), suite.judge)
+
+
+def _scorer(name: str, folder: Path, options: Json) -> Scorer:
+    """A scorer; one that the suite brings may block, and holds up nobody."""
+    scorer = load_scorer(name, folder, options)
+    if is_import_path(name) and not is_async(scorer):
+        return off_the_loop(scorer)  # type: ignore[return-value]  # a scorer may be a coroutine function
+    return scorer
 
 
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
     """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
     with _names_its_file(suite):
         for settings in map(suite.agent_of, variants):
-            if not is_import_path(str(settings.get("kind"))):
+            if not brings_code(settings, suite.folder):
                 make_agent(settings, suite.folder)
         for name, options in suite.scorers.items():
             if not is_import_path(name):
@@ -81,13 +91,13 @@ async def run_rollout(
 
     Only a cancellation leaves this function as an exception.
     """
-    lines = Lines(tap, key, session)
-    llm = await lines.agent(Access(setup.upgrade), setup.sampling)
+    lines = Lines(tap, key, session, setup.unstructured)
+    llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()
     with capture() as log:
         try:
-            status, reason, answer = await _outcome(setup.agent, scenario, llm, tools, budget)
+            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, budget)
             ended = time.monotonic_ns()
             try:
                 calls = await lines.agent_is_done()
@@ -104,13 +114,14 @@ async def run_rollout(
                 calls=calls,
                 tool_calls=tuple(tools.calls),
                 drafts=tuple(tools.drafts),
+                programs=tuple(tools.programs),
                 expected=scenario.expected,
                 answer=answer,
                 turns=len(calls),
                 messages=tuple(llm.transcript),
                 settings={**setup.settings, "model": llm.model},
             )
-            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.judge(setup.judge))
+            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.judge(setup.judge), budget)
             with suppress(InfraError):  # the judgements are there
                 rollout = dataclasses.replace(rollout, judge_calls=await lines.judges_are_done())
         finally:
@@ -118,7 +129,7 @@ async def run_rollout(
     return dataclasses.replace(rollout, log=clipped(log.getvalue()))
 
 
-async def _outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:
+async def outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:
     """(status, reason, answer) of one run of the agent."""
     budget = asyncio.timeout(seconds)
     try:

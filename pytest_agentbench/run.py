@@ -14,8 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.drafts import Drafts
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.gate.statistics import mean_interval, scenario_means
+from pytest_agentbench.gate.means import mean_interval, scenario_means
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scenarios import Suite, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -40,8 +41,10 @@ class SuiteTally:
     worst: list[tuple[float, int, Json]] = field(default_factory=list)  # a heap of the lowest first scores, negated
     best: float = 1.0  # first score: what there is to reach, as far as is known
     errors: list[Json] = field(default_factory=list)
+    drafts: Drafts = field(default_factory=Drafts)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
+        self.drafts.add(rollout)
         self.statuses[rollout.status] += 1
         self.retried += bool(rollout.earlier_attempts)
         for name, score in rollout.scores.items():
@@ -104,6 +107,7 @@ def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mappi
         "retried": tally.retried,
         "scores": {name: _score_summary(tally, name) for name in suite.score_names},
         "score_errors": dict(tally.score_errors),
+        **tally.drafts.summary(),
         "worst": tally.worst_first(),
         "errors": tally.errors,
     }

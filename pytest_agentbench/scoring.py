@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import math
@@ -9,8 +10,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import InfraError
-from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.errors import InfraError, RolloutError
+from pytest_agentbench.records import EVALUABLE, Draft, Rollout, Score
 from pytest_agentbench.scorers import Scorer
 
 if TYPE_CHECKING:
@@ -21,22 +22,54 @@ if TYPE_CHECKING:
 MakeJudge = Callable[[], Awaitable["LLM"]]
 
 
-async def scored(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge) -> Rollout:
-    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none."""
+async def scored(
+    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge, seconds: float | None = None
+) -> Rollout:
+    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none.
+
+    Each scorer has `seconds`; None: as long as it takes.
+    """
     if not rollout.evaluable:
         return rollout
+    scores, errors = await _scores(rollout, scenario, scorers, judge, seconds)
+    drafts = await _scored_drafts(rollout, scenario, {name: each for name, each in scorers.items() if not wants_judge(each)}, seconds)
+    return dataclasses.replace(rollout, scores=scores, score_errors=errors, drafts=drafts)
+
+
+async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None) -> tuple[Draft, ...]:
+    """The drafts with their scores. Labels are of all that the user says, so a draft of one message among several has none."""
+    drafts = []
+    for draft in rollout.drafts:
+        scores: dict[str, Score] = {}
+        if draft.status in EVALUABLE and not scenario.turns:
+            as_if = dataclasses.replace(rollout, status=draft.status, reason=draft.reason, answer=draft.answer, tool_calls=draft.tool_calls)
+            scores, _ = await _scores(as_if, scenario, scorers, no_judge, seconds)  # of the chosen one the rollout itself has the errors
+        drafts.append(dataclasses.replace(draft, scores=scores))
+    return tuple(drafts)
+
+
+async def _scores(
+    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge, seconds: float | None
+) -> tuple[dict[str, Score], dict[str, str]]:
+    """(the scores, why others are missing)."""
     scores: dict[str, Score] = {}
     errors: dict[str, str] = {}
     for name, scorer in scorers.items():
         try:
-            scores[name] = await _score(scorer, scenario, rollout, judge)
+            async with asyncio.timeout(seconds) as budget:
+                scores[name] = await score(scorer, scenario, rollout, judge)
         except (Exception, SystemExit) as error:  # a scorer may be the user's code
             traceback.print_exception(error)
-            errors[name] = f"{type(error).__name__}: {error}"
-    return dataclasses.replace(rollout, scores=scores, score_errors=errors)
+            errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{_blamed(error, scorer)}: {error}"
+    return scores, errors
 
 
-async def _score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
+def _blamed(error: BaseException, scorer: Scorer) -> str:
+    return "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
+
+
+async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
+    """What a scorer says; raises whatever it raises."""
     if wants_judge(scorer):
         given: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
@@ -54,8 +87,8 @@ async def no_judge() -> LLM:
     raise InfraError("there is no model here that could judge")
 
 
-def _checked(score: float) -> Score:
+def _checked(given: float) -> Score:
     """What a scorer returned; a plain number will do, one that is not finite is no measurement."""
-    if not math.isfinite(score):
-        raise ValueError(f"{float(score)} is not a score")
-    return score if isinstance(score, Score) else Score(score)
+    if not math.isfinite(given):
+        raise ValueError(f"{float(given)} is not a score")
+    return given if isinstance(given, Score) else Score(given)

@@ -7,7 +7,7 @@ import json
 
 from pytest_agentbench import metrics, windows
 from pytest_agentbench.quantiles import percentile
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Draft, Json, Rollout
 
 TAIL = 8  # messages of the transcript that a failure shows
 WIDTH = 400  # characters of one message
@@ -42,6 +42,7 @@ def rollout_section(rollout: Rollout) -> str:
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
     lines = [f"status    {status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s"]
     lines += [f"{name:<9} {score!r}  {score.explanation}" for name, score in rollout.scores.items()]
+    lines += map(draft_line, rollout.drafts)
     lines.append(f"time      {split_text(rollout)}")
     lines += [f"attempt {each['attempt']} was {each['status']}: {each['reason']}" for each in rollout.earlier_attempts]
     lines += ["", *tool_table(rollout), "", f"the end of the transcript ({len(rollout.messages)} messages):"]
@@ -49,6 +50,15 @@ def rollout_section(rollout: Rollout) -> str:
     if rollout.log:
         lines += ["", "what the rollout logged and printed:", rollout.log.rstrip()]
     return "\n".join(lines)
+
+
+def draft_line(draft: Draft) -> str:
+    """`draft 2   insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
+    verdict = draft.verdict or {}
+    said = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
+    facts = [draft.status] * (draft.status != "ok") + [said] + ["chosen"] * draft.chosen
+    facts += [f"{name} {score!r}" for name, score in draft.scores.items()]
+    return f"draft {draft.number:<3} {', '.join(facts)}: {' '.join(str(verdict.get('reasoning') or draft.reason).split())[:WIDTH]}"
 
 
 def split_text(rollout: Rollout) -> str:

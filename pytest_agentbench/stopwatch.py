@@ -28,6 +28,8 @@ class Reading:
     client_queue_ms: float | None = None  # p99
     tap_cpu: float | None = None  # share of one core, in the busiest second with calls in flight
     pool_cpu: float | None = None
+    agents_cpu: float | None = None  # cores that programs of command agents took while any of them ran
+    cores: int | None = None  # of this machine
     stamps: Sequence[str] = field(default=())  # where they were taken: user, kernel
 
 
@@ -36,8 +38,9 @@ def judge(reading: Reading) -> Json:
 
     `client-saturated`: fewer than 95 % of the events have a stamp of their own, or a process took more than 0.9 of a core. Then the
     numbers are about this machine's client, not the backend. `warn`: fewer than 99.9 %, a read lag above a quarter of the median
-    gap, or a client queue above 5 ms. Events that share a stamp although the tap read all within a millisecond were sent together
-    by the backend: that makes gaps of 0, whoever measures them, and is a `warn`.
+    gap, a client queue above 5 ms, or agents that are programs and took more than 0.9 of the machine. Events that share a stamp
+    although the tap read all within a millisecond were sent together by the backend: that makes gaps of 0, whoever measures them,
+    and is a `warn`.
     """
     saturated, warned = _saturated(reading), _warned(reading)
     verdict = SATURATED if saturated else WARN if warned else OK
@@ -50,6 +53,7 @@ def judge(reading: Reading) -> Json:
         "client_queue_ms": reading.client_queue_ms,
         "tap_cpu": reading.tap_cpu,
         "pool_cpu": reading.pool_cpu,
+        "agents_cpu": reading.agents_cpu,
     }
 
 
@@ -82,6 +86,9 @@ def _warned(reading: Reading) -> list[str]:
         reasons.append(f"a read lag p99 of {reading.read_lag_ms:.2f} ms is more than a quarter of the median gap, {reading.itl_ms:.2f} ms")
     if reading.client_queue_ms is not None and reading.client_queue_ms > QUEUE_MS:
         reasons.append(f"a client queue p99 of {reading.client_queue_ms:.1f} ms is more than {QUEUE_MS:g} ms")
+    if reading.agents_cpu is not None and reading.cores and reading.agents_cpu > CORE * reading.cores:
+        took = f"{reading.agents_cpu:.1f} of {reading.cores} cores"
+        reasons.append(f"the agents' programs took {took}, so that rollouts waited for this machine; the calls' own times are right")
     return reasons
 
 

@@ -32,8 +32,11 @@ import pytest
 from pydantic import BaseModel
 
 from pytest_agentbench import hookspecs
+from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.asking import TruncationRetry
+from pytest_agentbench.agents.command import Command
 from pytest_agentbench.agents.react import React
+from pytest_agentbench.agents.self_evaluating import SelfEvaluating
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
@@ -48,7 +51,7 @@ from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
 from pytest_agentbench.serving.stackspec import ContainerSpec
 from pytest_agentbench.settings import OPTIONS
 from pytest_agentbench.slo import OBJECTIVES
-from pytest_agentbench.suitespec import DatasetSpec, SuiteSpec
+from pytest_agentbench.suitespec import DatasetSpec, JudgeSpec, SuiteSpec
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.router import routing
 
@@ -223,6 +226,8 @@ def load(path: Path) -> None:
             configparser.ConfigParser(interpolation=None).read_string(text)
         case ".py":
             compile(text, path, "exec")
+        case ".sh":
+            subprocess.run(["sh", "-n", path], check=True)
         case other:
             pytest.fail(f"{path.name}: a test cannot read {other} files")
 
@@ -359,7 +364,9 @@ WORDS: Mapping[str, list[str]] = {
         *(field.name for agent in (ToolCalling, React) for field in fields(agent)),
         *(f"truncation_retry.{field.name}" for field in fields(TruncationRetry)),
     ],
+    "command-agents.md": [each.name for each in fields(Command)],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
+    "judges.md": [*(field.name for field in fields(SelfEvaluating)), *keys(JudgeSpec), *(name for name in AGENTS if "evaluating" in name)],
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
@@ -437,10 +444,14 @@ class Broken:
 """
 
 
+VERDICT: Json = {"reasoning": "", "missing_steps": ["wait"], "suggestions": "", "is_sufficient": True, "confidence": 1}
+
+
 def eventful_run(project: Project) -> None:
     """A run in which everything happens that leaves a trace in its files."""
     project.backend(
         [
+            {"match": {"contains": "Then give your verdict"}, "text": json.dumps(VERDICT)},
             {"match": {"contains": "shop-1"}, "status": 500},
             {
                 "match": {"contains": "shop-2", "turn": 0},
@@ -454,10 +465,14 @@ def eventful_run(project: Project) -> None:
         scenarios=8,
         test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
         agent={"kind": "tool_calling", "max_turns": 2},
-        variants={"broken": {"agent": {"kind": "./agent.py:Broken"}}},
+        variants={
+            "broken": {"agent": {"kind": "./agent.py:Broken", "max_turns": 3}},
+            "program": {"agent": {"kind": "command", "program": ["true"]}},
+        },
         scorers=["tsq", "./scorers.py:moody"],
         thresholds={"tsq.mean": 0.0},
     )
+    project.suite("judged", scenarios=1, agent={"kind": "self_evaluating"})
     project.write("scenarios/shop/agent.py", BROKEN_AGENT)
     project.write("scenarios/shop/scorers.py", "def moody(scenario, rollout):\n    assert scenario.id != 'shop-4'\n    return 1.0\n")
     project.write("conftest.py", "def pytest_agentbench_update_environment(environment): environment['driver'] = '1.2'\n")
@@ -466,7 +481,7 @@ def eventful_run(project: Project) -> None:
     subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "--message", "Start"], cwd=project.root, check=True)
     changes = ["--agentbench-set", "agent.temperature=0.5", "--agentbench-threshold", "tsq.mean=0.1", "--agentbench-retries", "1"]
     changes += ["--agentbench-slo", "ttft=500ms", "--agentbench-concurrency", "1"]
-    project.run("scenarios/shop", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
+    project.run("scenarios/shop", "scenarios/judged", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
 
 
 def labelled_run(project: Project) -> None:

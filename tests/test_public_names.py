@@ -12,6 +12,13 @@ import pytest_agentbench
 #: Libraries that no session may pay for before it needs them.
 HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio"
 
+#: What agents, scorers and tests of users are written with.
+NAMES = {
+    *("LLM", "Scenario", "Toolbox"),
+    *("Answer", "Endpoint", "LLMCall", "Rollout", "Score", "ToolCall"),
+    *("AgentError", "InfraError", "LimitReached"),
+}
+
 
 def loaded(*statements: str) -> set[str]:
     """The heavy libraries that are loaded after statements in a fresh process."""
@@ -21,8 +28,8 @@ def loaded(*statements: str) -> set[str]:
 
 
 def test_public_names() -> None:
-    """The names that tests of users import, and no others."""
-    assert ["Endpoint", "LLMCall", "Rollout", "Score", "ToolCall"] == pytest_agentbench.__all__
+    """The names that code of users imports, and no others."""
+    assert NAMES == set(pytest_agentbench.__all__)
     for name in pytest_agentbench.__all__:
         assert name == getattr(pytest_agentbench, name).__name__
 
@@ -31,6 +38,14 @@ def test_public_names() -> None:
 def test_imports_are_light(module: str) -> None:
     """The plugin, and all that a worker needs, imports no heavy library that pytest itself does not import."""
     assert set() == loaded("import pytest", f"import pytest_agentbench.{module}") - loaded("import pytest")
+
+
+def test_the_package_is_light() -> None:
+    """Names of heavier modules are imported when they are asked for, and even then without a library that is heavy."""
+    assert set() == loaded("import pytest_agentbench")
+    assert set() == loaded("from pytest_agentbench import LLM, Scenario, Toolbox")
+    with pytest.raises(AttributeError, match="module 'pytest_agentbench' has no attribute 'Tolbox'"):
+        pytest_agentbench.Tolbox  # noqa: B018
 
 
 def test_the_package_needs_no_pytest() -> None:

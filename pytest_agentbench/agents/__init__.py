@@ -12,21 +12,26 @@ from pytest_agentbench.loading import load_object
 from pytest_agentbench.records import Answer
 from pytest_agentbench.scenarios import Scenario
 
-#: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:Agent`.
+#: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:run`.
 AGENTS: Mapping[str, str] = {
+    "command": "pytest_agentbench.agents.command:Command",
     "react": "pytest_agentbench.agents.react:React",
+    "self_evaluating": "pytest_agentbench.agents.self_evaluating:SelfEvaluating",
+    "self_evaluating_with_feedback": "pytest_agentbench.agents.self_evaluating:SelfEvaluatingWithFeedback",
     "tool_calling": "pytest_agentbench.agents.tool_calling:ToolCalling",
 }
 
 
 class Agent(Protocol):
-    """A frozen dataclass whose fields are the agent's options in suite.yaml."""
+    """A frozen dataclass whose fields are the agent's options in suite.yaml. Its `run` may be a plain `def`, which gets a thread.
+
+    One that only the tap can look into has `black_box: ClassVar[bool] = True`; `llm.said` then tells it what the model said.
+    """
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Works on the scenario; raises LimitReached when it runs out of turns, AgentError when it is at fault."""
 
 
-def load_agent(kind: str, folder: Path) -> type[Any]:
-    """The class of an agent; raises ConfigError for an unknown name, with the known ones."""
-    loaded: type[Any] = load_object("agent", kind, AGENTS, folder)
-    return loaded
+def load_agent(kind: str, folder: Path) -> Any:
+    """The class of an agent, or the function that is one; raises ConfigError for an unknown name, with the known ones."""
+    return load_object("agent", kind, AGENTS, folder)

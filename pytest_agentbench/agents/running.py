@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.threads import in_thread, is_async
 
 if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """An agent for which `work` is done somewhere else."""
+
+    async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer: ...
 
 
 async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
@@ -20,6 +28,8 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
     Where the user has more than one thing to say, the agent runs once for each, on the conversation so far.
     """
+    if isinstance(agent, Elsewhere):
+        return await agent.work(scenario, llm, tools)
     answer = await work_once(agent, scenario, llm, tools)
     for later in scenario.turns:
         tools.user_turn += 1
@@ -30,7 +40,7 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
 async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
     """The agent's answer to a scenario's messages; raises AgentError for what is none."""
-    answer = await agent.run(scenario, llm, tools)
+    answer = await (agent.run(scenario, llm, tools) if is_async(agent.run) else in_thread(agent.run, scenario, llm, tools))
     if not isinstance(answer, Answer):
         raise AgentError(f"the agent returned {str(answer)[:80]!r} ({type(answer).__name__}), not an Answer")
     return answer

@@ -13,7 +13,7 @@ import orjson
 
 from pytest_agentbench.agents.almost_json import repaired
 from pytest_agentbench.agents.wire_names import wire_names
-from pytest_agentbench.records import Draft, Json, ToolCall
+from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.scenarios import Tool
 
 
@@ -24,6 +24,7 @@ class Toolbox:
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
         self.drafts: list[Draft] = []  # of an agent that tries more than once
+        self.programs: list[Program] = []  # that an agent ran which is a program
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
         self.user_turn = 1  # which message of the user is being worked on, counted from 1
@@ -31,7 +32,7 @@ class Toolbox:
     def fresh(self) -> Toolbox:
         """The same tools, with no call made yet."""
         other = Toolbox([*self.tools.values()])
-        other.user_turn = self.user_turn
+        other.user_turn, other.programs = self.user_turn, self.programs
         return other
 
     @property

@@ -10,6 +10,7 @@ import orjson
 from pytest_agentbench.records import Json
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 TOOL_CHOICES = ("auto", "none", "required")
 
 
@@ -37,6 +38,7 @@ def parse_chat(body: bytes, model: str) -> Json:
     _check_tools(request.get("tools"))
     _check_tool_choice(request.get("tool_choice"), tool_names(request))
     _check_sampling(request)
+    _check_response_format(request.get("response_format"))
     return dict(request)
 
 
@@ -153,6 +155,16 @@ def _check_sampling(request: Json) -> None:
     stops = request.get("stop") or []
     is_text = isinstance(stops, str) or (isinstance(stops, list) and all(isinstance(stop, str) for stop in stops))
     _require(is_text, "'stop' must be a string or a list of strings.", "stop")
+
+
+def _check_response_format(wanted: Any) -> None:
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    _require(
+        wanted is None or kind in RESPONSE_FORMATS, f"'response_format.type' must be {', '.join(RESPONSE_FORMATS)}.", "response_format"
+    )
+    form = wanted.get("json_schema") if kind == "json_schema" else {"schema": {}}
+    has_schema = isinstance(form, dict) and isinstance(form.get("schema"), dict)
+    _require(has_schema, "'response_format.json_schema.schema' must be an object.", "response_format")
 
 
 def _is_limit(value: Any) -> bool:

@@ -20,6 +20,7 @@ import orjson
 
 from pytest_agentbench.engine.chat import exchange_start, forced_tool, last_user_text
 from pytest_agentbench.engine.lexical_arguments import description, fill, mapping
+from pytest_agentbench.engine.lexical_judge import judgement, wanted_schema
 from pytest_agentbench.engine.lexical_react import as_native, spoken
 from pytest_agentbench.engine.lexical_words import stems
 from pytest_agentbench.engine.protocol import Call, Reply
@@ -50,6 +51,8 @@ class Lexical:
     """Answers every request from its own words."""
 
     def reply(self, request: Mapping[str, Any]) -> Reply:
+        if (schema := wanted_schema(request)) is not None:
+            return Reply(judgement(schema, last_user_text(request["messages"])))
         native = as_native(request)
         return self._reply(request) if native is None else spoken(self._reply(native))
 

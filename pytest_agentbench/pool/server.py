@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import secrets
 import socket
@@ -15,6 +16,8 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.isolation.outside import isolated, wants_isolation
+from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.pool.announcing import Announcer
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -33,7 +36,8 @@ class Pool:
         self.token: str = config["token"]
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
-        self.setups: dict[tuple[str, str], Setup | ConfigError] = {}
+        self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
+        self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
@@ -59,6 +63,7 @@ class Pool:
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
+            await asyncio.gather(*(template.close() for template in self.templates))
             if self.announcer is not None and self.draining is None:  # the controller is gone, and with it the taps
                 await self.announcer.farewell()
 
@@ -191,6 +196,8 @@ class Pool:
                 return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
             case "close":
                 return {}, orjson.dumps(await self.close(message["id"]))
+            case "said":
+                return {}, orjson.dumps(await self.said(message["id"]))
             case "submit":
                 return {}, await self._record(Rollout.from_json(body))
             case other:
@@ -232,24 +239,28 @@ class Pool:
 
     async def _run(self, key: RolloutKey) -> Rollout:
         suite = self.suites[key.suite]
-        setup, budget = self._setup(suite, key.variant), self.budget or suite.timeout
-        return await run_rollout(key, self._scenario(key), setup, self, self.session, budget)
+        budget = self.budget or suite.timeout
+        return await run_rollout(key, self._scenario(key), await self._setup(suite, key.variant), self, self.session, budget)
 
     def _scenario(self, key: RolloutKey) -> Scenario:
         return self.scenarios[key.suite, key.scenario]
 
-    def _setup(self, suite: Suite, variant: str) -> Setup:
+    async def _setup(self, suite: Suite, variant: str) -> Setup:
         """Raises InfraError when the suite's own code cannot be loaded; it is tried once."""
         at = suite.name, variant
         if at not in self.setups:
-            try:
-                self.setups[at] = prepare(suite, variant)
-            except ConfigError as error:
-                self.setups[at] = error
-        setup = self.setups[at]
-        if isinstance(setup, ConfigError):
-            raise InfraError(str(setup))
-        return setup
+            self.setups[at] = asyncio.create_task(self._prepared(suite, variant), context=contextvars.Context())  # not into a rollout's log
+        try:
+            return await asyncio.shield(self.setups[at])
+        except ConfigError as error:
+            raise InfraError(str(error)) from error
+
+    async def _prepared(self, suite: Suite, variant: str) -> Setup:
+        if not wants_isolation(suite, variant):
+            return prepare(suite, variant)
+        template = await Template.start(suite, variant)
+        self.templates.append(template)
+        return isolated(suite, variant, template)
 
     async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
         """A token of the tap for one attempt, or its judge; raises InfraError when there is no backend to speak to."""
@@ -261,6 +272,10 @@ class Pool:
         label = NO_LABEL if elsewhere else self.announcer.announce(id, key, access.judge)
         await self.taps.open(id, access.upgrade, label, keep=access.keep, elsewhere=elsewhere)
         return id, f"{self.tap_url}/r/{id}/v1", (elsewhere or self.endpoint).model
+
+    async def said(self, id: str) -> list[Json]:
+        assert self.taps is not None
+        return await self.taps.said(id)
 
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""

@@ -21,6 +21,7 @@ from pytest_agentbench.reports.wording import (
     failed_lines,
     few_text,
     goodput_text,
+    judging_lines,
     limit_text,
     mean_text,
     number,
@@ -81,6 +82,9 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
         "\nOver all: an agent's error counts as 0, an infra_error is left out. "
         "Intervals are over scenarios; trials of one scenario are averaged first."
     )
+    if lines := [*judging_lines(suite)]:
+        yield ""
+        yield from (f"- {about}: {line}" for about, line in lines)
     if suite["score_errors"]:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite['score_errors'].items())}."
     if suite["worst"]:
@@ -157,6 +161,7 @@ def _split(split: Json | None) -> Iterator[str]:
         rows = [
             [title, percent(split[part]["share"]), number(split[part]["mean_ms"]), number(split[part]["p50_ms"])]
             for part, title in PARTS.items()
+            if part in split
         ]
         yield from table(["part", "share", "mean ms", "median ms"], rows)
 

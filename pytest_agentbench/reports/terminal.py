@@ -17,6 +17,7 @@ from pytest_agentbench.reports.wording import (
     failed_lines,
     few_text,
     goodput_text,
+    judging_lines,
     limit_text,
     mean_text,
     number,
@@ -95,6 +96,8 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
             terminal.write_line(f"{'':<11} {only}")
     for score, count in suite["score_errors"].items():
         terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
+    for about, line in judging_lines(suite):
+        terminal.write_line(f"{about:<11} {line}")
     for each in suite["worst"]:
         terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
         terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")

@@ -32,6 +32,7 @@ PARTS = {
     "first_token": "waiting for the first token",
     "tools": "tools",
     "client_queue": "client queue",
+    "judge": "judge",
     "agent": "agent",
 }
 
@@ -57,6 +58,20 @@ def score_text(mean: Json | None) -> str:
 def statuses_text(rollouts: Mapping[str, int]) -> str:
     """`97 ok, 3 limit`; what did not happen is left out."""
     return ", ".join(f"{count} {status}" for status, count in rollouts.items() if count) or "none"
+
+
+def judging_lines(suite: Json) -> Iterator[tuple[str, str]]:
+    """(what it is about, a line) of an agent's drafts and of judges, where there were any; older runs know of none."""
+    if drafts := suite.get("drafts"):
+        each = drafts["drafts"] / drafts["rollouts"]
+        accepted = f"{drafts['accepted']} ({percent(drafts['accepted'] / drafts['rollouts'])}) with an accepted one"
+        yield "drafts", f"{drafts['drafts']} of {drafts['rollouts']} rollouts ({each:.2f} each), {accepted}"
+        for name, means in drafts["scores"].items():
+            yield "drafts", f"{name} {means['first']:.3f} of the first drafts, {means['chosen']:.3f} of the chosen ones"
+    if judge := suite.get("judge"):
+        failed = f" ({judge['failed_calls']} failed)" if judge["failed_calls"] else ""
+        tokens = f"{judge['prompt_tokens']:,} + {judge['output_tokens']:,} tokens"
+        yield "judge", f"{judge['calls']} calls{failed}, {tokens}, {judge['seconds']:.1f} s, none of it in the timings of calls"
 
 
 def limit_text(limit: Json) -> str:
@@ -143,7 +158,7 @@ def goodput_text(goodput: Json) -> str:
 
 def split_text(split: Json) -> str:
     """Who had the time of the rollouts."""
-    return ", ".join(f"{title} {percent(split[part]['share'])}" for part, title in PARTS.items())
+    return ", ".join(f"{title} {percent(split[part]['share'])}" for part, title in PARTS.items() if part in split)
 
 
 def few_text(performance: Json) -> str:

@@ -20,9 +20,11 @@ Scorer = Callable[["Scenario", Rollout], Score]
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
+    "action_completion": "pytest_agentbench.scorers.action_completion:action_completion",
     "exact": "pytest_agentbench.scorers.exact:exact",
     "exact_match": "pytest_agentbench.scorers.exact_match:exact_match",
     "hallucinated": "pytest_agentbench.scorers.hallucinated:hallucinated",
+    "nat_action_completion": "pytest_agentbench.scorers.nat_action_completion:nat_action_completion",
     "nat_compat": "pytest_agentbench.scorers.nat_compat:nat_compat",
     "numeric": "pytest_agentbench.scorers.numeric:numeric",
     "parameter_accuracy": "pytest_agentbench.scorers.parameter_accuracy:parameter_accuracy",

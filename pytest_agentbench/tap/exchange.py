@@ -13,7 +13,7 @@ from pytest_agentbench.tap.answers import Answer
 from pytest_agentbench.tap.asking import Asked
 from pytest_agentbench.tap.budgets import Budgets, Watch
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
-from pytest_agentbench.tap.dialects.reading import Reading, error_message
+from pytest_agentbench.tap.dialects.reading import DialectReading, Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
 from pytest_agentbench.tap.stream import Read
 from pytest_agentbench.tap.usage import WithoutUsage
@@ -67,9 +67,10 @@ class Request:
 class Exchange:
     """A request, from its last byte at the tap to the last byte of its answer."""
 
-    def __init__(self, agent: AgentConnection, request: Request, budgets: Budgets, labels: Headers) -> None:
+    def __init__(self, agent: AgentConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
         self.labels = labels  # headers that the backend gets, unless the agent sent some of these names
+        self.keep = keep  # whether the record holds what the model said
         self.held_ns = 0  # by a rate limit
         self.asked = Asked(request.body)  # what the backend gets
         self.sent_ns: int | None = None
@@ -222,6 +223,7 @@ class Exchange:
             finish_reason=reading.finish_reason,
             held_ns=self.held_ns,
             server=reading.server,
+            said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
         )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +69,7 @@ class Relay:
         caller = self.open[id]
         upstream = caller.upstream or self.upstream
         assert upstream is not None
-        exchange = Exchange(agent, request, self.budgets, caller.headers)
+        exchange = Exchange(agent, request, self.budgets, caller.headers, caller.keep)
         caller.exchanges.append(exchange)
         dialect = request.dialect
         if dialect is None:
@@ -117,6 +118,8 @@ class Relay:
                 return self._open(id, question)
             case {"op": "close", "id": str(id)} if id in self.open:
                 return {"calls": self._close(id)}
+            case {"op": "said", "id": str(id)} if id in self.open:
+                return {"said": self._said(id)}
             case {"op": "stats"}:
                 running = sum(not exchange.over for caller in self.open.values() for exchange in caller.exchanges)
                 return {"in_flight": running, "open": len(self.open), "clock_steps": self.upstream.clock.steps if self.upstream else 0}
@@ -152,17 +155,32 @@ class Relay:
         self.upstream = upstream
         return {"ok": True}
 
+    def _said(self, id: str) -> list[Json]:
+        """Breaks off what is under way, and hands over what the model said since this was asked last."""
+        _break_off(self.open[id].exchanges)
+        found = []
+        for exchange in self.open[id].exchanges:
+            if exchange.record is not None and exchange.record.said is not None:
+                found.append({"received_ns": exchange.record.received_ns, **exchange.record.said})
+                exchange.record = dataclasses.replace(exchange.record, said=None)
+        return found
+
     def _close(self, id: str) -> list[Json]:
         """Ends a token; calls that are still open are broken off. Returns all of them in the order in which they came."""
         self.closed[id] = None
         if len(self.closed) > REMEMBERED:
             self.closed.popitem(last=False)
         exchanges = self.open.pop(id).exchanges
-        for exchange in exchanges:
-            if not exchange.over:
-                exchange.agent.abandon()
+        _break_off(exchanges)
         records = [exchange.record for exchange in exchanges if exchange.record is not None]
         return [record.to_dict() for record in sorted(records, key=lambda record: record.received_ns)]
+
+
+def _break_off(exchanges: Sequence[Exchange]) -> None:
+    """Whoever made these calls is gone."""
+    for exchange in exchanges:
+        if not exchange.over:
+            exchange.agent.abandon()
 
 
 def _upstream(facts: Json) -> Upstream:

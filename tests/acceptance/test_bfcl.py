@@ -111,6 +111,31 @@ def test_a_conversation_goes_on(bfcl: Project, way: tuple[str, ...]) -> None:
     assert "unexpected: sort;" in score.explanation  # it was expected of the third turn
 
 
+#: The same by text: a call, what comes of it, and then only answers.
+TEXT_TALK: list[Json] = [
+    {"match": {"contains": "Observation"}, "text": "Thought: It worked.\nFinal Answer: You are there."},
+    {"match": {"contains": "user: Move"}, "text": "Thought: That is easy.\nFinal Answer: Done."},
+    {"text": 'Thought: First the folder.\nAction: cd\nAction Input: {"folder": "document"}'},
+]
+
+
+@needs_data
+def test_a_conversation_by_text_goes_on(bfcl: Project) -> None:
+    """For `react`, earlier turns are questions and answers: no thought, no call and no observation of them is shown again."""
+    bfcl.backend(TEXT_TALK)
+    questions = [message["content"] for scenario in load().scenarios if scenario.id == "multi_turn_base_0" for message in _said(scenario)]
+
+    result = bfcl.run("scenarios/bfcl", "--agentbench-agent=react", "-k", "multi_turn_base_0]")
+
+    result.assert_outcomes(passed=1, deselected=3674)
+    (rollout,) = bfcl.rollouts
+    assert [("cd", 1)] == [(call.name, call.user_turn) for call in rollout.tool_calls]
+    asked = str(next(message["content"] for message in rollout.messages if message["role"] == "user"))
+    answers = ["You are there.", "Done.", "Done."]
+    history = [f"user: {question}\nassistant: {answer}" for question, answer in zip(questions, answers, strict=False)]
+    assert "\n".join(["Previous conversation history:", *history, "", f"Question: {questions[-1]}"]) == asked
+
+
 def _said(scenario: Scenario) -> list[Json]:
     """All that the user says."""
     return [*scenario.messages, *(message for turn in scenario.turns for message in turn)]

@@ -144,3 +144,30 @@ def test_the_debugger_walks_through_the_agent(project: Project) -> None:
     assert "'here is shop-0'" in done.stdout
     assert 0 == done.returncode
     assert 1 == len(project.rollouts)
+
+
+def test_the_debugger_walks_through_a_blocking_function(project: Project) -> None:
+    """An agent that is a plain function, and a scorer, run in the test's own stack: no thread, and no process of their own."""
+    test = "def test_it(rollout): pass"
+    scorers, agent = ["./agent.py:score"], {"kind": "./agent.py:run"}
+    project.suite(scenarios=1, agent=agent, scorers=scorers, isolation="process", thresholds={}, test=test)
+    project.write(
+        "scenarios/shop/agent.py",
+        """
+import os, threading
+
+def run(client, llm, scenario):
+    said = client.chat.completions.create(model=llm.model, messages=[*scenario.messages])
+    breakpoint()
+    return said.choices[0].message.content or "nothing"
+
+def score(scenario, rollout):
+    return threading.current_thread() is threading.main_thread()
+""",
+    )
+
+    done = debug(project, "p 'here is ' + scenario.id + ' on ' + threading.current_thread().name\nc\n")
+
+    assert "'here is shop-0 on MainThread'" in done.stdout
+    assert 0 == done.returncode
+    assert (1, 1.0) == (len(project.rollouts[0].calls), project.rollouts[0].score("score"))

@@ -118,3 +118,18 @@ def test_an_interrupt_while_the_backend_boots(project: Project, start: Start) ->
         assert 2 == background.ended(60)
         asked.close()
     assert [] == leftovers(background)
+
+
+def test_an_interrupt_while_agents_block(project: Project, start: Start) -> None:
+    """Ctrl-C does not wait for the threads of agents that block."""
+    project.suite(scenarios=1, agent={"kind": "./agent.py:run"})
+    code = "import time\nfrom pathlib import Path\ndef run():\n    Path(__file__).with_name('started').touch()\n    time.sleep(600)\n"
+    project.write("scenarios/shop/agent.py", code)
+    background = start("scenarios/shop")
+    wait_for((project.root / "scenarios/shop/started").exists, "the agent's start")
+    background.seen.add(background.child("pytest_agentbench.pool"))
+
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert [] == leftovers(background)

@@ -27,7 +27,7 @@ def test_import_paths_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tqs", "no scorer 'tqs'; known: exact, exact_match, hallucinated, nat_compat, numeric, "),
+        ("tqs", f"no scorer 'tqs'; known: {', '.join(sorted(SCORERS))}, or an import path such as"),
         ("pytest_agentbench.scorers.tsq:nothing", "scorer 'pytest_agentbench.scorers.tsq:nothing' cannot be loaded"),
         ("pytest_agentbench.scorers:SCORERS", "scorer 'pytest_agentbench.scorers:SCORERS' is a dict, should be a function"),
     ],

@@ -68,6 +68,17 @@ async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Js
     assert 2 == len(router.chats)  # a session's last call is one of its own, and no engine sees it
 
 
+@pytest.mark.parametrize(("kind", "place"), [("thunderagent", "program_id"), ("dynamo", "x-dynamo-session-id")])
+async def test_a_judge_is_another_program(router: Router, kind: str, place: str) -> None:
+    """A judge's calls say in their id that they are a judge's, so that no stack takes them for the agent's."""
+    async with announcer(router.url, kind) as stack:
+        labels = [stack.announce(token, KEY, judge) for token, judge in (("1", False), ("2", True))]
+        agent, judge = (str(label.fields.get("chat", {}).get(place) or dict(label.headers)[place]) for label in labels)
+
+    assert (False, True) == (agent.endswith("-judge"), judge.endswith("-judge"))
+    assert agent != judge.removesuffix("-judge")
+
+
 @pytest.mark.parametrize("options", [{"kind": "none"}, {}, {"kind": "dynamo"}])
 async def test_stacks_that_wait_for_no_release(router: Router, options: Json) -> None:
     """They are told of none."""

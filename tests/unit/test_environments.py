@@ -161,7 +161,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
     assert (
         f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
-        "environments by name: dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu"
+        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu"
     ) == str(unknown_one.value)
 
 
@@ -169,7 +169,9 @@ def test_an_unknown_name(capsys: Capture) -> None:
     """The command lists the known ones, before it makes any."""
     status = main(["env", "create", "dynamo", "dynamite"])
 
-    said = "agentbench: no environment 'dynamite'; known: dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu\n"
+    said = (
+        "agentbench: no environment 'dynamite'; known: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu\n"
+    )
     assert (1, said) == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):

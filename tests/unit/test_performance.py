@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.performance import Performance, in_flight
-from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, ToolCall
+from pytest_agentbench.records import Chunk, Json, LLMCall, Program, Rollout, ToolCall
 
 MS = 1_000_000  # nanoseconds
 
@@ -162,6 +162,19 @@ def test_split() -> None:
     assert measured()["split"] is None
 
 
+def test_a_judge_is_no_part_of_the_timings() -> None:
+    """What a judge takes is a part of its own; its calls are in no latency, no count and no rate of the agent."""
+    own, judge = call(0, 100, end=500, completion_tokens=5), call(500, 900, end=1500, completion_tokens=50, prompt_tokens=1000)
+    found = measured(rollout("a", calls=(own,), judge_calls=(judge,), ended_ns=2000 * MS))
+    alone = measured(rollout("a", calls=(own,), ended_ns=2000 * MS))
+
+    assert (0.5, 0.25) == (found["split"]["judge"]["share"], found["split"]["agent"]["share"] + found["split"]["client_queue"]["share"])
+    assert 60.0 == found["rollout_steps_per_minute"]["mean"]
+    for name in set(found) - {"split", "rollout_steps_per_minute"}:
+        assert alone[name] == found[name], name
+    assert "judge" not in alone["split"]
+
+
 def test_the_stopwatch_reads_the_run() -> None:
     """Clean stamps, lag, queue, and the busiest second with calls in flight come from records and samples."""
     chunks = (Chunk(100 * MS, "content", False, 2 * MS), Chunk(100 * MS, "content", True, MS), Chunk(300 * MS, "finish", True, 90 * MS))
@@ -175,6 +188,15 @@ def test_the_stopwatch_reads_the_run() -> None:
         found[name] for name in ("clean_share", "read_lag_ms", "client_queue_ms", "tap_cpu", "pool_cpu")
     )
     assert ("client-saturated", []) == (found["verdict"], found["notes"])
+
+
+def test_the_stopwatch_counts_programs() -> None:
+    """The CPU of command agents is shared out over the time in which any of them ran."""
+    programs = [Program(0, 0, 1000 * MS, 0.5, 9.0), Program(0, 500 * MS, 2000 * MS, 2.5, 9.0)]
+    found = collected(*(rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs)))
+
+    assert 1.5 == found.stopwatch({})["agents_cpu"]
+    assert collected(rollout("a")).stopwatch({})["agents_cpu"] is None
 
 
 def test_gaps_take_no_memory_each() -> None:

@@ -86,6 +86,13 @@ def test_variants_are_prepared_with_their_settings(folder: Path) -> None:
     assert ({"seed": 1}, {"seed": 2, "temperature": 1.0}) == (prepare(both, "default").sampling, prepare(both, "hot").sampling)
 
 
+def test_a_variant_of_another_kind() -> None:
+    """It starts without the options of the suite's agent, which it may not know; sampling parameters stay."""
+    other = suite(SUITE.folder, {"kind": "tool_calling", "max_turns": 3, "seed": 1}, program={"kind": "command", "program": ["true"]})
+
+    assert {"kind": "command", "program": ["true"], "seed": 1} == other.agent_of("program")
+
+
 TOOL_CALLING_KEYS = "kind, temperature, top_p, max_tokens, seed, model, stream_upgrade, max_turns, system_prompt, "
 TOOL_CALLING_KEYS += "parallel, truncation_retry, max_empty_response_retries"
 KNOWN_AGENTS = ", ".join(sorted(AGENTS))
@@ -188,6 +195,10 @@ class QuietTap:
         del key, access
         self.open_ids.append("1")
         return "1", "http://127.0.0.1:9/r/1/v1", "served"
+
+    async def said(self, id: str) -> list[Json]:
+        del id
+        return []
 
     async def close(self, id: str) -> list[Json]:
         self.open_ids.remove(id)

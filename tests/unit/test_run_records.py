@@ -113,7 +113,7 @@ def test_means_have_intervals() -> None:
     """A mean comes with its interval, the number of scenarios and the method; a bounded score does not leave its bounds."""
     mean = summary(*(rollout(f"{number}", scores={"tsq": number % 2}) for number in range(4)))["scores"]["tsq"]["mean"]
 
-    assert {"value": 0.5, "low": 0.0, "high": 1.0, "scenarios": 4, "method": "t"} == mean
+    assert {"value": 0.5, "low": 0.0, "high": 1.0, "scenarios": 4, "method": "adjusted t"} == mean
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:

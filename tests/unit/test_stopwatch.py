@@ -43,6 +43,13 @@ S = 1_000_000_000  # nanoseconds
             "client-saturated",
             "the tap took 91 % of a core in its busiest second, more than 90 %; --agentbench-taps 2 spreads calls over two",
         ),
+        ({"agents_cpu": 1.8, "cores": 2}, "ok", ""),
+        ({"agents_cpu": 9.0, "cores": None}, "ok", ""),
+        (
+            {"agents_cpu": 1.9, "cores": 2},
+            "warn",
+            "the agents' programs took 1.9 of 2 cores, so that rollouts waited for this machine; the calls' own times are right",
+        ),
         ({"pool_cpu": 1.3}, "client-saturated", "the pool took 130 % of a core in its busiest second, more than 90 %"),
     ],
 )

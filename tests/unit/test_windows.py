@@ -105,6 +105,14 @@ def test_precedence(calls: tuple[LLMCall, ...], tools: tuple[Span, ...], parts: 
     assert parts == run(*calls, tools=tools)
 
 
+def test_a_judge_has_what_nobody_else_has() -> None:
+    """A judge has the time of its calls, from the asking on; one that is asked after the rollout's end has none of it."""
+    judge = (call(60, 65, 70, 80, called=55), call(90, 90, None, 300), call(200, 210, None, 300))
+    found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, calls=(call(0, 0, 10, 57, called=0),), judge_calls=judge))
+
+    assert {"first_token": 10, "decoding": 47, "judge": 33, "agent": 10} == {part: took / MS for part, took in found.items() if took}
+
+
 TIMES = st.lists(st.integers(-20, 120), min_size=4, max_size=4).map(sorted)
 
 

@@ -8,7 +8,7 @@ from pytest_agentbench.records import Chunk, Json
 from pytest_agentbench.tap.dialects.calls import Calls, Function
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
 from pytest_agentbench.tap.dialects.growing import Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import expect
+from pytest_agentbench.tap.dialects.reading import Said, expect
 from pytest_agentbench.tap.dialects.repeating import Repeated, repeated
 from pytest_agentbench.tap.stream import Event
 
@@ -41,6 +41,15 @@ class ChatChoice(Choice):
     def says_something(self) -> bool:
         message = self._said()["message"]
         return any(message.get(name) for name in _SAYING)
+
+    def as_said(self) -> tuple[str, list[Said]]:
+        message = self._said()["message"]
+        functions = [(str(call["id"] or ""), call.get("function") or call["custom"]) for call in message.get("tool_calls") or ()]
+        if "function_call" in message:
+            functions.append(("", message["function_call"]))
+        content = message["content"]
+        calls = [(id, each["name"], each.get("arguments") or each.get("input") or "") for id, each in functions]
+        return content if isinstance(content, str) else "", calls
 
     def _merge_said(self, data: Json) -> str:
         delta = expect(dict, data.get("delta") or {})

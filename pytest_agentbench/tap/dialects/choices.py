@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body, told
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -45,6 +45,10 @@ class Choice(ABC):
     def settled(self) -> Json:
         """The choice as it is without streaming."""
         return {"index": self.index, **self._said(), **self._more, "finish_reason": self.finish_reason}
+
+    def as_said(self) -> tuple[str, list[Said]]:
+        """Its text and its tool calls."""
+        return str(self._said().get("text") or ""), []
 
     @property
     @abstractmethod
@@ -139,6 +143,9 @@ class ChoicesReading(DialectReading):
         said = [choice.says_something for choice in self._choices.values()]  # of every one, since a broken call is a fault
         if not any(said) and self.finish_reason not in _CUT_SHORT:
             raise Fault("empty", f"{self._without} text and without a tool call")
+
+    def _said(self) -> tuple[str, list[Said]]:
+        return self._choices[min(self._choices)].as_said()
 
     def _answer(self) -> Json:
         choices = [self._choices[index].settled() for index in sorted(self._choices)]

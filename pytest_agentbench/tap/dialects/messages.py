@@ -7,7 +7,7 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body
 
 #: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
 _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
@@ -154,6 +154,12 @@ class MessagesReading(DialectReading):
 
     def _answer(self) -> Json:
         return {**self._message, "content": self._content(), "usage": self.usage}
+
+    def _said(self) -> tuple[str, list[Said]]:
+        content = self._content()
+        text = "".join(str(block.get("text") or "") for block in content if block.get("type") == "text")
+        calls = [block for block in content if block.get("type") == "tool_use"]
+        return text, [(str(each.get("id") or ""), each["name"], jsontext.dumps(each.get("input") or {}).decode()) for each in calls]
 
     def _content(self) -> list[Json]:
         return [self._blocks[index].settled(self.finish_reason in _CUT_SHORT) for index in sorted(self._blocks)]

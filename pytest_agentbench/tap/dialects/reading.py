@@ -17,6 +17,10 @@ DONE = b"[DONE]"
 LONGEST = 300  # characters of what a backend said that an error repeats
 
 
+#: A tool call: id, name, arguments as JSON text (of a custom tool, its input).
+Said = tuple[str, str, str]
+
+
 class Fault(ValueError):
     """What is wrong with an answer."""
 
@@ -144,6 +148,11 @@ class DialectReading(Reading, ABC):
             self._fail(Fault("bad_json", f"the answer cannot be put together: {error}"))
         return b""
 
+    def said(self) -> Json:
+        """What the model said, `text` and `tool_calls` of {id, name, arguments}, of an answer without a fault."""
+        text, calls = self._said()
+        return {"text": text, "tool_calls": [{"id": id, "name": name, "arguments": arguments} for id, name, arguments in calls]}
+
     # -------------------------------------------------------------------------------- a dialect's own
 
     @abstractmethod
@@ -160,6 +169,10 @@ class DialectReading(Reading, ABC):
     @abstractmethod
     def _answer(self) -> Json:
         """The whole answer."""
+
+    @abstractmethod
+    def _said(self) -> tuple[str, list[Said]]:
+        """The text of the answer and its tool calls, those that the agent is to carry out."""
 
     # -------------------------------------------------------------------------------- parts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, count, error_message, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, stream_body, told
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -18,6 +18,9 @@ _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 #: Output items that are calls of a tool and have its name.
 _CALLS = ("function_call", "mcp_call", "custom_tool_call")
+
+#: Those that the agent is to carry out; the server does the others itself.
+_AGENTS_CALLS = ("function_call", "custom_tool_call")
 
 #: Answers to requests that are to be worked on in the background have these; the agent asks again later.
 _UNFINISHED = ("queued", "in_progress")
@@ -116,8 +119,19 @@ class ResponsesReading(DialectReading):
         if not any(map(_says_something, items)) and response.get("status") != "incomplete":
             raise Fault("empty", f"{self._without} text and without a tool call")
 
+    def _said(self) -> tuple[str, list[Said]]:
+        items = (self._response or {}).get("output") or []
+        text = "".join(_text_of(item) for item in items if item.get("type") == "message")
+        calls = [(item, item.get("arguments") or item.get("input") or "") for item in items if item.get("type") in _AGENTS_CALLS]
+        return text, [(str(item.get("call_id") or ""), item["name"], str(given)) for item, given in calls]
+
     def _answer(self) -> Json:
         return self._response or {}
+
+
+def _text_of(message: Json) -> str:
+    parts = message.get("content")
+    return "".join(str(part.get("text") or "") for part in parts or () if isinstance(part, dict)) if isinstance(parts, list) else ""
 
 
 def _says_something(item: Json) -> bool:

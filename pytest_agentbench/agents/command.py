@@ -1,0 +1,165 @@
+"""The agent that is a program: any language, any framework. It is given a scenario and an address, and the tap sees what it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from pytest_agentbench.agents import keeper
+from pytest_agentbench.agents.making import A_PATH
+from pytest_agentbench.agents.toolbox import Toolbox, canned_response
+from pytest_agentbench.errors import AgentError, InfraError, RolloutError
+from pytest_agentbench.llm import LLM, NO_KEY
+from pytest_agentbench.records import Answer, Json, Program
+from pytest_agentbench.redact import SECRET_NAME
+from pytest_agentbench.scenarios import Scenario
+
+TAIL = 600  # characters of stderr that the reason of a failure shows
+
+
+@dataclass(frozen=True)
+class Command:
+    """Options: `program` and its arguments, `cwd`, `python`, `env`, `keys` and `own_tools`; docs/command-agents.md has them."""
+
+    program: Sequence[str]
+    cwd: str = field(default=".", metadata=A_PATH)
+    python: str | None = None  # an environment or an interpreter, whose commands come first
+    env: Mapping[str, str] = field(default_factory=dict)
+    keys: Sequence[str] = ()  # variables with secrets that the program gets all the same
+    own_tools: Sequence[str] = ()  # tools that the framework brings; calling them is no call of the scenario's tools
+
+    black_box: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("program", "keys", "own_tools"):
+            value = getattr(self, name)
+            if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+                raise TypeError(f"{name} should be a list of texts, not {value!r}")
+        if not isinstance(self.env, dict) or not all(isinstance(each, str) for each in self.env.values()):
+            raise TypeError(f"env should be names and texts, not {self.env!r}")
+        if not self.program:
+            raise ValueError("program should be a program and its arguments, not []")
+        if not Path(self.cwd).is_dir():
+            raise ValueError(f"cwd: there is no folder {self.cwd}")
+        self._found(self._environment())
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        kept = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-I", "-S", keeper.__file__],
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert kept.stdin is not None and kept.stdout is not None
+        kept.stdin.write(json.dumps(self._job(scenario, llm, tools)).encode() + b"\n")
+        reading = asyncio.ensure_future(kept.stdout.read())
+        try:
+            await asyncio.shield(reading)
+        except asyncio.CancelledError:  # the budget is used up, or nobody wants the rollout any more
+            kept.stdin.close()  # which ends the program
+            with suppress(RolloutError):
+                await self._recorded(await reading, scenario, llm, tools)
+            raise
+        finally:
+            kept.stdin.close()
+            await kept.wait()
+        return await self._recorded(reading.result(), scenario, llm, tools)
+
+    def _job(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Json:
+        """What the keeper is told; the program gets `scenario`, which holds no label."""
+        environment = self._environment()
+        told: Json = {
+            "model": llm.model,
+            "sampling": llm.sampling,
+            "messages": scenario.messages,
+            "tools": [
+                {**schema["function"], "response": canned_response(tool)}
+                for schema, tool in zip(tools.schemas, tools.tools.values(), strict=True)
+            ],
+        }
+        address = {
+            "OPENAI_BASE_URL": llm.base_url,
+            "OPENAI_API_KEY": NO_KEY,
+            "ANTHROPIC_BASE_URL": llm.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": NO_KEY,
+            "AGENTBENCH_MODEL": llm.model,
+        }
+        run = [self._found(environment), *self.program[1:]]
+        return {"run": run, "cwd": self.cwd, "env": {**environment, **address}, "scenario": json.dumps(told)}
+
+    def _environment(self) -> dict[str, str]:
+        """The user's, without what belongs to the test run and without secrets."""
+        from pytest_agentbench.serving.environments import resolve_python
+        from pytest_agentbench.serving.process import foreign_environment
+
+        inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}
+        if self.python is not None:
+            commands = resolve_python(self.python, Path(self.cwd)).parent
+            inherited["PATH"] = f"{commands}{os.pathsep}{inherited.get('PATH', os.defpath)}"
+        return {**inherited, **self.env}
+
+    def _found(self, environment: Mapping[str, str]) -> str:
+        """The path of the program; raises ValueError when there is none."""
+        name = self.program[0]
+        wanted = str(Path(self.cwd) / name) if "/" in name else name
+        found = shutil.which(wanted, path=environment.get("PATH"))
+        if found is None:
+            raise ValueError(f"there is no program {name!r} in {self.cwd if '/' in name else 'the PATH; see `python` and `env`'}")
+        return found
+
+    async def _recorded(self, said: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        """Makes the program's run a part of the rollout; its answer. Raises AgentError for a program that failed."""
+        command = shlex.join(self.program)
+        try:
+            report: Json = json.loads(said)
+        except ValueError as error:
+            raise InfraError(f"what keeps hold of `{command}` is gone") from error
+        if "failed" in report:
+            raise AgentError(f"`{command}` cannot be started: {report['failed']}")
+        program = Program.from_dict(report["program"])
+        tools.programs.append(program)
+        sys.stderr.write(report["stderr"])
+        answer = report["answer"]
+        if answer is None:
+            answer = report["stdout"]
+        else:
+            sys.stdout.write(report["stdout"])
+        answer = answer.strip()
+        llm.transcript = [*scenario.messages, *self._conversation(await llm.said(), answer, tools)]
+        if program.exit_code:
+            end = report["stderr"].strip()[-TAIL:] or "it printed nothing to stderr"
+            raise AgentError(f"`{command}` {_ended(program.exit_code)}: {end}")
+        return Answer(answer)
+
+    def _conversation(self, said: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
+        """What the model said, and what its tool calls stand for in the scenario; these are recorded."""
+        found: list[Json] = []
+        before = len(tools.calls)
+        for turn, each in enumerate(said, 1):
+            calls = [{**call, "id": call["id"] or f"call-{turn}-{place}"} for place, call in enumerate(each["tool_calls"])]
+            written = [{"id": call.pop("id"), "type": "function", "function": call} for call in calls]
+            found.append({"role": "assistant", "content": each["text"], **({"tool_calls": written} if written else {})})
+            for call in written:
+                name, arguments = call["function"]["name"], call["function"]["arguments"]
+                result = "" if name in self.own_tools else tools.call(name, arguments, turn)
+                found.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        # Nobody knows when the program carried them out.
+        tools.calls[before:] = [dataclasses.replace(call, started_ns=None, ended_ns=None) for call in tools.calls[before:]]
+        if answer and not (found and found[-1]["role"] == "assistant" and found[-1]["content"].strip() == answer):
+            found.append({"role": "assistant", "content": answer})
+        return found
+
+
+def _ended(exit_code: int) -> str:
+    return f"was ended by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"

@@ -1,0 +1,165 @@
+"""Runs one program and keeps hold of it: `python -I -S keeper.py`, the standard library alone, so that it starts at once.
+
+One JSON line on stdin says what to run. When stdin closes, because the rollout is over or the pool is dead, the program is ended with
+all that it started. The last thing said, on stdout, is one JSON object: how it ended, what it printed and what it cost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+KEPT = 1 << 20  # bytes at the end of what it prints
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL, and for a pipe that something outside of the program's reach holds open
+
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # of prctl
+
+
+class Output:
+    """The end of what a program prints to one of its pipes."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.left_out = 0
+
+    def add(self, data: bytes) -> None:
+        self.data += data
+        if len(self.data) > 2 * KEPT:
+            self.left_out += len(self.data) - KEPT
+            del self.data[:-KEPT]
+
+    @property
+    def text(self) -> str:
+        left_out = self.left_out + max(0, len(self.data) - KEPT)
+        mark = f"[{left_out} bytes left out]\n" if left_out else ""
+        return mark + bytes(self.data[-KEPT:]).decode(errors="replace")
+
+
+class Keeper:
+    """One program, from its start to the end of all that it started."""
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        self.outputs = {"stdout": Output(), "stderr": Output()}
+        self.answer = folder / "answer"
+        scenario = folder / "scenario.json"
+        scenario.write_text(job["scenario"], encoding="utf-8")
+        self.pipes = selectors.DefaultSelector()
+        self.ended, woken = os.pipe()  # gets a byte for every process that ends
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        set_process = prctl()
+        set_process(SET_CHILD_SUBREAPER, 1)  # what loses its parent becomes ours, and cannot get away
+        self.started_ns = time.monotonic_ns()
+        with scenario.open("rb") as stdin:
+            self.program = subprocess.Popen(
+                job["run"],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=job["cwd"],
+                env={**job["env"], "AGENTBENCH_SCENARIO": str(scenario), "AGENTBENCH_ANSWER": str(self.answer)},
+                start_new_session=True,
+                preexec_fn=lambda: set_process(SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - one thread
+            )
+        for name in self.outputs:
+            self.pipes.register(getattr(self.program, name), selectors.EVENT_READ, name)
+
+    def watch(self) -> dict[str, Any]:
+        """Waits for the program's end, or brings it about; returns the report."""
+        self.pipes.register(0, selectors.EVENT_READ, "life")
+        self.pipes.register(self.ended, selectors.EVENT_READ, "ended")
+        self._read_until(lambda: self._is_over() or "life" not in self._open())
+        if not self._is_over():
+            self._signal(signal.SIGTERM)
+            self._read_until(self._is_over, GRACE)
+        self._signal(signal.SIGKILL)
+        self.program.returncode = os.waitstatus_to_exitcode(os.waitpid(self.program.pid, 0)[1])
+        ended_ns = time.monotonic_ns()
+        end_orphans()
+        cost = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all that were waited for
+        self._read_until(lambda: not self._open() & self.outputs.keys(), GRACE)
+        answer = self.answer.read_text(encoding="utf-8", errors="replace") if self.answer.is_file() else None
+        return {
+            **{name: output.text for name, output in self.outputs.items()},
+            "answer": answer,
+            "program": {
+                "exit_code": self.program.returncode,
+                "started_ns": self.started_ns,
+                "ended_ns": ended_ns,
+                "cpu_s": cost.ru_utime + cost.ru_stime,
+                "peak_mib": cost.ru_maxrss / 1024,
+            },
+        }
+
+    def _read_until(self, over: Callable[[], bool], seconds: float | None = None) -> None:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not over():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            for key, _ in self.pipes.select(left):
+                data = os.read(key.fd, 1 << 16)
+                if key.data in self.outputs:
+                    self.outputs[key.data].add(data)
+                if not data:
+                    self.pipes.unregister(key.fd)
+
+    def _open(self) -> set[str]:
+        return {key.data for key in self.pipes.get_map().values()}
+
+    def _is_over(self) -> bool:
+        """Whether the program itself has ended. It stays a zombie, so that its number is nobody else's."""
+        return os.waitid(os.P_PID, self.program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
+            os.killpg(self.program.pid, number)
+
+
+def prctl() -> Callable[[int, int], int]:
+    """What Linux lets a process say of itself; nothing elsewhere."""
+    if sys.platform != "linux":
+        return lambda *_: 0
+    call: Callable[[int, int], int] = ctypes.CDLL(None).prctl
+    return call
+
+
+def end_orphans() -> None:
+    """Kills what the program left behind, also what went into a session of its own, and waits for it."""
+    while children := Path(f"/proc/self/task/{os.getpid()}/children"):
+        numbers = children.read_text().split() if children.exists() else []
+        for number in numbers:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(number), signal.SIGKILL)
+        if not numbers:
+            return
+        for number in numbers:
+            with suppress(ChildProcessError):
+                os.waitpid(int(number), 0)
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.buffer.readline())
+    with tempfile.TemporaryDirectory(prefix="agentbench-", ignore_cleanup_errors=True) as folder:
+        try:
+            report = Keeper(job, Path(folder)).watch()
+        except OSError as error:
+            report = {"failed": f"{error.strerror or error}: {error.filename}"}
+    sys.stdout.write(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""The agent that lets another one work, has a judge look at what it did, and lets it try again."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+
+from pytest_agentbench.agents import Agent
+from pytest_agentbench.agents.making import AN_AGENT
+from pytest_agentbench.agents.running import work_once
+from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.judging import Form, ask, calls_text, filled, identity
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Answer, Draft, Json
+from pytest_agentbench.scenarios import Scenario
+
+EVALUATION = """You check the work of an assistant that helps a customer by calling tools.
+Tools are only recorded here, so what a tool gave back is no sign of good or bad work.
+Judge which tools were called, with which arguments, and what the customer was told.
+
+<request>
+{question}
+</request>
+
+<available_tools>
+{tools}
+</available_tools>
+
+<tool_calls>
+{tool_calls}
+</tool_calls>
+
+<answer>
+{answer}
+</answer>
+
+Go through these questions first:
+1. Does each thing that the customer wants have the call it needs?
+2. Is each of the calls asked for, and none needless or made twice?
+3. Are the arguments what the customer said?
+4. Do the calls come in an order that works?
+5. Was everything looked up that a later call depends on?
+Then give your verdict: whether the work is sufficient, and how sure you are of that verdict, from 0 to 1."""
+
+FEEDBACK = """PREVIOUS ATTEMPT FEEDBACK
+An earlier attempt at this request was found insufficient.
+
+EVALUATION:
+{reasoning}
+
+MISSING STEPS:
+{missing_steps}
+
+SUGGESTIONS:
+{suggestions}
+
+Try again: look up all that is needed first, keep the steps in an order that works, and check what should be checked."""
+
+VERDICT = Form(
+    "verdict",
+    {
+        "type": "object",
+        "properties": {
+            "reasoning": {"type": "string"},
+            "missing_steps": {"type": "array", "items": {"type": "string"}},
+            "suggestions": {"type": "string"},
+            "is_sufficient": {"type": "boolean"},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        },
+        "required": ["reasoning", "missing_steps", "suggestions", "is_sufficient", "confidence"],
+        "additionalProperties": False,
+    },
+)
+PARAMETERS = {"temperature": 0.0}  # of every judgement
+
+
+@dataclass(frozen=True)
+class SelfEvaluating:
+    """Options: `wraps` (an agent's kind or settings), `evaluator_llm` ({url, model, api_key} of a judge that is not the backend),
+    `max_retries`, `min_confidence_threshold`, `pass_feedback_to_agent`, `evaluation_prompt_template`, `feedback_template`.
+    """
+
+    wraps: Agent = field(default=ToolCalling(), metadata=AN_AGENT)
+    evaluator_llm: Json | None = None
+    max_retries: int = 2
+    min_confidence_threshold: float = 0.7
+    pass_feedback_to_agent: bool = False
+    evaluation_prompt_template: str = EVALUATION
+    feedback_template: str = FEEDBACK
+
+    def __post_init__(self) -> None:
+        if type(self.max_retries) is not int or not 0 <= self.max_retries <= 5:
+            raise ValueError(f"max_retries should be a whole number from 0 to 5, not {self.max_retries!r}")
+        if type(self.min_confidence_threshold) not in (int, float) or not 0 <= self.min_confidence_threshold <= 1:
+            raise ValueError(f"min_confidence_threshold should be a number from 0 to 1, not {self.min_confidence_threshold!r}")
+        if not isinstance(self.pass_feedback_to_agent, bool):
+            raise TypeError(f"pass_feedback_to_agent should be true or false, not {self.pass_feedback_to_agent!r}")
+        if not isinstance(self.feedback_template, str):
+            raise TypeError(f"feedback_template should be a text, not {self.feedback_template!r}")
+        if not isinstance(self.evaluation_prompt_template, str) or "{tool_calls}" not in self.evaluation_prompt_template:
+            raise ValueError("evaluation_prompt_template should be a text with {tool_calls} in it: a judge has to see what was done")
+        _check_endpoint(self.evaluator_llm)
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        judge = await llm.judge(self.evaluator_llm)  # before any work: without a judge it would be in vain
+        drafts, asked = Drafts(llm, tools), scenario
+        for _ in range(self.max_retries + 1):
+            draft = await drafts.write(self.wraps, asked)
+            if draft.status == AgentError.status:
+                continue
+            prompt = filled(self.evaluation_prompt_template, _seen_by_the_judge(scenario, draft, tools))
+            verdict = await ask(judge, prompt, VERDICT, **PARAMETERS)
+            accepted = verdict["is_sufficient"] and verdict["confidence"] >= self.min_confidence_threshold
+            verdict["judge"] = identity(judge, self.evaluation_prompt_template, VERDICT, PARAMETERS)
+            drafts.judged(verdict, accepted)
+            if accepted:
+                break
+            if self.pass_feedback_to_agent:
+                asked = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
+        return drafts.answer()
+
+
+@dataclass(frozen=True)
+class SelfEvaluatingWithFeedback(SelfEvaluating):
+    """The same, harder to please, and the agent is told what was wrong."""
+
+    max_retries: int = 3
+    min_confidence_threshold: float = 0.85
+    pass_feedback_to_agent: bool = True
+
+
+class Drafts:
+    """The tries at what the user said last. Whenever it ends, the best one so far is what the rollout has done."""
+
+    def __init__(self, llm: LLM, tools: Toolbox) -> None:
+        self._llm, self._tools = llm, tools
+        self._calls, self._drafts = [*tools.calls], [*tools.drafts]  # of what the user said earlier
+        self._tries: list[tuple[Draft, list[Json]]] = []  # each with its conversation
+
+    async def write(self, agent: Agent, scenario: Scenario) -> Draft:
+        """One more try; its limit or its own fault is the draft's, and all other errors leave."""
+        own, started = self._tools.fresh(), time.monotonic_ns()
+        status, reason, answer = "ok", "", ""
+        try:
+            answer = (await work_once(agent, scenario, self._llm, own)).text
+        except (AgentError, LimitReached) as error:
+            status, reason = error.status, str(error)
+        finally:
+            conversation, calls = self._llm.transcript, tuple(own.calls)
+            if self._tries:
+                self._settle()
+            else:  # what was begun is all there is
+                self._tools.calls[:] = [*self._calls, *calls]
+        number = len(self._drafts) + len(self._tries) + 1
+        draft = Draft(number, status, reason, answer, calls, started_ns=started, ended_ns=time.monotonic_ns())
+        self._tries.append((draft, conversation))
+        self._settle()
+        return draft
+
+    def judged(self, verdict: Json, accepted: bool) -> None:
+        """What was said of the last draft."""
+        draft, conversation = self._tries[-1]
+        self._tries[-1] = dataclasses.replace(draft, verdict=verdict, accepted=accepted), conversation
+        self._settle()
+
+    def answer(self) -> Answer:
+        """The best draft's; raises what kept it from giving one."""
+        best, _ = self._best()
+        if best.status == LimitReached.status:
+            raise LimitReached(best.reason)
+        if best.status == AgentError.status:
+            raise AgentError(best.reason)
+        return Answer(best.answer)
+
+    def _settle(self) -> None:
+        best, self._llm.transcript = self._best()
+        self._tools.calls[:] = [*self._calls, *best.tool_calls]
+        self._tools.drafts[:] = [*self._drafts, *(dataclasses.replace(each, chosen=each is best) for each, _ in self._tries)]
+
+    def _best(self) -> tuple[Draft, list[Json]]:
+        """The first of those with the greatest merit."""
+        return max(self._tries, key=lambda each: merit(each[0]))
+
+
+def merit(draft: Draft) -> float:
+    """From 1, surely sufficient, to -1, surely not; 0 for what nobody judged, and less than all for an agent's own fault."""
+    if draft.status == AgentError.status:
+        return -2.0
+    if draft.verdict is None:
+        return 0.0
+    return float(draft.verdict["confidence"] if draft.verdict["is_sufficient"] else -draft.verdict["confidence"])
+
+
+def _check_endpoint(endpoint: Json | None) -> None:
+    keys = {"url", "model", "api_key"}
+    if endpoint is None:
+        return
+    if (
+        not isinstance(endpoint, dict)
+        or not {"url", "model"} <= {*endpoint} <= keys
+        or not all(isinstance(each, str) for each in endpoint.values())
+    ):
+        raise ValueError(f"evaluator_llm should be {{url, model}}, with api_key the name of an environment variable, not {endpoint!r}")
+
+
+def _seen_by_the_judge(scenario: Scenario, draft: Draft, tools: Toolbox) -> dict[str, str]:
+    asked = [_text(message) for message in scenario.messages if message.get("role") == "user"]
+    return {
+        "question": asked[-1] if asked else "",
+        "tools": "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}" for tool in tools.tools.values()) or "none",
+        "tool_calls": calls_text(draft.tool_calls),
+        "answer": draft.answer or f"(none) {draft.reason}".strip(),
+    }
+
+
+def _feedback(verdict: Json) -> dict[str, str]:
+    return {
+        "reasoning": verdict["reasoning"],
+        "missing_steps": "\n".join(f"- {step}" for step in verdict["missing_steps"]) or "None identified",
+        "suggestions": verdict["suggestions"] or "No specific suggestions",
+    }
+
+
+def _with_feedback(scenario: Scenario, feedback: str) -> Scenario:
+    """The scenario with something added to what the user said last; some models take no two messages of a user in a row."""
+    *before, last = scenario.messages
+    if last.get("role") == "user" and isinstance(last.get("content"), str):
+        return dataclasses.replace(scenario, messages=(*before, {**last, "content": f"{last['content']}\n\n{feedback}"}))
+    return dataclasses.replace(scenario, messages=(*scenario.messages, {"role": "user", "content": feedback}))
+
+
+def _text(message: Json) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in content)

@@ -1,0 +1,60 @@
+"""What judging came to in a suite: drafts per rollout, how many were accepted, what the choice brought, and what judges cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_agentbench.records import Draft, Json, Rollout, Score
+
+
+@dataclass
+class Drafts:
+    """Counts over the rollouts whose agent judges its own work, and over the judge calls of all."""
+
+    rollouts: int = 0
+    drafts: int = 0
+    accepted: int = 0  # rollouts with an accepted draft
+    pairs: defaultdict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))  # score -> (first, chosen)
+    calls: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    took_ns: int = 0
+
+    def add(self, rollout: Rollout) -> None:
+        if rollout.drafts:
+            self._add_drafts(rollout)
+        for call in rollout.judge_calls:
+            self.calls += 1
+            self.failed += call.error_kind is not None
+            self.prompt_tokens += call.prompt_tokens or 0
+            self.output_tokens += call.completion_tokens or 0
+            self.took_ns += call.ended_ns - call.received_ns
+
+    def _add_drafts(self, rollout: Rollout) -> None:
+        self.rollouts += 1
+        self.drafts += len(rollout.drafts)
+        self.accepted += any(draft.accepted for draft in rollout.drafts)
+        first, chosen = rollout.drafts[0].scores, _scores_of_chosen(rollout.drafts)
+        for name in first.keys() & chosen.keys():
+            self.pairs[name].append((float(first[name]), float(chosen[name])))
+
+    def summary(self) -> Json:
+        """The keys `drafts` and `judge` of a suite in run.json; null where there was nothing of the kind."""
+        scores = {name: _means(pairs) for name, pairs in sorted(self.pairs.items())}
+        drafts = {"rollouts": self.rollouts, "drafts": self.drafts, "accepted": self.accepted, "scores": scores}
+        tokens = {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
+        judge = {"calls": self.calls, "failed_calls": self.failed, **tokens, "seconds": self.took_ns / 1e9}
+        return {"drafts": drafts if self.rollouts else None, "judge": judge if self.calls else None}
+
+
+def _scores_of_chosen(drafts: tuple[Draft, ...]) -> Mapping[str, Score]:
+    return next((draft.scores for draft in drafts if draft.chosen), {})
+
+
+def _means(pairs: list[tuple[float, float]]) -> Json:
+    """Over the same rollouts, those whose first and whose chosen draft have the score."""
+    first, chosen = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
+    return {"rollouts": len(pairs), "first": first, "chosen": chosen}

@@ -1,0 +1,154 @@
+"""`python -m pytest_agentbench.isolation`: imports a suite's code once, and forks a process for each job that the pool has.
+
+stdin is a socket to the pool. When that closes, this process ends with all that it forked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
+from pytest_agentbench import wire
+from pytest_agentbench.capture import FORMAT
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.isolation import inside
+from pytest_agentbench.isolation.template import KILL, MESSAGE, START, how
+from pytest_agentbench.rollouts import Setup, prepare
+from pytest_agentbench.scenarios import Suite
+from pytest_agentbench.scoring import wants_judge
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    control = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    _end_with(os.getppid(), signal.SIGTERM)
+    logging.basicConfig(level=logging.INFO, format=FORMAT)
+    faulthandler.enable()
+    config, _ = wire.receive(control)
+    sys.path[:] = config["sys_path"]
+    import aiohttp  # noqa: F401 - here, so that what is forked has them
+    import openai  # noqa: F401
+
+    try:
+        setup = prepare(Suite.from_wire(config["suite"]), config["variant"])
+    except ConfigError as error:
+        wire.send(control, {"error": str(error)})
+        return
+    judging = [name for name, scorer in setup.scorers.items() if wants_judge(scorer)]
+    wire.send(control, {"judging": judging}, json.dumps(setup.settings, default=str).encode())
+    Forks(control, setup).serve()
+
+
+class Forks:
+    """The processes of one suite and variant."""
+
+    def __init__(self, control: socket.socket, setup: Setup) -> None:
+        self.control, self.setup, self.pid = control, setup, os.getpid()
+        self.jobs: dict[int, int] = {}  # process id -> number of the job
+        self.woken, wakeup = os.pipe()
+        for end in (self.woken, wakeup):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # from here on the end of the pool is the end of `control`, and there is work to do then
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # select wakes up; with the default nobody would
+
+    def serve(self) -> None:
+        """Forks, kills and tells of ends, until the pool is gone."""
+        try:
+            while True:
+                ready, _, _ = select.select([self.control.fileno(), self.woken], [], [])
+                if self.woken in ready:
+                    os.read(self.woken, 4096)
+                    self._tell_of_ends()
+                if self.control.fileno() in ready and not self._obey():
+                    return
+        except ConnectionError:
+            return  # the pool went away while it was told of an end
+        finally:
+            for pid in self.jobs:
+                _kill(pid)
+
+    def _obey(self) -> bool:
+        """Does what the pool says; whether it still says anything."""
+        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE.size, 2)
+        if not message:
+            return False
+        what, number = MESSAGE.unpack(message)
+        if what == START:
+            self._fork(number, *descriptors)
+        elif what == KILL:
+            for pid in [pid for pid, job in self.jobs.items() if job == number]:
+                _kill(pid)
+        return True
+
+    def _fork(self, number: int, line: int, log: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(line, log)
+        with suppress(OSError):  # it did so itself, and is perhaps gone
+            os.setpgid(pid, pid)
+        self.jobs[pid] = number
+        os.close(line)
+        os.close(log)
+
+    def _become(self, line: int, log: int) -> NoReturn:
+        """The life of a forked process."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            _end_with(self.pid, signal.SIGKILL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.control.close()
+            for descriptor in (1, 2):
+                os.dup2(log, descriptor)
+            os.close(log)
+            inside.work_off(self.setup, socket.socket(fileno=line))
+            code = 0
+        except BaseException:  # nothing may go on as if this were the process that forks
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _tell_of_ends(self) -> None:
+        for pid in [*self.jobs]:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _kill(pid)  # what it started; its id is nobody else's before it has been waited for
+            _, status = os.waitpid(pid, 0)
+            number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
+            wire.send(self.control, {"job": number, "how": how(code)})
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _end_with(parent: int, number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent ends, whatever this one is doing then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

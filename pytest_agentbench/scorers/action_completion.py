@@ -1,0 +1,93 @@
+"""Action completion: a judge says which of the user's goals were reached. As good as its judge; know that judge before you trust it.
+
+The judge sees the request, the goals, the tool calls and the answer, reasons about each goal before its verdict, and is asked several
+times; a goal is done when more than half of the judgements say so. Galileo's leaderboard gives the name to a judgement of whole
+simulated conversations, so numbers cannot be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.judging import Form, ask, calls_text, filled, identity, numbered
+from pytest_agentbench.records import Json, Rollout, Score
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm import LLM
+    from pytest_agentbench.scenarios import Scenario
+
+PROMPT = """You judge what an assistant did for a customer. It acts by calling tools. Tools are only recorded here and give back samples:
+a call with the right arguments counts as done, and the values in the answer do not matter.
+
+<request>
+{question}
+</request>
+
+<goals>
+{goals}
+</goals>
+
+<tool_calls>
+{tool_calls}
+</tool_calls>
+
+<answer>
+{answer}
+</answer>
+
+For each goal say first, in one or two sentences, what was done for it and what is missing, and only then whether it is completed.
+A goal that was reached in part, with wrong arguments, or only in words where a tool had to be called, is not completed.
+A goal that asks to leave something alone is completed when it was left alone."""
+
+
+async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
+    """The share of `user_goals` that were reached, by most of several judgements. A scenario without goals has no such score."""
+    goals = goals_of(scenario)
+    if not goals:
+        raise ValueError("the scenario has no user_goals, so there is nothing that could be completed")
+    if type(judgements) is not int or judgements < 1:
+        raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
+    form = _form(len(goals))
+    seen = {
+        "question": "\n".join(str(message.get("content") or "") for message in scenario.messages if message.get("role") == "user"),
+        "goals": numbered(goals),
+        "tool_calls": calls_text(rollout.tool_calls),
+        "answer": rollout.answer or "(none)",
+    }
+    prompt, parameters = filled(PROMPT, seen), {"temperature": temperature}
+    said = [_completed(await ask(judge, prompt, form, **parameters, seed=number)) for number in range(judgements)]
+    return _score(goals, said, identity(judge, PROMPT, form, parameters))
+
+
+def goals_of(scenario: Scenario) -> list[str]:
+    """What the user wants, as the data set has it."""
+    return [str(goal) for goal in scenario.metadata.get("user_goals") or ()]
+
+
+def _form(goals: int) -> Form:
+    goal: Json = {
+        "type": "object",
+        "properties": {"reasoning": {"type": "string"}, "completed": {"type": "boolean"}},
+        "required": ["reasoning", "completed"],
+        "additionalProperties": False,
+    }
+    properties = {f"goal_{number}": goal for number in range(1, goals + 1)}
+    return Form("completion", {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False})
+
+
+def _completed(judgement: Json) -> list[bool]:
+    return [judgement[f"goal_{number}"]["completed"] for number in range(1, len(judgement) + 1)]
+
+
+def _score(goals: Sequence[str], said: Sequence[Sequence[bool]], judge: Json) -> Score:
+    """A tie is no completion. Agreement: the share of judgements on the side of most, averaged over goals; 1 when all say the same."""
+    votes = [sum(each) for each in zip(*said, strict=True)]
+    done = [2 * count > len(said) for count in votes]
+    agreement = sum(max(count, len(said) - count) for count in votes) / (len(said) * len(goals))
+    left = ", ".join(repr(goal) for goal, is_done in zip(goals, done, strict=True) if not is_done)
+    parts = {"goals": len(goals), "completed": sum(done), "judgements": len(said), "agreement": agreement}
+    by = f"judge {judge['model']}, prompt {judge['prompt_sha256'][:12]}, temperature {judge['parameters']['temperature']:g}"
+    return Score(
+        sum(done) / len(goals), parts, f"not completed: {left or 'none'}; agreement {agreement:.2f} of {len(said)} judgements; {by}"
+    )

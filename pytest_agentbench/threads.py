@@ -1,0 +1,78 @@
+"""Code that blocks, beside an event loop: each call has a thread of its own, which holds up nobody and outlives nobody."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_inline: ContextVar[bool] = ContextVar("agentbench_inline", default=False)
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Code that blocks runs where it is called, so that a debugger finds it in the caller's stack."""
+    token = _inline.set(True)
+    try:
+        yield
+    finally:
+        _inline.reset(token)
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Whether a function, or an object that is called, is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - its own one
+
+
+async def in_thread(function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+    """What a function returns, or raises; an awaitable that it returns is awaited here.
+
+    The thread is a daemon: one that never ends does not keep the process. A cancellation ends the wait, not the thread.
+    """
+    if _inline.get():
+        result = function(*args, **kwargs)
+    else:
+        result = await _waited_for(functools.partial(function, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _waited_for(function: Callable[[], T]) -> T:
+    import asyncio  # here: a worker, which has no loop, does not load it
+
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # it belongs to whoever waits, SystemExit too
+            errors.append(error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(ended.set)
+
+    context = contextvars.copy_context()  # what it prints goes into its own rollout's log
+    threading.Thread(target=context.run, args=(run,), name="agentbench-blocking", daemon=True).start()
+    await ended.wait()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, Any]]:
+    """The function as one that is awaited, wherever it is blocking or not."""
+
+    @functools.wraps(function)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return await in_thread(function, *args, **kwargs)
+
+    return run

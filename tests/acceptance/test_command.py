@@ -1,0 +1,115 @@
+"""Suites whose agent is a program: from the YAML to the report, with the built-in agent as the measure."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+#: An agent in Python that needs nothing but its standard library.
+PLAIN = """
+import json, os, sys, urllib.request
+
+scenario = json.load(sys.stdin)
+shown = ("name", "description", "parameters")
+tools = [{"type": "function", "function": {name: tool[name] for name in shown}} for tool in scenario["tools"]]
+answers = {tool["name"]: tool["response"] for tool in scenario["tools"]}
+messages = scenario["messages"]
+while True:
+    body = {"model": scenario["model"], "messages": messages, "tools": tools, **scenario["sampling"]}
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), headers)
+    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    messages.append(message)
+    if not message.get("tool_calls"):
+        break
+    for call in message["tool_calls"]:
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": answers[call["function"]["name"]]})
+print(message["content"])
+print("a line for the log", file=sys.stderr)
+"""
+
+
+def command(**settings: object) -> Json:
+    return {"kind": "command", "program": [sys.executable, "agent.py"], **settings}
+
+
+@WAYS
+def test_a_program_is_an_agent_like_any_other(project: Project, way: tuple[str, ...]) -> None:
+    """It makes the calls of the built-in agent, gets its scores, and has a record of its own run beside them."""
+    project.suite(variants={"plain": {"agent": command()}})
+    project.write("scenarios/shop/agent.py", PLAIN)
+
+    result = project.run("scenarios/shop", "--agentbench-variants=all", *way)
+
+    result.assert_outcomes(passed=6)
+    builtin, plain = ([each for each in project.rollouts if each.variant == variant] for variant in ("default", "plain"))
+    for mine, theirs in zip(*(sorted(each, key=lambda rollout: rollout.scenario) for each in (builtin, plain)), strict=True):
+        assert [(call.name, call.arguments, call.turn) for call in mine.tool_calls] == [
+            (call.name, call.arguments, call.turn) for call in theirs.tool_calls
+        ]
+        assert (mine.answer, mine.scores, len(mine.calls)) == (theirs.answer, theirs.scores, len(theirs.calls))
+        assert (mine.programs, [0]) == ((), [program.exit_code for program in theirs.programs])
+        assert [message["role"] for message in mine.messages if message["role"] != "system"] == [each["role"] for each in theirs.messages]
+        assert "a line for the log\n" == theirs.log
+        assert {None} == {call.said for call in theirs.calls}
+
+
+def test_programs_have_a_time_to_first_token(project: Project) -> None:
+    """With `stream_upgrade`, calls of a program that does not stream have chunks; what the model said is read all the same."""
+    project.suite(scenarios=1, agent=command(stream_upgrade=True))
+    project.write("scenarios/shop/agent.py", PLAIN)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    (rollout,) = project.rollouts
+    assert ["find_item"] == rollout.tools
+    assert all(call.chunks and call.upgraded for call in rollout.calls)
+
+
+def test_in_the_tests_own_process(project: Project) -> None:
+    """A rollout that is run for a debugger runs the program too."""
+    project.suite(scenarios=1, agent=command())
+    project.write("scenarios/shop/agent.py", PLAIN)
+
+    project.run("scenarios/shop", "--agentbench-inline").assert_outcomes(passed=1)
+
+    assert [["find_item"]] == [rollout.tools for rollout in project.rollouts]
+
+
+def test_a_program_that_is_not_there(project: Project) -> None:
+    """The suite's tests are errors at collection, in one sentence, and nothing boots."""
+    project.suite(agent={"kind": "command", "program": ["./lost"]})
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*suite.yaml: agent: 'command' cannot be made from its settings: there is no program './lost' in *"])
+
+
+def test_who_is_to_blame(project: Project) -> None:
+    """A program that fails is at fault; one that fails because the backend did is tried again."""
+    project.backend([{"match": {"contains": "shop-1"}, "status": 500}, *FIND_THEN_ANSWER])
+    project.suite(scenarios=3, agent=command())
+    project.write("scenarios/shop/agent.py", PLAIN.replace("while True:", "assert 'shop-2' not in str(messages), 'no shop-2'\nwhile True:"))
+
+    project.run("scenarios/shop", "--agentbench-retries=1").assert_outcomes(passed=1, failed=1, errors=1)
+
+    found = {rollout.scenario: rollout for rollout in project.rollouts}
+    assert {"shop-0": "ok", "shop-1": "infra_error", "shop-2": "agent_error"} == {name: each.status for name, each in found.items()}
+    assert 2 == found["shop-1"].attempt
+    assert found["shop-2"].reason.endswith("AssertionError: no shop-2")
+    assert "exit code 1" in found["shop-2"].reason
+
+
+def test_a_budget(project: Project) -> None:
+    """A program that takes too long is ended; its calls so far are scored."""
+    project.suite(scenarios=1, agent=command(), timeout=3)
+    project.write("scenarios/shop/agent.py", PLAIN + "import time; time.sleep(600)\n")
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    (rollout,) = project.rollouts
+    assert ("limit", ["find_item"], [-signal.SIGTERM]) == (rollout.status, rollout.tools, [each.exit_code for each in rollout.programs])

@@ -1,0 +1,157 @@
+"""A function as an agent: what it gets, what its options are, and what it may return."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, make_agent
+from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.errors import AgentError, ConfigError
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import SAMPLING, Answer, Json
+from pytest_agentbench.scenarios import Scenario, Tool
+
+SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),))
+
+CODE = """
+import threading
+from pytest_agentbench import Answer
+
+seen = []
+
+async def everything(client, tools, llm, scenario):
+    seen.append((client, tools, llm, scenario, threading.current_thread()))
+
+def blocking(llm, client):
+    seen.append((client, llm, threading.current_thread()))
+    return "from a thread"
+
+def nothing():
+    return Answer("at all")
+
+class Blocking:
+    def run(self, scenario, llm, tools):
+        seen.append(threading.current_thread())
+        return Answer(tools.call("find", "{}", 1))
+
+class Called:
+    async def __call__(self, scenario):
+        return scenario.id
+
+called = Called()
+
+def later(scenario):
+    async def answer():
+        return f"{scenario.id}, later"
+    return answer()
+
+def number():
+    return 5
+
+def options(scenario, *, size, colour="red", client_name="mine"):
+    return f"{size} {colour} {client_name}"
+
+def wrong(scenario, model): ...
+def many(*scenarios): ...
+def named(**options): ...
+def first(scenario, /): ...
+"""
+
+GENERAL = ", ".join((*SAMPLING, UPGRADE))
+KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, behind a `*`"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A suite's folder with code of its own."""
+    (tmp_path / "code.py").write_text(CODE)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("agentbench_code"):
+            del sys.modules[name]
+
+
+async def ran(folder: Path, name: str, **options: Any) -> tuple[str, LLM, Toolbox, list[Any]]:
+    """(answer, what it was given, what it noted) of an agent in the suite's code."""
+    llm, tools = LLM("http://127.0.0.1:9/r/1/v1", "served"), Toolbox(SCENARIO.tools)
+    answer = await work(make_agent({"kind": f"./code.py:{name}", **options}, folder), SCENARIO, llm, tools)
+    (module,) = [module for name, module in sys.modules.items() if name.startswith("agentbench_code")]
+    return answer.text, llm, tools, module.seen
+
+
+async def test_an_async_function_gets_what_it_names(folder: Path) -> None:
+    """Scenario, tools, LLM and an async openai client that speaks through the tap, in any order; None is an answer without text."""
+    text, llm, tools, [(client, given_tools, given_llm, scenario, thread)] = await ran(folder, "everything")
+
+    assert ("", tools, llm, SCENARIO) == (text, given_tools, given_llm, scenario)
+    assert ("AsyncOpenAI", "http://127.0.0.1:9/r/1/v1/", 0) == (type(client).__name__, str(client.base_url), client.max_retries)
+    assert "MainThread" == thread.name
+    assert client.is_closed()
+
+
+async def test_a_blocking_function_gets_a_thread_and_a_blocking_client(folder: Path) -> None:
+    """A plain `def` runs beside the loop; its client is the one for code that blocks."""
+    text, _, _, [(client, _, thread)] = await ran(folder, "blocking")
+
+    assert ("from a thread", "OpenAI", "agentbench-blocking") == (text, type(client).__name__, thread.name)
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("nothing", "at all"), ("Blocking", "find is done."), ("called", "s-0"), ("later", "s-0, later")]
+)
+async def test_whatever_can_be_called(folder: Path, name: str, text: str) -> None:
+    """Without parameters, as a class with a plain `def run`, as an object that is called, as a function that returns an awaitable."""
+    assert text == (await ran(folder, name))[0]
+
+
+async def test_an_answer_that_is_none(folder: Path) -> None:
+    """What is no Answer, no text and not None is the agent's fault."""
+    with pytest.raises(AgentError, match=r"^the agent returned '5' \(int\), not an Answer, a text or None$"):
+        await ran(folder, "number")
+
+
+async def test_options(folder: Path) -> None:
+    """Keyword-only parameters are options; their defaults are recorded."""
+    settings: Json = {"kind": "./code.py:options", "size": 3, "colour": "blue", "temperature": 0.5}
+    agent = make_agent(settings, folder)
+
+    assert Answer("3 blue mine") == await work(agent, SCENARIO, LLM("", ""), Toolbox(()))
+    assert {**settings, "client_name": "mine"} == all_options(settings, agent)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"kind": "./code.py:options"}, "agent './code.py:options': the option 'size' is missing"),
+        (
+            {"kind": "./code.py:options", "sise": 3},
+            f"agent: unknown key 'sise'; known keys of ./code.py:options: kind, {GENERAL}, size, colour, client_name",
+        ),
+        *(
+            (
+                {"kind": f"./code.py:{name}"},
+                f"agent: './code.py:{name}' has a parameter that nobody fills: {parameter}; {KNOWN}",
+            )
+            for name, parameter in [("wrong", "model"), ("many", "*scenarios"), ("named", "**options"), ("first", "scenario")]
+        ),
+    ],
+)
+def test_wrong_parameters_and_options(folder: Path, settings: Json, sentence: str) -> None:
+    """What a function cannot be given is said before it runs, with what it can be given."""
+    with pytest.raises(ConfigError) as caught:
+        make_agent(settings, folder)
+
+    assert sentence == str(caught.value)
+
+
+def test_whose_code_an_agent_is(tmp_path: Path) -> None:
+    """An import path is the suite's own code; known kinds are not, and nothing is imported to find out."""
+    assert (True, False) == tuple(brings_code({"kind": kind}, tmp_path) for kind in ("./gone.py:run", "tool_calling"))

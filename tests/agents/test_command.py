@@ -1,0 +1,366 @@
+"""Agents that are programs: what they are told, what is made of what they do, and that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pytest_agentbench.agents import Agent
+from pytest_agentbench.agents.making import AN_AGENT, is_black_box, make_agent
+from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.agents.toolbox import Toolbox, canned_response
+from pytest_agentbench.errors import AgentError, ConfigError, InfraError
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.scenarios import Scenario, Tool
+from tests.robustness.processes import is_alive, wait_for
+
+QUESTION: Json = {"role": "user", "content": "A lamp?"}
+FIND = Tool("find", "Finds things.", {"type": "object", "properties": {"n": {"type": "integer"}}})
+SCENARIO = Scenario("s-0", (QUESTION,), (FIND,), ({"tool": "find", "parameters": {"n": 1}},))
+
+
+class Ran:
+    """A program that ran."""
+
+    def __init__(self, *said: Json) -> None:
+        self.tools, self.said = Toolbox(SCENARIO.tools), list(said)
+        self.llm = LLM("http://127.0.0.1:9/r/1/v1", "served", {"temperature": 0.5}, said=self._said)
+
+    async def _said(self) -> list[Json]:
+        said, self.said = self.said, []
+        return said
+
+    async def python(self, folder: Path, code: str, **options: Any) -> Answer:
+        (folder / "agent.py").write_text(textwrap.dedent(code))
+        agent = make_agent({"kind": "command", "program": [sys.executable, "agent.py"], **options}, folder)
+        return await agent.run(SCENARIO, self.llm, self.tools)
+
+
+async def printed(folder: Path, code: str, **options: Any) -> str:
+    return (await Ran().python(folder, code, **options)).text
+
+
+def calling(*calls: tuple[str, str], text: str = "") -> Json:
+    return {"text": text, "tool_calls": [{"id": "", "name": name, "arguments": arguments} for name, arguments in calls]}
+
+
+# ------------------------------------------------------------------------------------------------------------- what it is told
+
+
+@pytest.mark.parametrize("source", ["sys.stdin", "open(os.environ['AGENTBENCH_SCENARIO'])"])
+async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> None:
+    """On stdin and in a file: the model, sampling, messages and tools with what they answer; no label and no id."""
+    told = json.loads(await printed(tmp_path, f"import os, sys; print({source}.read())"))
+
+    tool = {"name": "find", "description": "Finds things.", "parameters": FIND.parameters, "response": canned_response(FIND)}
+    assert {"model": "served", "sampling": {"temperature": 0.5}, "messages": [QUESTION], "tools": [tool]} == told
+
+
+async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's, with the addresses of the tap; nothing of the test run, no secret that is not named, and no proxy for loopback."""
+    given = {"MINE": "1", "COV_CORE": "1", "PYTEST_X": "1", "MY_API_KEY": "secret", "HF_TOKEN": "secret", "SEARCH_KEY": "for the search"}
+    for name, value in {**given, "OPENAI_API_KEY": "secret", "NO_PROXY": "example.org", "PYTHONPATH": "here"}.items():
+        monkeypatch.setenv(name, value)
+
+    found = json.loads(
+        await printed(tmp_path, "import json, os; print(json.dumps(dict(os.environ)))", keys=["SEARCH_KEY"], env={"COLOUR": "red"})
+    )
+
+    assert "secret" not in found.values()
+    expected = {
+        "MINE": "1",
+        "COLOUR": "red",
+        "SEARCH_KEY": "for the search",
+        "OPENAI_BASE_URL": "http://127.0.0.1:9/r/1/v1",
+        "OPENAI_API_KEY": "agentbench",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:9/r/1",
+        "ANTHROPIC_API_KEY": "agentbench",
+        "AGENTBENCH_MODEL": "served",
+        "NO_PROXY": "example.org,127.0.0.1,localhost",
+    }
+    assert expected == {name: found.get(name) for name in expected}
+    assert set() == {"COV_CORE", "PYTEST_X", "PYTHONPATH"} & found.keys()
+
+
+async def test_where_it_runs(tmp_path: Path) -> None:
+    """In the suite's folder, or in one below it."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "agent.sh").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "inner" / "agent.sh").chmod(0o755)
+    inner = make_agent({"kind": "command", "program": ["./agent.sh"], "cwd": "inner"}, tmp_path)
+
+    assert str(tmp_path) == await printed(tmp_path, "import os; print(os.getcwd())")
+    assert str(tmp_path / "inner") == (await inner.run(SCENARIO, Ran().llm, Toolbox(()))).text
+
+
+async def test_an_interpreter(tmp_path: Path) -> None:
+    """`python` puts the commands of an environment first."""
+    here = make_agent({"kind": "command", "program": ["python", "-c", "import sys; print(sys.prefix)"], "python": "agentbench"}, tmp_path)
+
+    assert sys.prefix == (await here.run(SCENARIO, Ran().llm, Toolbox(()))).text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"program": ["nowhere-to-be-found"]}, "there is no program 'nowhere-to-be-found' in the PATH"),
+        ({"program": ["./lost.sh"]}, "there is no program './lost.sh' in "),
+        ({"program": []}, "program should be a program and its arguments"),
+        ({"program": "python agent.py"}, "program should be a list of texts, not 'python agent.py'"),
+        ({"program": ["sh", 5]}, "program should be a list of texts"),
+        ({"program": ["sh"], "cwd": "lost"}, "cwd: there is no folder "),
+        ({"program": ["sh"], "env": {"A": 5}}, "env should be names and texts"),
+        ({"program": ["sh"], "python": "lost"}, "python: lost is no interpreter and no virtual environment"),
+        ({"program": ["sh"], "own_tools": "final_answer"}, "own_tools should be a list of texts"),
+        ({}, "missing 1 required positional argument: 'program'"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path: Path, options: Json, sentence: str) -> None:
+    """What cannot run is found when the suite is looked at, before anything boots."""
+    with pytest.raises(ConfigError) as caught:
+        make_agent({"kind": "command", **options}, tmp_path)
+
+    assert sentence in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------------------- what is made of what it does
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("print('Here', 'it is.\\n\\n')", "Here it is."),
+        ("print()", ""),
+        ("import os; open(os.environ['AGENTBENCH_ANSWER'], 'w').write('In the file\\n'); print('step 1')", "In the file"),
+        ("import sys; sys.stdout.buffer.write(b'caf\\xe9')", "caf\N{REPLACEMENT CHARACTER}"),
+        ("import sys; sys.stdin.close(); print('No question')", "No question"),
+    ],
+)
+async def test_the_answer(tmp_path: Path, code: str, answer: str) -> None:
+    """It is what the program prints, or what it writes into the file for it."""
+    assert answer == await printed(tmp_path, code)
+
+
+async def test_a_program_that_prints_much(tmp_path: Path) -> None:
+    """The last megabyte is kept, and says how much is gone; the program is not held up."""
+    text = await printed(tmp_path, "for _ in range(5): print('x' * (1 << 20))")
+
+    first, _, rest = text.partition("\n")
+    assert "[4194309 bytes left out]" == first
+    assert (1 << 20) - 1 == len(rest)
+
+
+async def test_the_record_of_a_run(tmp_path: Path) -> None:
+    """The exit code, the time and the CPU of all its processes, those that it did not wait for included."""
+    ran = Ran()
+    burn = "import time; begun = time.process_time()\\nwhile time.process_time() < begun + 0.3: pass"
+    await ran.python(tmp_path, f'import subprocess, sys; subprocess.run([sys.executable, "-c", "{burn}"]); print("done")')
+
+    (program,) = ran.tools.programs
+    assert 0 == program.exit_code
+    assert 0.3 <= program.cpu_s
+    assert 0 < program.started_ns < program.ended_ns
+    assert 1 < program.peak_mib
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import sys; sys.exit('I am lost')", "ended with exit code 1: I am lost"),
+        ("raise SystemExit(3)", "ended with exit code 3: it printed nothing to stderr"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV: it printed nothing to stderr"),
+    ],
+)
+async def test_a_program_that_fails(tmp_path: Path, code: str, reason: str) -> None:
+    """It is the agent's fault, with the end of what it wrote to stderr; its calls are kept."""
+    ran = Ran(calling(("find", "{}")))
+    with pytest.raises(AgentError, match=r"agent\.py") as caught:
+        await ran.python(tmp_path, code)
+
+    assert reason in str(caught.value)
+    assert ["find"] == [call.name for call in ran.tools.calls]
+    assert 0 != ran.tools.programs[0].exit_code
+
+
+async def test_tool_calls_are_read(tmp_path: Path) -> None:
+    """Every call that the model asked for is recorded as what it is, with the number of the answer; the transcript has them all."""
+    ran = Ran(calling(("find", '{"n": 1}'), ("find", '{"n": "x"}')), calling(("lose", "{}"), ("find", "{")), calling(text="Done."))
+    await ran.python(tmp_path, "print('Done.')")
+
+    assert [("find", 1, None), ("find", 1, "invalid_arguments"), ("lose", 2, "unknown_tool"), ("find", 2, "malformed_arguments")] == [
+        (call.name, call.turn, call.problem) for call in ran.tools.calls
+    ]
+    assert {None} == {call.started_ns for call in ran.tools.calls}
+    assert ["user", "assistant", "tool", "tool", "assistant", "tool", "tool", "assistant"] == [each["role"] for each in ran.llm.transcript]
+    assert [QUESTION, {"role": "assistant", "content": "Done."}] == [ran.llm.transcript[0], ran.llm.transcript[-1]]
+    asked = [call["id"] for message in ran.llm.transcript for call in message.get("tool_calls", ())]
+    assert asked == [message["tool_call_id"] for message in ran.llm.transcript if message["role"] == "tool"]
+
+
+async def test_tools_of_the_framework(tmp_path: Path) -> None:
+    """Calls of the framework's own tools are in the transcript, and are no calls of the scenario's; what was printed is the answer."""
+    ran = Ran(calling(("find", "{}")), calling(("final_answer", '{"answer": "Yes."}')))
+    await ran.python(tmp_path, "print('Yes.')", own_tools=["final_answer"])
+
+    assert ["find"] == [call.name for call in ran.tools.calls]
+    assert ["final_answer"] == [call["function"]["name"] for call in ran.llm.transcript[-3]["tool_calls"]]
+    assert {"role": "assistant", "content": "Yes."} == ran.llm.transcript[-1]
+
+
+async def test_turns_of_the_user(tmp_path: Path) -> None:
+    """The program runs once for each message of the user, on the conversation so far; its calls are counted for what they answer."""
+    (tmp_path / "agent.py").write_text("import json, sys; print(' / '.join(str(m['content']) for m in json.load(sys.stdin)['messages']))")
+    agent = make_agent({"kind": "command", "program": [sys.executable, "agent.py"]}, tmp_path)
+    ran = Ran(calling(("find", "{}")))
+    later = replace(SCENARIO, turns=(({"role": "user", "content": "Two lamps."},),))
+    answer = await work(agent, later, ran.llm, ran.tools)
+
+    assert f"A lamp? /  / {canned_response(FIND)} / A lamp? / Two lamps." == answer.text
+    assert (2, [1]) == (len(ran.tools.programs), [call.user_turn for call in ran.tools.calls])
+    assert ["user", "assistant", "tool", "assistant", "user", "assistant"] == [each["role"] for each in ran.llm.transcript]
+
+
+async def test_an_agent_that_wraps_a_program(tmp_path: Path) -> None:
+    """What judges a program's work sees its calls, run by run, and the record has every run."""
+    first = Ran(calling(("find", "{}")))
+    fresh = first.tools.fresh()
+    kept, first.tools = first.tools, fresh
+    await first.python(tmp_path, "print('Yes.')")
+
+    assert ([], ["find"]) == (kept.calls, [call.name for call in fresh.calls])
+    assert [0] == [program.exit_code for program in kept.programs]
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """An agent that wraps another."""
+
+    inner: Any = field(metadata=AN_AGENT)
+
+
+def test_who_is_a_black_box(tmp_path: Path) -> None:
+    """A command is one, and so is what wraps it; the tap then keeps what the model says."""
+    command = make_agent({"kind": "command", "program": [sys.executable]}, tmp_path)
+
+    assert [True, True, False, False] == [
+        *map(is_black_box, [command, cast("Agent", Wrapping(command)), ToolCalling(), cast("Agent", Wrapping(ToolCalling()))])
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------------ how it ends
+
+#: A program with a child in its group, one that left the group, and one that nobody is the parent of; all ignore SIGTERM.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+wait = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"]
+pids = [os.getpid(), subprocess.Popen(wait).pid, subprocess.Popen(wait, start_new_session=True).pid]
+quiet = "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+starter = f"import subprocess; print(subprocess.Popen({wait}, {quiet}).pid)"
+orphan = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True)
+pids.append(int(orphan.stdout))
+with open("pids.part", "w") as file:
+    file.write(" ".join(map(str, pids)))
+os.rename("pids.part", "pids")
+print("begun", flush=True)
+"""
+FOREVER = FAMILY + "time.sleep(600)\n"
+
+
+def pids_in(folder: Path) -> list[int]:
+    wait_for((folder / "pids").exists, "the program's processes")
+    return [int(pid) for pid in (folder / "pids").read_text().split()]
+
+
+def assert_gone(pids: Sequence[int]) -> None:
+    assert 4 == len(pids)
+    wait_for(lambda: not any(map(is_alive, pids)), "the end of the program's processes")
+
+
+async def test_a_program_that_leaves_others_behind(tmp_path: Path) -> None:
+    """What it started ends with it, wherever it went."""
+    assert "begun" == await printed(tmp_path, FAMILY)
+    assert_gone(pids_in(tmp_path))
+
+
+async def test_a_budget_that_is_used_up(tmp_path: Path) -> None:
+    """The program and all that it started are killed; what it did so far is recorded."""
+    ran = Ran(calling(("find", "{}")))
+    running = asyncio.create_task(ran.python(tmp_path, FOREVER))
+    pids = await asyncio.to_thread(pids_in, tmp_path)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert [] == [pid for pid in pids if is_alive(pid)]
+    assert (["find"], [-signal.SIGKILL]) == ([call.name for call in ran.tools.calls], [each.exit_code for each in ran.tools.programs])
+
+
+async def test_a_program_that_ends_when_told(tmp_path: Path) -> None:
+    """SIGTERM comes first, so that a program can put things in order."""
+    code = """
+        import pathlib, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("tidy")))
+        pathlib.Path("there").touch()
+        time.sleep(600)
+    """
+    ran = Ran()
+    running = asyncio.create_task(ran.python(tmp_path, code))
+    await asyncio.to_thread(wait_for, (tmp_path / "there").exists, "the program")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert [0] == [each.exit_code for each in ran.tools.programs]
+    assert {"role": "assistant", "content": "tidy"} == ran.llm.transcript[-1]
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from tests.agents.test_command import FOREVER, Ran
+asyncio.run(Ran().python(Path(sys.argv[1]), FOREVER))
+"""
+
+
+def test_a_pool_that_is_killed(tmp_path: Path) -> None:
+    """Whoever runs a program may be killed without a word: the program and all that it started end all the same."""
+    root = Path(__file__).parents[2]
+    pool = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    pids = pids_in(tmp_path)
+    pool.kill()
+    pool.wait()
+
+    assert_gone(pids)
+
+
+async def test_a_keeper_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program itself ends with what keeps hold of it, and the rollout is tried again."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the keeper cannot clean up any more
+    code = """
+        import os, pathlib, time
+        pathlib.Path("own").write_text(str(os.getpid()))
+        pathlib.Path(f"{os.getppid()}.pid").touch()
+        time.sleep(600)
+    """
+    running = asyncio.create_task(Ran().python(tmp_path, code))
+    (keeper,) = await asyncio.to_thread(wait_for, lambda: [*tmp_path.glob("*.pid")], "the program")
+    os.kill(int(keeper.stem), signal.SIGKILL)
+
+    with pytest.raises(InfraError, match="is gone"):
+        await running
+    wait_for(lambda: not is_alive(int((tmp_path / "own").read_text())), "the end of the program")

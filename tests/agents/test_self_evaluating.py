@@ -1,0 +1,428 @@
+"""The agent that is judged and tries again: drafts are kept apart, one of them counts, and no verdict is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.agents.making import make_agent
+from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback, merit
+from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
+from pytest_agentbench.rollouts import Setup, preflight, run_rollout
+from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.scorers.tsq import tsq
+from pytest_agentbench.serving.process import Child
+
+KEY = RolloutKey("shop", "s-0")
+TOOLS = tuple(Tool(name, f"To {name} an item.", {"type": "object"}) for name in ("find", "order", "send"))
+SCENARIO = Scenario("s-0", ({"role": "user", "content": "Order a lamp {now}!"},), TOOLS, ({"tool": "order"},))
+JUDGE = "Then give your verdict"  # is in every prompt of the judge
+
+
+def verdict(is_sufficient: Any = True, confidence: Any = 0.9, **more: Any) -> str:
+    said = {"reasoning": "Because.", "missing_steps": [], "suggestions": "", "is_sufficient": is_sufficient, "confidence": confidence}
+    return json.dumps({**said, **more})
+
+
+class Engine:
+    """A real engine that answers agent and judge from a script, and what it was asked. It stands in for the tap, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.children = folder, list[Child]()
+        self.open_lines: list[Access] = []
+
+    def start(self, *rules: Json) -> None:
+        (self.folder / "script.yaml").write_text(json.dumps(rules))
+        config = {"policy": "script", "script": str(self.folder / "script.yaml"), "model": "m", "request_log": str(self.folder / "log")}
+        self.children.append(Child("pytest_agentbench.engine", config, self.folder / "engine.log"))
+        self.url = f"http://127.0.0.1:{self.children[-1].ready()['port']}/v1"
+
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        del key
+        self.open_lines.append(access)
+        return str(len(self.open_lines)), self.url, "m"
+
+    async def said(self, id: str) -> list[Json]:
+        raise NotImplementedError(f"nobody asks what was said to {id}")
+
+    async def close(self, id: str) -> list[Json]:
+        del id
+        return []
+
+    @property
+    def requests(self) -> list[Json]:
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+    @property
+    def judged(self) -> list[str]:
+        """The prompts that the judge got."""
+        return [text for body in self.requests if JUDGE in (text := body["messages"][-1]["content"])]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    yield engine
+    for child in engine.children:
+        child.stop()
+
+
+def judging(*verdicts: str) -> list[Json]:
+    """Rules: the judge's n-th answer, the last one for all later ones."""
+    rules: list[Json] = [{"match": {"contains": JUDGE, "call": number}, "text": text} for number, text in enumerate(verdicts[:-1], 1)]
+    return [*rules, {"match": {"contains": JUDGE}, "text": verdicts[-1]}]
+
+
+def calling(*names: str) -> list[Json]:
+    """Rules: the agent's n-th draft calls the n-th tool, and then says so; between two drafts the judge asks once."""
+    rules: list[Json] = []
+    for number, name in enumerate(names):
+        rules.append({"match": {"turn": 0, "call": 2 * number + 1}, "tool_calls": [{"name": name}]})
+        rules.append({"match": {"turn": 1, "call": number + 1}, "text": f"I did {name}."})
+    return rules
+
+
+#: Rules: each draft of the agent orders.
+ORDERING: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "order"}]}, {"text": "I did order."}]
+
+
+async def ran(agent: SelfEvaluating, engine: Engine, scenario: Scenario = SCENARIO) -> Rollout:
+    setup = Setup(agent, {"tsq": tsq}, {}, None, {"kind": "self_evaluating"})
+    return await run_rollout(KEY, scenario, setup, engine, None, 60)
+
+
+def told(rollout: Rollout) -> list[tuple[list[str], str, bool, bool]]:
+    """Tools, answer, accepted, chosen of each draft."""
+    return [([call.name for call in each.tool_calls], each.answer, each.accepted, each.chosen) for each in rollout.drafts]
+
+
+async def test_a_draft_that_is_accepted(engine: Engine) -> None:
+    """The first draft that the judge is content with ends the work; who judged, and by what, is in the record."""
+    engine.start(*judging(verdict(confidence=0.7)), *calling("order", "find"))
+
+    rollout = await ran(SelfEvaluating(), engine)
+
+    assert ("ok", "I did order.", ["order"], 1.0) == (rollout.status, rollout.answer, rollout.tools, rollout.score("tsq"))
+    assert [(["order"], "I did order.", True, True)] == told(rollout)
+    said = rollout.drafts[0].verdict
+    assert said is not None
+    assert ("m", {"temperature": 0.0}, 64) == (said["judge"]["model"], said["judge"]["parameters"], len(said["judge"]["prompt_sha256"]))
+    assert ([False, True], [True, True]) == (
+        [each.judge for each in engine.open_lines],
+        [line.upgrade is not False for line in engine.open_lines],
+    )
+
+
+async def test_drafts_are_kept_apart(engine: Engine) -> None:
+    """The judge sees one draft's calls, and the score is of the accepted draft's alone, not of all that was ever called."""
+    engine.start(*judging(verdict(False), verdict()), *calling("find", "order"))
+
+    rollout = await ran(SelfEvaluating(), engine)
+
+    assert [(["find"], "I did find.", False, False), (["order"], "I did order.", True, True)] == told(rollout)
+    assert (["order"], "I did order.", 1.0) == (rollout.tools, rollout.answer, rollout.score("tsq"))
+    assert [0.0, 1.0] == [draft.scores["tsq"] for draft in rollout.drafts]
+    assert [("1. find()" in each, "1. order()" in each) for each in engine.judged] == [(True, False), (False, True)]
+    assert "I did order." == rollout.messages[-1]["content"]
+    assert rollout.drafts[0].started_ns < rollout.drafts[0].ended_ns <= rollout.drafts[1].started_ns
+
+
+async def test_no_label_reaches_the_judge(engine: Engine) -> None:
+    """The judge of an agent knows what the agent could know: neither labels, goals, metadata nor ids."""
+    engine.start(*judging(verdict(False), verdict()), *ORDERING)
+    labels: Json = {"tool": "order", "parameters": {"item": "SECRET"}, "goal": "SECRET"}
+    scenario = Scenario("SECRET", SCENARIO.messages, TOOLS, (labels,), {"user_goals": ["SECRET"]})
+
+    await ran(SelfEvaluatingWithFeedback(), engine, scenario)
+
+    assert [] == [body for body in engine.requests if "SECRET" in str(body)]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "chosen"),
+    [
+        ([verdict(False, 0.95), verdict(True, 0.5), verdict(False, 0.1)], 2),
+        ([verdict(False, 0.95), verdict(False, 0.2), verdict(False, 0.6)], 2),
+        ([verdict(True, 0.5), verdict(True, 0.6), verdict(True, 0.6)], 2),
+    ],
+    ids=["sufficient, if not surely", "the least surely insufficient", "the first of equals"],
+)
+async def test_none_is_accepted(engine: Engine, verdicts: list[str], chosen: int) -> None:
+    """The best-judged draft counts; a judge who is sure that a draft is bad does not make it the best. The last one is judged, too."""
+    engine.start(*judging(*verdicts), *calling("find", "order", "send"))
+
+    rollout = await ran(SelfEvaluating(), engine)
+
+    assert ("ok", 3, 3) == (rollout.status, len(rollout.drafts), len(engine.judged))
+    assert [chosen] == [draft.number for draft in rollout.drafts if draft.chosen]
+    assert rollout.tools == [call.name for call in rollout.drafts[chosen - 1].tool_calls]
+    assert rollout.answer == rollout.drafts[chosen - 1].answer
+
+
+@pytest.mark.parametrize("agent", [SelfEvaluating(max_retries=1), SelfEvaluatingWithFeedback(max_retries=1)])
+async def test_feedback(engine: Engine, agent: SelfEvaluating) -> None:
+    """Only the one with feedback tells the agent what the judge said; the judge is asked about the bare request each time."""
+    engine.start(*judging(verdict(False, missing_steps=["order {it}"]), verdict()), *calling("find", "order"))
+
+    await ran(agent, engine)
+    asked = [body["messages"] for body in engine.requests if len(body["messages"]) == 2]  # the system's and the customer's
+
+    assert "Order a lamp {now}!" == asked[0][1]["content"]
+    assert agent.pass_feedback_to_agent == ("- order {it}" in asked[1][1]["content"])
+    assert agent.pass_feedback_to_agent == (asked[0] != asked[1])
+    assert [False, False] == ["PREVIOUS ATTEMPT" in each for each in engine.judged]
+
+
+async def test_templates_of_ones_own(engine: Engine) -> None:
+    """Templates may have other braces, and words of the customer that look like a name in braces are left alone."""
+    template = JUDGE + ' as {"ok": {tool_calls}} on {question}, {} {0}'
+    engine.start(*judging(verdict(False), verdict()), *calling("find", "order"))
+
+    rollout = await ran(SelfEvaluatingWithFeedback(evaluation_prompt_template=template, feedback_template="{x} {reasoning} {{}}"), engine)
+
+    assert "ok" == rollout.status
+    assert engine.judged[0].startswith(JUDGE + ' as {"ok": 1. find()} on Order a lamp {now}!, {} {0}')
+    assert "Order a lamp {now}!\n\n{x} Because. {{}}" in [body["messages"][-1]["content"] for body in engine.requests]
+
+
+# ------------------------------------------------------------------------------------------------------- judges that fail
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["YES!", verdict(confidence="high"), verdict(confidence=None), verdict("perhaps"), verdict(confidence=7)]
+)
+async def test_a_judge_who_talks_nonsense(engine: Engine, nonsense: str) -> None:
+    """It is told once what is wrong; when that does not help the rollout was not measured, and has no score."""
+    again = {"match": {"contains": "That cannot be used", "call": 2}, "text": nonsense}
+    engine.start(again, {"match": {"contains": "That cannot be used"}, "text": verdict()}, *judging(nonsense), *ORDERING)
+
+    first, second = await ran(SelfEvaluating(), engine), await ran(SelfEvaluating(), engine)
+
+    assert ("ok", True) == (first.status, first.drafts[0].accepted)
+    assert ("infra_error", {}) == (second.status, second.scores)
+    assert second.reason.endswith(f"; the judge said {nonsense!r}")
+
+
+async def test_texts_for_numbers(engine: Engine) -> None:
+    """`"0.9"` is 0.9, and `"false"` is no yes."""
+    engine.start(*judging(verdict("false", "0.9"), verdict("true", "0.9")), *calling("find", "order"))
+
+    rollout = await ran(SelfEvaluating(), engine)
+
+    assert [False, True] == [draft.accepted for draft in rollout.drafts]
+
+
+async def test_a_judge_without_structured_output(engine: Engine) -> None:
+    """A server that refuses response_format is asked without it, and not again with it, also in later rollouts."""
+    refusal = {"match": {"contains": JUDGE, "call": 1}, "status": 400, "message": "response_format: json_schema is not supported"}
+    engine.start(refusal, *judging("-", verdict(False), verdict()), *ORDERING)
+
+    setup = Setup(SelfEvaluating(), {}, {}, None, {})
+    rollouts = [await run_rollout(KEY, SCENARIO, setup, engine, None, 60) for _ in range(2)]
+
+    assert [("ok", 2), ("ok", 1)] == [(rollout.status, len(rollout.drafts)) for rollout in rollouts]
+    assert [True, False, False, False] == [
+        "response_format" in body for body in engine.requests if JUDGE in body["messages"][-1]["content"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"status": 500, "message": "no"}, "HTTP 500: no"),
+        ({"status": 400, "message": "bad seed"}, "HTTP 400: bad seed"),
+        (
+            {"status": 400, "message": "maximum context length is 9"},
+            "the judge could not read it all: context: maximum context length is 9",
+        ),
+    ],
+)
+async def test_a_judge_who_is_away(engine: Engine, fault: Json, reason: str) -> None:
+    """No verdict is made up: the rollout is an infra_error, also where the judge's context is full."""
+    engine.start({"match": {"contains": JUDGE}, **fault}, *ORDERING)
+
+    rollout = await ran(SelfEvaluating(), engine)
+
+    assert ("infra_error", reason, {}) == (rollout.status, rollout.reason, rollout.scores)
+
+
+# ------------------------------------------------------------------------------------------------- agents that are wrapped
+
+Work = Callable[[Toolbox], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class Doing:
+    """An agent that does something else each time."""
+
+    works: list[Work]
+    heard: list[Scenario] = field(default_factory=list)
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        del llm
+        self.heard.append(scenario)
+        return Answer(await self.works[len(self.heard) - 1](tools))
+
+
+def does(name: str, error: Exception | None = None) -> Work:
+    async def work(tools: Toolbox) -> str:
+        tools.call(name, "{}", 1)
+        if error:
+            raise error
+        return f"I did {name}."
+
+    return work
+
+
+async def test_a_draft_that_fails_is_a_draft(engine: Engine) -> None:
+    """An agent's fault or limit ends its draft only. A limit is judged, for it would be scored; a fault is not."""
+    engine.start(*judging(verdict(False), verdict()))
+    wrapped = Doing([does("find", AgentError("lost")), does("send", LimitReached("turns")), does("order")])
+
+    rollout = await ran(SelfEvaluating(wrapped), engine)
+
+    assert ("ok", ["order"], 2) == (rollout.status, rollout.tools, len(engine.judged))
+    assert [("agent_error", "lost"), ("limit", "turns"), ("ok", "")] == [(draft.status, draft.reason) for draft in rollout.drafts]
+    assert [None, 0.0, 1.0] == [draft.scores.get("tsq") for draft in rollout.drafts]
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "reason", "tools"),
+    [
+        ([AgentError("lost"), AgentError("again")], "agent_error", "lost", ["find"]),
+        ([AgentError("lost"), LimitReached("turns")], "limit", "turns", ["send"]),
+        ([LimitReached("turns"), AgentError("lost")], "limit", "turns", ["find"]),
+        ([AgentError("lost"), InfraError("no network")], "infra_error", "no network", ["find"]),
+        ([AgentError("lost"), KeyError("x")], "agent_error", "KeyError: 'x' (test_self_evaluating.py:", ["find"]),
+    ],
+)
+async def test_no_draft_is_whole(engine: Engine, errors: list[Exception], status: str, reason: str, tools: list[str]) -> None:
+    """The rollout ends as its best draft does; infrastructure that fails, and bugs of an agent, end it at once."""
+    engine.start(*judging(verdict(False)))
+
+    rollout = await ran(
+        SelfEvaluating(Doing([does(name, each) for name, each in zip(("find", "send"), errors, strict=True)]), max_retries=1), engine
+    )
+
+    assert (status, True, tools) == (rollout.status, rollout.reason.startswith(reason), rollout.tools)
+
+
+@pytest.mark.parametrize(("verdicts", "kept"), [((verdict(False),), ["find"]), ((), ["find"])], ids=["in the second", "in the first"])
+async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept: list[str]) -> None:
+    """Whenever the end comes, the toolbox holds the best draft so far, or what was begun where there is none."""
+    engine.start(*judging(*(verdicts or ("-",))))
+    begun = asyncio.Event()
+
+    async def wait(tools: Toolbox) -> str:
+        tools.call("send" if verdicts else "find", "{}", 1)
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    tools, llm = Toolbox(TOOLS), LLM(engine.url, "m", judges=judge_at(engine))
+    works: list[Work] = [does("find"), wait] if verdicts else [wait]
+    task = asyncio.create_task(SelfEvaluating(Doing(works)).run(SCENARIO, llm, tools))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert kept == [call.name for call in tools.calls]
+    assert [True] * len(verdicts) == [draft.chosen for draft in tools.drafts]
+
+
+def judge_at(engine: Engine) -> Callable[[Json], Awaitable[LLM]]:
+    async def judge(endpoint: Json) -> LLM:
+        del endpoint
+        return LLM(engine.url, "m")
+
+    return judge
+
+
+async def test_a_user_who_goes_on(engine: Engine) -> None:
+    """Each message of a user gets drafts of its own; what was done for the earlier ones stays."""
+    engine.start(*judging(verdict(), verdict(False), verdict()))
+    scenario = Scenario("s-0", SCENARIO.messages, TOOLS, ({"tool": "order"},), turns=(({"role": "user", "content": "Send it."},),))
+
+    rollout = await ran(SelfEvaluating(Doing([does("order"), does("find"), does("send")])), engine, scenario)
+
+    assert ([("order", 1), ("send", 2)], [1, 2, 3]) == (
+        [(call.name, call.user_turn) for call in rollout.tool_calls],
+        [draft.number for draft in rollout.drafts],
+    )
+    assert [True, False, True] == [draft.chosen for draft in rollout.drafts]
+    assert [{}, {}, {}] == [draft.scores for draft in rollout.drafts]
+
+
+# ----------------------------------------------------------------------------------------------------------------- settings
+
+
+def test_defaults_are_those_of_the_originals() -> None:
+    """Both kinds have the keys and defaults of NVIDIA's agents."""
+    names = ("max_retries", "min_confidence_threshold", "pass_feedback_to_agent")
+
+    assert [(2, 0.7, False), (3, 0.85, True)] == [
+        tuple(getattr(make_agent({"kind": kind}, Path()), name) for name in names)
+        for kind in ("self_evaluating", "self_evaluating_with_feedback")
+    ]
+
+
+@pytest.mark.parametrize("wraps", ["tool_calling", {"kind": "tool_calling", "max_turns": 3}])
+def test_it_wraps_any_agent(wraps: Any) -> None:
+    """`wraps` is a kind, or an agent's settings."""
+    agent = make_agent({"kind": "self_evaluating", "wraps": wraps}, Path())
+
+    assert isinstance(agent, SelfEvaluating)
+    assert ToolCalling(max_turns=3 if isinstance(wraps, dict) else 12) == agent.wraps
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"max_retries": 6}, "max_retries should be a whole number from 0 to 5, not 6"),
+        ({"max_retries": True}, "max_retries should be a whole number from 0 to 5, not True"),
+        ({"min_confidence_threshold": "0.7"}, "min_confidence_threshold should be a number from 0 to 1, not '0.7'"),
+        ({"pass_feedback_to_agent": "no"}, "pass_feedback_to_agent should be true or false, not 'no'"),
+        ({"feedback_template": None}, "feedback_template should be a text, not None"),
+        ({"evaluation_prompt_template": "Good?"}, "evaluation_prompt_template should be a text with {tool_calls} in it"),
+        ({"evaluator_llm": {"url": "http://x"}}, "evaluator_llm should be {url, model}, with api_key the name of an environment variable"),
+        ({"evaluator_llm": {"url": "http://x", "model": "m", "key": "k"}}, "evaluator_llm should be {url, model}, with api_key"),
+        ({"wraps": "tool_callin"}, "wraps: no agent 'tool_callin'; known: "),
+        ({"wraps": {"kind": "tool_calling", "max_turn": 1}}, "wraps: agent: unknown key 'max_turn'"),
+        ({"wraps": 5}, "agent: wraps should be an agent's kind or settings, not 5"),
+    ],
+)
+def test_wrong_settings(settings: Json, sentence: str) -> None:
+    """What cannot be meant is a sentence before anything runs."""
+    with pytest.raises(ConfigError) as caught:
+        make_agent({"kind": "self_evaluating", **settings}, Path())
+
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("wraps", ["./agent.py:Mine", {"kind": "./agent.py:Mine"}, {"kind": "self_evaluating", "wraps": "./agent.py:Mine"}])
+def test_preflight_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
+    """An agent that the suite brings is imported in the pool only, also where it is wrapped."""
+    (tmp_path / "agent.py").write_text("raise RuntimeError('imported')")
+    data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
+
+    preflight(Suite("shop", tmp_path, (SCENARIO,), data, agent={"kind": "self_evaluating", "wraps": wraps}), ["default"])
+
+
+def test_merit() -> None:
+    """Sure and sufficient is best, sure and insufficient worst; what nobody judged is in the middle, and an own fault below all."""
+    drafts = [Draft(1, "ok", verdict=json.loads(verdict(*each))) for each in ((True, 1.0), (True, 0.1), (False, 0.1), (False, 1.0))]
+    drafts.insert(2, Draft(1, "limit"))
+    drafts.append(Draft(1, "agent_error"))
+
+    assert [1.0, 0.1, 0.0, -0.1, -1.0, -2.0] == [merit(draft) for draft in drafts]

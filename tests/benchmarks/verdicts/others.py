@@ -1,0 +1,105 @@
+"""Beside the comparisons of scores: means against a limit, values without limits, and latencies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_agentbench.gate.bootstrap import log_ratio, percentile_t
+from pytest_agentbench.gate.bounded import Clusters, bounded_mean
+from pytest_agentbench.gate.special import normal_quantile, student_t_quantile
+from tests.benchmarks.verdicts.cells import AT_ONCE, CONFIDENCE, Cell, Interval
+from tests.benchmarks.verdicts.suites import KINDS, Floats, trials
+
+Z = normal_quantile((1 + CONFIDENCE) / 2)
+RESAMPLES = 399
+CALLS = 5  # of a rollout
+METHODS = ("t", "percentile", "BCa", "percentile-t")
+
+
+def limits(cell: Cell, runs: int, seed: int) -> dict[str, tuple[float, float]]:
+    """Method -> (P(PASS) where the limit is the true mean, coverage) of the mean of one run."""
+    kind, random = KINDS[cell.kind], np.random.default_rng(seed)
+    found: dict[str, list[Interval]] = {"gate": [], "t": [], "pooled": []}
+    for start in range(0, runs, AT_ONCE):
+        means = trials(random, kind.rates(random, (min(AT_ONCE, runs - start), cell.n)), cell.trials, kind.parts)
+        bounds = bounded_mean(means, cell.clusters, (0.0, 1.0), CONFIDENCE)
+        mean = means.mean(-1)
+        reach = student_t_quantile((1 + CONFIDENCE) / 2, cell.n - 1) * means.std(-1, ddof=1) / math.sqrt(cell.n)
+        pooled = Z * np.sqrt(mean * (1 - mean) / (cell.n * cell.trials))
+        found["gate"].append(Interval(bounds.low, bounds.high))
+        found["t"].append(Interval(mean - reach, mean + reach))
+        found["pooled"].append(Interval(mean - pooled, mean + pooled))
+    return {
+        name: (
+            float(np.mean(np.concatenate([each.low for each in parts]) > kind.mean)),
+            Interval(np.concatenate([each.low for each in parts]), np.concatenate([each.high for each in parts])).covers(kind.mean),
+        )
+        for name, parts in found.items()
+    }
+
+
+def unbounded(n: int, sigma: float, runs: int, seed: int) -> dict[str, float]:
+    """Method -> coverage of the mean of n values whose logarithms are Normal(0, sigma), such as costs."""
+    random, truth = np.random.default_rng(seed), math.exp(sigma**2 / 2)
+    covered = dict.fromkeys(METHODS, 0)
+    clusters = Clusters.of(range(n))
+    for run in range(runs):
+        values = random.lognormal(0, sigma, n)
+        found = percentile_t(values, clusters, CONFIDENCE, run, RESAMPLES)
+        assert found is not None, "lognormal values vary"
+        reach = student_t_quantile((1 + CONFIDENCE) / 2, n - 1) * found.error
+        means = np.sort(random.choice(values, (RESAMPLES, n)).mean(-1))
+        intervals = (
+            (found.estimate - reach, found.estimate + reach),
+            tuple(np.quantile(means, [0.025, 0.975])),
+            bca(values, means),
+            (found.low, found.high),
+        )
+        for method, (low, high) in zip(METHODS, intervals, strict=True):
+            covered[method] += low <= truth <= high
+    return {method: count / runs for method, count in covered.items()}
+
+
+def bca(values: Floats, means: Floats) -> tuple[float, float]:
+    """The bias-corrected and accelerated interval of a mean (Efron and Tibshirani 1993, 14.3), of its bootstrapped means."""
+    deviations = values - values.mean()
+    acceleration = float((deviations**3).sum() / (6 * (deviations**2).sum() ** 1.5))
+    bias = normal_quantile(min(max(float((means < values.mean()).mean()), 1e-3), 1 - 1e-3))
+    low, high = (_normal(bias + (bias + z) / (1 - acceleration * (bias + z))) for z in (-Z, Z))
+    return float(np.quantile(means, low)), float(np.quantile(means, high))
+
+
+def _normal(z: float) -> float:
+    return math.erfc(-z / math.sqrt(2)) / 2
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A percentile of latencies of two runs, the new one slower by exactly the margin of 10 %."""
+
+    q: int
+    n: int
+    wrong_pass: float
+    coverage: float
+    naive_wrong_pass: float  # with every call drawn on its own
+    naive_coverage: float
+
+
+def latencies(q: int, n: int, runs: int, seed: int) -> Slow:
+    """Scenarios differ, and so do rollouts: their logarithms are Normal with 0.5 and 0.3, those of a rollout's calls with 0.3."""
+    random, truth = np.random.default_rng(seed), math.log(1.1)
+    counts = np.zeros(4)
+    for run in range(runs):
+        scenario = random.normal(0, 0.5, (n, 1))
+        base, new = (np.exp(scenario + shift + random.normal(0, 0.3, (n, 1)) + random.normal(0, 0.3, (n, CALLS))) for shift in (0.0, truth))
+        blocks = log_ratio(new.tolist(), base.tolist(), q / 100, CONFIDENCE, run, RESAMPLES)
+        alone = log_ratio(
+            random.permutation(new.reshape(-1, 1)).tolist(), base.reshape(-1, 1).tolist(), q / 100, CONFIDENCE, run, RESAMPLES
+        )
+        for at, found in ((0, blocks), (2, alone)):
+            counts[at] += found.high < truth
+            counts[at + 1] += found.low <= truth <= found.high
+    return Slow(q, n, *(counts / runs).tolist())

@@ -1,0 +1,191 @@
+"""Agents on frameworks that others wrote, from the package index: each serves the banking suite, as docs/examples has it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_agentbench.agents.making import make_agent
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.cli import main
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.scenarios import Scenario, Tool
+from pytest_agentbench.serving.environments import home_of, is_whole
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.client import TapControl
+from tests.project import Project
+from tests.tap.peers import Message, Tap, answering, backend, response, stream
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PYTHON = home_of("agents") / "bin" / "python"
+LIMIT = 10  # customers; `--agentbench-limit` left out serves all hundred
+
+#: Those that send what the built-in agent sends: the same messages, the tools with their own schemas, and no prompt that the
+#: built-in engine would read.
+ALIKE = ("openai_agents", "pydantic_ai_agent", "langgraph_agent")
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not is_whole(home_of("agents")), reason="NOT TESTED with agents of others: agentbench env create agents"),
+]
+
+
+def calls_of(rollout: Rollout) -> list[tuple[str, Json, int]]:
+    return [(call.name, call.arguments, call.turn) for call in rollout.tool_calls]
+
+
+def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI Agents, Pydantic AI and LangGraph make the very calls of the built-in agent; smolagents begins with them.
+
+    smolagents asks for a tool call in every turn (`tool_choice: required`) and writes earlier ones into its messages as text, so that
+    the built-in engine goes on calling until the agent's steps are used up.
+    """
+    monkeypatch.chdir(project.root)
+    shutil.rmtree("backends")
+    main(["init", "banking"])
+    suite = project.root / "scenarios" / "banking"
+    spec = yaml.safe_load((suite / "suite.yaml").read_text())
+    spec["thresholds"] = {"tsq": 0.0}
+    spec["variants"] = {
+        example.stem: {"agent": {"kind": "command", "program": ["python", example.name], "python": str(PYTHON.parents[1]), **own}}
+        for example in EXAMPLES.glob("*.py")
+        for own in ({"own_tools": ["final_answer"]} if "smolagents" in example.stem else {},)
+    }
+    (suite / "suite.yaml").write_text(json.dumps(spec))
+    for example in EXAMPLES.glob("*.py"):
+        shutil.copy(example, suite)
+    no_wait = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0", "--agentbench-concurrency", "2"]
+
+    arguments = ["scenarios/banking", "--agentbench-variants=all", f"--agentbench-limit={LIMIT}", *no_wait]
+    result = project.pytester.runpytest_subprocess("-p", "no:randomly", *arguments, timeout=560)
+
+    result.assert_outcomes(passed=5 * LIMIT)
+    found = {(rollout.variant, rollout.scenario): rollout for rollout in project.rollouts}
+    assert {"ok": 5 * LIMIT} == Counter(rollout.status for rollout in found.values())
+    for (variant, scenario), rollout in found.items():
+        expected = found["default", scenario]
+        if variant in ALIKE:
+            assert calls_of(expected) == calls_of(rollout), variant
+            assert expected.scores == rollout.scores, variant
+            assert (expected.answer, len(expected.calls)) == (rollout.answer, len(rollout.calls)), variant
+        elif variant == "smolagents_agent":
+            first = [each for each in calls_of(expected) if each[2] == 1]
+            assert first == calls_of(rollout)[: len(first)]
+            assert {"final_answer"}.isdisjoint(rollout.tools)
+
+
+#: One question through each API of the two SDKs, streamed and not; prints what each made of the answer.
+SDKS = """
+import json, os
+import anthropic, openai
+
+client, claude = openai.OpenAI(max_retries=0), anthropic.Anthropic(max_retries=0)
+question = [{"role": "user", "content": "Hello"}]
+chat = client.chat.completions.create(model="m", messages=question)
+whole = client.responses.create(model="m", input="Hello")
+with client.responses.stream(model="m", input="Hello") as events:
+    streamed = events.get_final_response()
+message = claude.messages.create(model="m", max_tokens=9, messages=question)
+with claude.messages.stream(model="m", max_tokens=9, messages=question) as events:
+    followed = events.get_final_message()
+print(json.dumps([
+    chat.choices[0].message.content, whole.output[0].name, streamed.output[0].name, message.content[0].name, followed.content[0].name
+]))
+"""
+
+CHAT: Json = {
+    "id": "c",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+}
+ITEM: Json = {"type": "function_call", "id": "fc", "call_id": "c1", "name": "find", "arguments": '{"n":1}', "status": "completed"}
+RESPONSE: Json = {
+    "id": "r",
+    "object": "response",
+    "created_at": 1,
+    "model": "m",
+    "status": "completed",
+    "output": [ITEM],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
+USE: Json = {"type": "tool_use", "id": "c1", "name": "find", "input": {"n": 1}}
+MESSAGE: Json = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [USE],
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 1, "output_tokens": 9},
+}
+
+
+def named(*events: Json) -> bytes:
+    """A streamed answer of an API whose events have names."""
+    return stream(*(b"event: %b\ndata: %b\n\n" % (each["type"].encode(), json.dumps(each).encode()) for each in events))
+
+
+RESPONSE_STREAM = named(
+    {"type": "response.created", "sequence_number": 0, "response": {**RESPONSE, "status": "in_progress", "output": []}},
+    {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": {**ITEM, "arguments": ""}},
+    {"type": "response.function_call_arguments.delta", "sequence_number": 2, "output_index": 0, "item_id": "fc", "delta": '{"n":1}'},
+    {"type": "response.output_item.done", "sequence_number": 3, "output_index": 0, "item": ITEM},
+    {"type": "response.completed", "sequence_number": 4, "response": RESPONSE},
+)
+MESSAGE_STREAM = named(
+    {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
+    {"type": "content_block_start", "index": 0, "content_block": {**USE, "input": {}}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"n": 1}'}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": {"output_tokens": 9}},
+    {"type": "message_stop"},
+)
+
+
+async def test_sdks(tmp_path: Path) -> None:
+    """The SDKs of OpenAI and Anthropic find the tap by their own variables; what is said to them is read from each of their APIs."""
+    child = Child("pytest_agentbench.tap", {"token": "of-the-test"}, tmp_path / "tap.log")
+    ports = child.ready()
+    control = await TapControl.connect(ports["control_port"], "of-the-test")
+    tap = Tap(child, ports, control)
+    requests: list[Message] = []
+    answers = [
+        response(json.dumps(CHAT).encode()),
+        response(json.dumps(RESPONSE).encode()),
+        RESPONSE_STREAM,
+        response(json.dumps(MESSAGE).encode()),
+        MESSAGE_STREAM,
+    ]
+    (tmp_path / "sdks.py").write_text(SDKS)
+    try:
+        async with backend(answering(*answers, requests=requests)) as url:
+            await tap.point_at(url + "/v1", api_key="of-the-backend")
+            id = await tap.open(upgrade=None, keep=True)
+
+            async def kept() -> list[Json]:
+                return list((await control.ask(op="said", id=id))["said"])
+
+            agent = make_agent({"kind": "command", "program": [str(PYTHON), "sdks.py"]}, tmp_path)
+            tools = Toolbox((Tool("find", "", {"type": "object"}),))
+            scenario = Scenario("s", ({"role": "user", "content": "Hello"},), (), ())
+            answer = await agent.run(scenario, LLM(tap.url(id), "m", said=kept), tools)
+            calls = await tap.close(id)
+    finally:
+        control.close()
+        child.stop()
+
+    assert ["Hi", "find", "find", "find", "find"] == json.loads(answer.text)
+    assert [("find", {"n": 1}, turn) for turn in (2, 3, 4, 5)] == [(call.name, call.arguments, call.turn) for call in tools.calls]
+    assert ["chat", "responses", "responses", "messages", "messages"] == [call.dialect for call in calls]
+    assert {"Bearer of-the-backend"} == {each.headers["authorization"] for each in requests}
+    assert not any("x-api-key" in each.headers for each in requests)

@@ -1,0 +1,248 @@
+"""`isolation: process`: what a suite's code does to its process, it does to one rollout. Without it, to all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.isolation.outside import isolated as isolated_setup
+from pytest_agentbench.isolation.template import Template
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Answer, Rollout
+from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.test_suite_code import by_word, suite_of
+
+Start = Callable[..., Background]
+
+AGENT = """
+import asyncio, ctypes, os, subprocess, sys, time
+from pathlib import Path
+from pytest_agentbench import Score
+
+HOME = Path(__file__).parent
+
+async def run(scenario, llm, tools):
+    reply = await llm.chat(scenario.messages, tools.schemas)
+    for call in reply.tool_calls:
+        tools.call(call.name, call.arguments, 1)
+    return await globals()[scenario.id.partition("_")[2]](llm)
+
+async def fine(llm):
+    return f"{Path.cwd() == Path('/')} {os.environ.get('SPOILT')}"
+
+async def spoils(llm):
+    os.chdir("/")
+    os.environ["SPOILT"] = "yes"
+    return await fine(llm)
+
+async def crashes(llm):
+    print("before the crash")
+    ctypes.string_at(0)
+
+async def leaves(llm):
+    os._exit(3)
+
+async def spins(llm):
+    while True:
+        pass
+
+async def sleeps(llm):
+    await asyncio.sleep(600)
+
+async def starts(llm):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # pytest-agentbench left this"])
+    (HOME / "pids.part").write_text(f"{os.getpid()} {os.getppid()} {child.pid}")
+    (HOME / "pids.part").rename(HOME / "pids")
+    time.sleep(600)
+
+async def judged(llm):
+    judge = await llm.judge()
+    return (await judge.chat([{"role": "user", "content": "Was it good?"}])).text
+
+def blocks(llm):
+    return asyncio.sleep(0, str(type(llm.openai_sync()).__name__))
+
+def score(scenario, rollout):
+    print("scored", scenario.id == rollout.scenario)
+    if "spoils" in scenario.id:
+        os.kill(os.getpid(), 9)
+    if "judged" in scenario.id:
+        raise KeyError("lamp")
+    return Score(0.5, {"calls": len(rollout.tool_calls)}, "as always")
+
+async def asks(scenario, rollout, judge):
+    return Score(1.0, {}, (await judge.chat([{"role": "user", "content": "Was it good?"}])).text)
+"""
+
+ANY = "def test_it(rollout): pass\n"
+
+
+def isolated(project: Project, words: list[str], isolation: str = "process", **keys: object) -> None:
+    suite_of(project, words, agent={"kind": "./agent.py:run"}, isolation=isolation, thresholds={}, test=ANY, **keys)  # type: ignore[arg-type]  # keys of suite.yaml
+    project.write("scenarios/shop/agent.py", AGENT)
+
+
+def test_without_isolation_rollouts_share_a_process(project: Project) -> None:
+    """The working directory and the environment that one rollout changes are those of the next: why the option is there."""
+    isolated(project, ["spoils", "fine"], isolation="none")
+
+    project.run("--agentbench-concurrency=1", "scenarios/shop").assert_outcomes(passed=2)
+
+    assert ["True yes", "True yes"] == [rollout.answer for rollout in project.rollouts]
+
+
+def test_without_isolation_a_crash_is_the_end_of_all(project: Project) -> None:
+    """An agent that crashes ends the pool: the tests that are left are ERRORs, and say how it died."""
+    isolated(project, ["fine", "crashes", "sleeps"], isolation="none")
+
+    result = project.run("--agentbench-concurrency=1", "scenarios/shop")
+
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines(["*`python -m pytest_agentbench.pool` died in the middle of the run (exit code -11)*"])
+
+
+@WAYS
+def test_with_isolation_each_harms_itself(project: Project, way: tuple[str, ...]) -> None:
+    """A crash, an exit, a busy loop, a chdir and a change of the environment are the rollout's own; what it did until then is kept."""
+    words = ["crashes", "spoils", "leaves", "spins", "sleeps", "fine", "blocks"]
+    isolated(project, words, timeout=2)
+
+    result = project.run(*way, "--agentbench-concurrency=2", "scenarios/shop")
+
+    result.assert_outcomes(passed=7)
+    ended = {word: (rollout.status, rollout.reason, rollout.answer, rollout.tools) for word, rollout in by_word(project).items()}
+    limit = "limit", "time: the rollout took longer than 2 s", "", ["find_item"]
+    assert {
+        "crashes": ("agent_error", "the agent's process was ended by SIGSEGV", "", ["find_item"]),
+        "leaves": ("agent_error", "the agent's process left (exit code 3)", "", ["find_item"]),
+        "spins": limit,
+        "sleeps": limit,
+        "spoils": ("ok", "", "True yes", ["find_item"]),
+        "fine": ("ok", "", "False None", ["find_item"]),
+        "blocks": ("ok", "", "OpenAI", ["find_item"]),
+    } == ended
+    log = by_word(project)["crashes"].log
+    assert ("before the crash\nFatal Python error: Segmentation fault", True) == (log[:55], "in crashes" in log)
+    assert [1] * 7 == [len(rollout.calls) for rollout in project.rollouts]
+    assert (2, 0) == (len(by_word(project)["sleeps"].messages), len(by_word(project)["spins"].messages))
+
+
+def test_scores_of_other_processes(project: Project) -> None:
+    """Own scorers run in processes too, after agents of any kind: one that dies, or raises, leaves its score out and says why."""
+    scorers = ["tsq", "./agent.py:score", "./agent.py:asks"]
+    project.backend([{"match": {"contains": "Was it good?"}, "text": "It was."}, *FIND_THEN_ANSWER])
+    isolated(project, ["fine", "spoils", "judged"], scorers=scorers)
+    project.suite("built", scenarios=1, scorers=scorers, isolation="process", thresholds={}, test=ANY)
+    project.write("scenarios/built/agent.py", AGENT)
+
+    project.run("scenarios").assert_outcomes(passed=4)
+
+    rollouts = by_word(project)
+    for rollout in (rollouts["fine"], rollouts[""]):  # the latter is that of the built-in agent
+        assert {"tsq": 1.0, "score": 0.5, "asks": 1.0} == rollout.scores
+        assert ({"calls": 1.0}, "as always") == (rollout.score("score").parts, rollout.score("score").explanation)
+        assert "scored True" in rollout.log
+        assert "It was." == rollout.score("asks").explanation
+    assert {"score": "ChildProcessError: the scorer's process was ended by SIGKILL"} == rollouts["spoils"].score_errors
+    assert {"score": "ChildProcessError: KeyError: 'lamp'"} == rollouts["judged"].score_errors
+    judged = rollouts["judged"]
+    assert ("It was.", "It was.", 1, 2) == (judged.answer, judged.score("asks").explanation, len(judged.calls), len(judged.judge_calls))
+
+
+UNLOADABLE = {
+    "raising": ("raise RuntimeError('no such luck')", "agent './agent.py:run' cannot be loaded: RuntimeError('no such luck')"),
+    "leaving": ("import os; os._exit(3)", "the process that imports the suite's code left (exit code 3)"),
+    "crashing": ("import os; os.kill(os.getpid(), 11)", "the process that imports the suite's code was ended by SIGSEGV"),
+    "wrong": (
+        "def run(model): ...",
+        "agent: './agent.py:run' has a parameter that nobody fills: model; known: scenario, tools, llm, client",
+    ),
+}
+
+
+def test_code_that_cannot_be_loaded(project: Project) -> None:
+    """Code that cannot be imported makes an ERROR of its tests, whatever it does to the process that imports it; other suites run."""
+    for name, (code, _) in UNLOADABLE.items():
+        project.suite(name, scenarios=1, agent={"kind": "./agent.py:run"}, isolation="process")
+        project.write(f"scenarios/{name}/agent.py", code)
+    project.suite("other", scenarios=1)
+
+    result = project.run("--agentbench-retries=0", "scenarios")
+
+    result.assert_outcomes(passed=1, errors=len(UNLOADABLE))
+    reasons = {rollout.suite: rollout.reason for rollout in project.rollouts}
+    for name, (_, reason) in UNLOADABLE.items():
+        assert reasons[name].startswith(f"{project.root}/scenarios/{name}/suite.yaml: {reason}")
+
+
+async def test_all_turns_share_a_process(tmp_path: Path) -> None:
+    """What an agent remembers between the user's messages it remembers in a process of its own, too, but not in the next rollout."""
+    (tmp_path / "agent.py").write_text(
+        "import os\nseen = []\ndef run(tools):\n    seen.append(os.getpid())\n    tools.call('find', '{}', 1)\n"
+        "    return f'{len(seen)} {len(set(seen))} {seen[0] != os.getppid()}'\n"
+    )
+    scenario = Scenario(
+        "s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),), turns=(({"role": "user"},),)
+    )
+    info = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
+    suite = Suite("shop", tmp_path, (scenario,), info, {"kind": "./agent.py:run"}, isolation="process")
+    template = await Template.start(suite, "default")
+    for _ in range(2):
+        tools = Toolbox(scenario.tools)
+
+        assert Answer("2 1 True") == await work(isolated_setup(suite, "default", template).agent, scenario, LLM("", ""), tools)
+        assert [1, 2] == [call.user_turn for call in tools.calls]
+    await template.close()
+
+
+def started(project: Project, start: Start) -> tuple[Background, list[int]]:
+    """A session with an agent that blocks its process and has started another one; the processes of agent, template and that one."""
+    isolated(project, ["starts"])
+    background = start("scenarios/shop")
+    file = project.root / "scenarios/shop/pids"
+    wait_for(lambda: file.exists() or background.process.poll() is not None, "the agent's start")
+    assert background.process.poll() is None, background.output
+    pids = [int(pid) for pid in file.read_text().split()]
+    background.seen.update(pids)
+    assert [True] * 3 == [is_alive(pid) for pid in pids]
+    return background, pids
+
+
+@pytest.mark.parametrize("module", ["pytest", "pytest_agentbench.pool"])
+def test_nothing_is_left_after_a_kill(project: Project, start: Start, module: str) -> None:
+    """SIGKILL of the controller, and of the pool, ends the processes of agents, and what they started."""
+    background, pids = started(project, start)
+
+    os.kill(background.process.pid if module == "pytest" else background.child(module), signal.SIGKILL)
+
+    wait_for(lambda: not any(map(is_alive, pids)), "the end of all processes of the agent", seconds=15)
+
+
+def test_nothing_is_left_after_ctrl_c(project: Project, start: Start) -> None:
+    """Ctrl-C ends them too, before pytest ends."""
+    background, pids = started(project, start)
+
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert [False] * 3 == [is_alive(pid) for pid in pids]
+
+
+def test_nothing_is_left_at_the_budget(project: Project) -> None:
+    """A rollout whose time is over leaves no process behind, nor one that it started."""
+    isolated(project, ["starts"], timeout=2)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    pids = (project.root / "scenarios/shop/pids").read_text().split()
+    assert ("limit", [False] * 3) == (project.rollouts[0].status, [is_alive(int(pid)) for pid in pids])
+    rollout: Rollout = project.rollouts[0]
+    assert ["find_item"] == rollout.tools

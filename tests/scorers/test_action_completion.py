@@ -1,0 +1,124 @@
+"""Action completion by a judge: several judgements, most of them decide, and what is no judgement is no score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.llm import LLM
+from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.scorers.action_completion import action_completion
+from pytest_agentbench.scoring import no_judge, scored
+from pytest_agentbench.serving.process import Child
+
+GOALS = ["Order a lamp", "Leave the chair\nalone"]
+SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp, and no chair."},), metadata={"user_goals": GOALS})
+ROLLOUT = Rollout("shop", "s-0", "default", 1, "ok", tool_calls=(ToolCall("order", {"item": "lamp"}, 1),), answer="It is on its way.")
+
+Judge = Callable[..., LLM]
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[Judge]:
+    """A judge on a real engine that says the given texts in turn, the last one from then on."""
+    children: list[Child] = []
+
+    def start(*texts: str) -> LLM:
+        rules: list[Json] = [{"match": {"call": number}, "text": text} for number, text in enumerate(texts[:-1], 1)]
+        (tmp_path / "script.yaml").write_text(json.dumps([*rules, {"text": texts[-1]}]))
+        config = {"policy": "script", "script": str(tmp_path / "script.yaml"), "model": "m", "request_log": str(tmp_path / "log")}
+        children.append(Child("pytest_agentbench.engine", config, tmp_path / "engine.log"))
+        return LLM(f"http://127.0.0.1:{children[-1].ready()['port']}/v1", "m")
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+def said(*completed: bool) -> str:
+    return json.dumps({f"goal_{number}": {"reasoning": "x", "completed": each} for number, each in enumerate(completed, 1)})
+
+
+@pytest.mark.parametrize(
+    ("judgements", "value", "agreement", "left"),
+    [
+        ([said(True, True)] * 3, 1.0, 1.0, "none"),
+        ([said(True, False)] * 3, 0.5, 1.0, "'Leave the chair\\nalone'"),
+        ([said(True, True), said(False, True), said(True, False)], 1.0, 2 / 3, "none"),
+        ([said(True, True), said(False, True)], 0.5, 0.75, "'Order a lamp'"),
+        ([said(False, False)], 0.0, 1.0, "'Order a lamp', 'Leave the chair\\nalone'"),
+    ],
+    ids=["all", "one goal", "two of three", "a tie", "one judgement"],
+)
+async def test_most_judgements_decide(judge: Judge, judgements: list[str], value: float, agreement: float, left: str) -> None:
+    """A goal is done when more than half of the judgements say so; how much they agree is a part, and the judge is named."""
+    score = await action_completion(SCENARIO, ROLLOUT, judge(*judgements), judgements=len(judgements))
+
+    assert value == score
+    assert {"goals": 2, "completed": 2 * value, "judgements": len(judgements), "agreement": pytest.approx(agreement)} == score.parts
+    assert score.explanation.startswith(
+        f"not completed: {left}; agreement {agreement:.2f} of {len(judgements)} judgements; judge m, prompt "
+    )
+    assert score.explanation.endswith(", temperature 0.5")
+
+
+async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
+    """The request, the goals one a line, the calls and the answer; each judgement has a seed of its own, and the verdict comes last."""
+    await action_completion(SCENARIO, ROLLOUT, judge(said(True, True)), temperature=0.0)
+    bodies = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    prompt = bodies[0]["messages"][0]["content"]
+
+    assert [(0, 0.0), (1, 0.0), (2, 0.0)] == [(body["seed"], body["temperature"]) for body in bodies]
+    for part in ("A lamp, and no chair.", "1. Order a lamp\n2. Leave the chair alone\n", '1. order(item="lamp")', "It is on its way."):
+        assert part in prompt
+    goal = bodies[0]["response_format"]["json_schema"]["schema"]["properties"]["goal_2"]
+    assert ["reasoning", "completed"] == [*goal["properties"]]
+
+
+@pytest.mark.parametrize("nonsense", ["YES", said(True), said(True, True).replace("true", '"perhaps"')])
+async def test_nonsense_is_no_score(judge: Judge, nonsense: str) -> None:
+    """A judge who cannot be understood, told so once, leaves no score but a judge_error with what it said."""
+    model = judge(nonsense)
+
+    async def ask() -> LLM:
+        return model
+
+    rollout = await scored(ROLLOUT, SCENARIO, {"done": action_completion}, ask)  # type: ignore[dict-item]
+
+    assert {} == rollout.scores
+    assert rollout.score_errors["done"].startswith("judge_error: ")
+    assert f"the judge said {nonsense!r}" in rollout.score_errors["done"]
+
+
+async def test_a_second_word(judge: Judge) -> None:
+    """What does not fit is told to the judge, who may mend it."""
+    assert 1.0 == await action_completion(SCENARIO, ROLLOUT, judge("YES", said(True, True)), judgements=1)
+
+
+async def test_no_judge_is_no_score() -> None:
+    """Where no model can be asked the score is missing, and says why."""
+    rollout = await scored(ROLLOUT, SCENARIO, {"done": action_completion}, no_judge)  # type: ignore[dict-item]
+
+    assert ({}, {"done": "judge_error: there is no model here that could judge"}) == (rollout.scores, rollout.score_errors)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"user_goals": []}])
+async def test_no_goals_no_score(metadata: Json) -> None:
+    """A scenario without goals was not completed by doing nothing."""
+    nobody = LLM("http://127.0.0.1:9/v1", "m")
+
+    with pytest.raises(ValueError, match="the scenario has no user_goals"):
+        await action_completion(Scenario("s-0", (), metadata=metadata), ROLLOUT, nobody)
+    with pytest.raises(ValueError, match="judgements should be a whole number from 1 up, not 0"):
+        await action_completion(SCENARIO, ROLLOUT, nobody, judgements=0)
+
+
+async def test_a_judge_who_is_away() -> None:
+    """A connection that fails is the infrastructure's fault."""
+    with pytest.raises(InfraError, match="the call did not go through"):
+        await action_completion(SCENARIO, ROLLOUT, LLM("http://127.0.0.1:9/v1", "m"))

@@ -1,0 +1,55 @@
+"""Callers whose calls go somewhere else than those of all others: judges with an endpoint of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_agentbench.errors import InfraError
+from tests.tap.peers import Message, Tap, agent, answering, backend, request, said, text_of
+
+
+async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
+    """An attempt's agent and its judge call through one tap; each reaches its own server, with its own key, and is recorded apart."""
+    heard: list[Message] = []
+    judged: list[Message] = []
+    async with backend(answering(said("work"), requests=heard)) as url, backend(answering(said("fine"), requests=judged)) as elsewhere:
+        await tap.point_at(f"{url}/v1", api_key="of-the-backend")
+        worker = await tap.open()
+        judge = await tap.open(upstream={"url": f"{elsewhere}/v1", "api_key": "of-the-judge"})
+        answers = []
+        for id in (worker, judge, worker):
+            async with agent(tap.port) as caller:
+                answers.append(text_of(await caller.ask(request(id))))
+
+        assert ["work", "fine", "work"] == answers
+        assert (["Bearer of-the-backend"] * 2, ["Bearer of-the-judge"]) == (
+            [each.headers["authorization"] for each in heard],
+            [each.headers["authorization"] for each in judged],
+        )
+        assert (2, 1) == (len(await tap.close(worker)), len(await tap.close(judge)))
+
+
+async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
+    """The endpoint of a judge stays where it is when the session's backend moves."""
+    async with (
+        backend(answering(said("one"))) as first,
+        backend(answering(said("two"))) as second,
+        backend(answering(said("fine"))) as elsewhere,
+    ):
+        await tap.point_at(f"{first}/v1")
+        worker, judge = await tap.open(), await tap.open(upstream={"url": f"{elsewhere}/v1"})
+        await tap.point_at(f"{second}/v1")
+        answers = []
+        for id in (worker, judge):
+            async with agent(tap.port) as caller:
+                answers.append(text_of(await caller.ask(request(id))))
+        for id in (worker, judge):
+            await tap.close(id)
+
+    assert ["two", "fine"] == answers
+
+
+async def test_a_place_that_is_none(tap: Tap) -> None:
+    """An address that calls cannot go to is refused when the attempt begins, in a sentence with the address."""
+    with pytest.raises(InfraError, match=r"calls cannot go to nowhere: "):
+        await tap.open(upstream={"url": "nowhere"})

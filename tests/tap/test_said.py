@@ -1,0 +1,121 @@
+"""What the tap keeps of answers for agents that it alone can look into, and what it does not keep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_agentbench.records import Json
+from tests.tap.peers import (
+    CHAT,
+    DONE,
+    LAST_CHUNK,
+    OPENING,
+    STREAM_HEAD,
+    STREAMED,
+    Tap,
+    agent,
+    answering,
+    backend,
+    chunk,
+    event,
+    request,
+    response,
+    said,
+    stream,
+)
+
+CALL: Json = {"index": 0, "id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"n": 1}'}}
+CALLING = stream(event({"role": "assistant", "content": None}), event({"tool_calls": [CALL]}), event({}, "tool_calls"), DONE)
+WHOLE = response(
+    json.dumps({"choices": [{"index": 0, "message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]}).encode()
+)
+FOUND: Json = {"text": "", "tool_calls": [{"id": "c1", "name": "find", "arguments": '{"n": 1}'}]}
+
+
+async def said_of(tap: Tap, id: str) -> list[Json]:
+    """What was said, without the times."""
+    answer = await tap.control.ask(op="said", id=id)
+    return [{name: value for name, value in each.items() if name != "received_ns"} for each in answer["said"]]
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "body", "answer"),
+    [(False, STREAMED, CALLING), (True, None, CALLING), (False, None, WHOLE)],
+    ids=["streamed", "upgraded", "whole"],
+)
+async def test_answers_are_kept(tap: Tap, upgrade: bool, body: bytes | None, answer: bytes) -> None:
+    """However an answer travels, what it says is handed over once, and is in no record afterwards."""
+    id = await tap.open(upgrade, keep=True)
+    async with backend(answering(answer, said())) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id, body=body))
+        first = await said_of(tap, id)
+        second = await said_of(tap, id)
+    (call,) = await tap.close(id)
+
+    assert ([FOUND], []) == (first, second)
+    assert (None, None) == (call.said, call.error_kind)
+
+
+async def test_what_nobody_asked_for_is_in_the_record(tap: Tap) -> None:
+    """What was kept and not handed over comes with the call."""
+    id = await tap.open(keep=True)
+    async with backend(answering(CALLING)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+    (call,) = await tap.close(id)
+
+    assert FOUND == call.said
+
+
+async def test_nothing_is_kept_unasked(tap: Tap) -> None:
+    """Of an agent that tells its calls itself, the tap keeps none."""
+    id = await tap.open()
+    async with backend(answering(CALLING)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+        assert [] == await said_of(tap, id)
+    (call,) = await tap.close(id)
+
+    assert None is call.said
+
+
+async def test_a_history_is_no_answer(tap: Tap) -> None:
+    """A call that the agent repeats in its next request is not said again."""
+    id = await tap.open(keep=True)
+    history = [*CHAT["messages"], {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1", "content": "5"}]
+    async with backend(answering(CALLING, said("Five."))) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+        await caller.ask(request(id, body=json.dumps({**CHAT, "messages": history}).encode()))
+
+        assert [FOUND, {"text": "Five.", "tool_calls": []}] == await said_of(tap, id)
+
+
+async def test_answers_that_failed_say_nothing(tap: Tap) -> None:
+    """A call that came in an answer that broke off is not counted: a client that tries again gets it again."""
+    id = await tap.open(keep=True)
+    broken = STREAM_HEAD + chunk(OPENING) + chunk(event({"tool_calls": [CALL]})) + LAST_CHUNK
+    async with backend(answering(broken, CALLING)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.ask(request(id))
+        await caller.ask(request(id))
+
+        assert [FOUND] == await said_of(tap, id)
+    assert ["incomplete", None] == [call.error_kind for call in await tap.close(id)]
+
+
+async def test_calls_under_way_are_broken_off(tap: Tap) -> None:
+    """Whoever made them is gone when this is asked; the address goes on, for the next program."""
+    id = await tap.open(keep=True)
+    async with backend(answering(STREAM_HEAD + chunk(OPENING), said())) as url, agent(tap.port) as caller, agent(tap.port) as later:
+        await tap.point_at(url)
+        await caller.send(request(id, body=STREAMED))
+        await caller.reader.readuntil(b"Hi")
+
+        assert [] == await said_of(tap, id)
+        assert 200 == (await later.ask(request(id))).status
+        assert ["Hi"] == [each["text"] for each in await said_of(tap, id)]
+    assert ["client_gone", None] == [call.error_kind for call in await tap.close(id)]
