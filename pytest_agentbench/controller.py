@@ -117,7 +117,7 @@ class Controller:
     def _boot(self) -> None:
         from pytest_agentbench.directory import new_directory
         from pytest_agentbench.ledger import Ledger
-        from pytest_agentbench.redact import Redactor
+        from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
 
         assert self.backend is not None
@@ -127,9 +127,11 @@ class Controller:
             why = f"reports cannot be written to {self.settings.reports}: {error.strerror}; see --agentbench-reports"
             raise pytest.UsageError(why) from error
         self._catch_sigterm()
-        self._redactor = Redactor()
+        suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
+        self._redactor = Redactor({*named_secrets((self.backend.description, suites))})
         self.ledger = Ledger(self.directory, self._redacted, self._tell_hooks)
-        self.services = Services(self.backend, self.directory, self._pool_config(), self._tap_config(), self.ledger, insists=self._insists)
+        configs = self._pool_config(), self._tap_config()
+        self.services = Services(self.backend, self.directory, *configs, self.ledger, self._redactor, insists=self._insists)
 
     @property
     def _insists(self) -> bool:

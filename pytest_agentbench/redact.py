@@ -6,13 +6,14 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import quote, quote_plus
 
 MARK = "[redacted]"
 
 #: Names of environment variables that hold secrets.
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$", re.IGNORECASE)
+_NAMING = ("api_key_env", "api_key", "secrets", "keys")  # keys of our YAML files whose values are names of such variables
 _SHORTEST = 8  # characters; a shorter value would blank out ordinary text
 _DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
 
@@ -57,8 +58,10 @@ _STRING = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?', re.DOTALL)
 class Redactor:
     """Replaces secrets in text that is about to be written. The environment is read once."""
 
-    def __init__(self) -> None:
-        values = {value for name, value in os.environ.items() if SECRET_NAME.search(name) and len(value.strip()) >= _SHORTEST}
+    def __init__(self, named: Collection[str] = ()) -> None:
+        """`named`: further variables that hold secrets, whatever their names look like."""
+        values = {value for name, value in os.environ.items() if name in named or SECRET_NAME.search(name)}
+        values = {value for value in values if len(value.strip()) >= _SHORTEST}
         values |= {value.strip() for value in values}
         forms = {form for value in values for form in _forms(value)}
         self._values = sorted(forms, key=len, reverse=True)
@@ -87,6 +90,18 @@ class Redactor:
         content: str = json.loads(quoted, strict=False)
         clean = _replaced(content, [*_known(content)]) if colon else self.plain(content)
         return string[0] if clean == content else json.dumps(clean) + colon
+
+
+def named_secrets(settings: object) -> Iterator[str]:
+    """The environment variables that settings, as a YAML has them, name as the places of keys."""
+    if isinstance(settings, Mapping):
+        for name, value in settings.items():
+            if name in _NAMING:
+                yield from [value] if isinstance(value, str) else map(str, value or ())
+            yield from named_secrets(value)
+    elif isinstance(settings, (list, tuple)):
+        for value in settings:
+            yield from named_secrets(value)
 
 
 def _forms(value: str) -> Iterator[str]:
