@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import bisect
+import functools
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from urllib.parse import quote, quote_plus
 
 MARK = "[redacted]"
@@ -69,9 +71,8 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         """A JSON text without secrets, and as valid as before. The values of variables stay in numbers and in keys, which are ours."""
-        if not any(value in text for value in self._values) and next(_known(text), None) is None:
-            return text
-        return _STRING.sub(self._in_string, text)
+        found = sorted(start for start, _ in (*_known(text), *_places(text, self._values)))
+        return _STRING.sub(functools.partial(self._in_string, found), text) if found else text
 
     def plain(self, text: str) -> str:
         """The same for a text that is no JSON."""
@@ -85,7 +86,9 @@ class Redactor:
             kept[start:end] = MARK.encode()[: end - start].ljust(end - start, b"*")
         return bytes(kept)
 
-    def _in_string(self, string: re.Match[str]) -> str:
+    def _in_string(self, found: Sequence[int], string: re.Match[str]) -> str:
+        if bisect.bisect(found, string.start()) == bisect.bisect(found, string.end()):
+            return string[0]
         quoted, colon = string.groups(default="")
         content: str = json.loads(quoted, strict=False)
         clean = _replaced(content, [*_known(content)]) if colon else self.plain(content)
