@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import quote, quote_plus
 
 MARK = "[redacted]"
@@ -78,11 +78,13 @@ class Redactor:
         """The same for a text that is no JSON."""
         return _replaced(text, [*_known(text), *_places(text, self._values)])
 
-    def blanked(self, text: bytes) -> bytes:
-        """The same for what lies in a file: not a byte longer or shorter."""
+    def blanked(self, text: bytes, first: int = 0, stop: int | None = None) -> bytes:
+        """The same for what lies in a file, not a byte longer or shorter; only what begins from `first` to before `stop`."""
         letters = text.decode("latin-1")
         kept = bytearray(text)
-        for start, end in _merged([*_known(letters), *_places(letters, self._as_bytes)]):
+        stop = len(text) if stop is None else stop
+        found = (each for each in (*_known(letters), *_places(letters, self._as_bytes)) if first <= each[0] < stop)
+        for start, end in _merged(found):
             kept[start:end] = MARK.encode()[: end - start].ljust(end - start, b"*")
         return bytes(kept)
 
@@ -140,7 +142,7 @@ def _places(text: str, values: list[str]) -> Iterator[tuple[int, int]]:
             at = text.find(value, at + 1)
 
 
-def _merged(places: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _merged(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The places in order; those that overlap are one."""
     start, end = 0, 0
     for each in sorted(places):

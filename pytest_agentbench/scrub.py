@@ -8,7 +8,8 @@ from pathlib import Path
 from pytest_agentbench.redact import Redactor
 
 _BLOCK = 1 << 20  # bytes that are looked at together
-_OVERLAP = 1 << 14  # bytes that are looked at again with the next ones: no secret of several lines is longer
+_LONGEST = 1 << 14  # bytes; no secret is longer, so one that begins before the last so many of a block ends in it
+_BEFORE = 16  # bytes in front of a secret that say whether it is one
 
 
 def scrub(directory: Path, redactor: Redactor) -> list[Path]:
@@ -20,13 +21,14 @@ def _scrub(log: Path, redactor: Redactor) -> bool:
     """Whether there was anything. No byte moves, so that whoever still writes the log can go on."""
     changed = False
     with log.open("r+b") as file:
-        at, end = 0, file.seek(0, os.SEEK_END)
-        while at < end:
-            block = os.pread(file.fileno(), min(_BLOCK, end - at), at)
-            block = block[: block.rfind(b"\n") + 1] or block  # a key that is cut would look like none
-            clean = redactor.blanked(block)
+        size, start = file.seek(0, os.SEEK_END), 0
+        while start < size:
+            before = min(start, _BEFORE)
+            block = os.pread(file.fileno(), _BLOCK, start - before)
+            stop = len(block) - _LONGEST if start - before + len(block) < size else len(block)
+            clean = redactor.blanked(block, before, stop)
             if clean != block:
                 changed = True
-                os.pwrite(file.fileno(), clean, at)
-            at += len(block) - (_OVERLAP if at + len(block) < end and len(block) > _OVERLAP else 0)
+                os.pwrite(file.fileno(), clean, start - before)
+            start += stop - before
     return changed

@@ -240,7 +240,7 @@ class Agent(ToolCalling):
     async def run(self, scenario, llm, tools):
         value = os.environ["SHOP_PASSWORD"]
         encoded = quote(value, safe="") + " " + base64.b64encode(("me:" + value).encode()).decode()
-        logging.getLogger("shop").warning("LOG " + value + " " + encoded)
+        logging.getLogger("shop").warning("LOG " + value + " " + encoded + os.environ["SHOP_ACCESS"])
         if scenario.id == "shop-2":
             raise ValueError("EXCEPTION")
         return await super().run(scenario, llm, tools)
@@ -312,12 +312,21 @@ def forms(key: str) -> set[str]:
     }
 
 
+LOOKS = """
+from pathlib import Path
+
+def test_it(rollout):
+    (log,) = Path("reports").glob("2*/backend/guardian.log")
+    assert "--say 'starting with [redacted] and [redacted]'" in log.read_text()
+"""
+
+
 def test_services_write_no_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a service of a stack prints and is started with is in no log when the session is over; a later look finds what came after."""
     key, value = f"sk-ant-{'Prin7ed' * 6}", "Pa55word-of-the-shop"
     monkeypatch.setenv("SHOP_PASSWORD", value)
     with own_folder(monkeypatch):
-        project.suite(scenarios=2, test=PASSES)
+        project.suite(scenarios=2, test=LOOKS)
         stack(project, "--say", f"starting with {key} and {value}")
 
         result = project.run("--agentbench-backend=small", "scenarios/shop")
@@ -332,3 +341,19 @@ def test_services_write_no_keys(project: Project, monkeypatch: pytest.MonkeyPatc
         log.write(f"late: {value}\n")
     assert 0 == main(["scrub", str(project.root / "reports")])
     assert "late: [redacted]" in (project.directory / "backend" / "engine.log").read_text()
+
+
+def test_a_service_that_dies_tells_no_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a log that an error shows, on the terminal and in reports, is without keys, those that only the YAML names included."""
+    monkeypatch.setenv("SHOP_ACCESS", "a-key-that-nobody-may-read-0815")
+    with own_folder(monkeypatch):
+        project.suite(scenarios=1, test=PASSES)
+        options = ("--slow", "60", "--die-after", "0.3", "--say", "no access with a-key-that-nobody-may-read-0815")
+        stack(project, *options, service={"secrets": ["SHOP_ACCESS"]})
+
+        result = project.run("--agentbench-backend=small", "--junitxml=reports/junit.xml", "scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    assert "no access with [redacted]" in result.stdout.str()
+    assert "0815" not in result.stdout.str() + result.stderr.str()
+    assert [] == [file for file, text in files_of(project.root / "reports") if "0815" in text]

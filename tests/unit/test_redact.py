@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.redact import MARK, Redactor
 from pytest_agentbench.scrub import scrub
+from pytest_agentbench.serving.logs import tail
 
 
 @pytest.mark.parametrize(
@@ -176,8 +177,8 @@ ENCODINGS: Mapping[str, Callable[[str], str]] = {
     "in a query": quote_plus,
     "in base64": lambda value: base64.b64encode(value.encode()).decode(),
     "in base64 for URLs": lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
-    "as a password of basic access": lambda value: base64.b64encode(f"admin:{value}".encode()).decode(),
-    "as a user of basic access": lambda value: base64.b64encode(f"{value}:".encode()).decode(),
+    "as a password of basic access": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
+    "as a password with more behind it": lambda value: base64.b64encode(f"bob:{value}:".encode()).decode(),
 }
 
 
@@ -223,15 +224,28 @@ def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pyte
     line = f"logged in with sk-{'a' * 48} and swörd-fish-0815\n"
     log = tmp_path / "backend" / "worker-0.log"
     log.parent.mkdir()
+    harmless = f"{'.' * ((1 << 20) - (1 << 14) - 2)}risk-assessment-of-every-customer"  # the second block begins within it
+    straddling = f"{harmless.ljust((1 << 20) - 60, '.')} key=sk-{'a' * 100}\n"  # over the end of the first block
     with log.open("a", encoding="utf-8") as service:
-        service.write(line * 30_000)
+        service.write(straddling + line * 30_000 + "a word, risk-assessment-of-every-customer\n" * 60_000)
         service.flush()
 
         assert [log] == scrub(tmp_path, Redactor())
         service.write("still here\n")
 
     text = log.read_text(encoding="utf-8")
-    assert 30_000 * len(line.encode()) + len("still here\n") == log.stat().st_size
-    assert ["still here"] == [each for each in text.splitlines() if "[redacted]" not in each]
-    assert [] == [word for word in ("sk-aaa", "fish", "0815") if word in text]
+    assert [
+        f"{harmless.ljust((1 << 20) - 60, '.')} key=[redacted]{'*' * 93}",
+        *["logged in with [redacted]" + "*" * 41 + " and [redacted]" + "*" * 6] * 30_000,
+        *["a word, risk-assessment-of-every-customer"] * 60_000,
+        "still here",
+    ] == text.splitlines()
     assert [] == scrub(tmp_path, Redactor())
+
+
+def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What errors and commands show of a log has no secret in it."""
+    monkeypatch.setenv("SHOP_PASSWORD", "correct horse")
+    (tmp_path / "engine.log").write_text(f"one\nthe correct horse has sk-{'a' * 40}\n")
+
+    assert ["one", f"the {MARK} has {MARK}"] == tail(tmp_path / "engine.log")
