@@ -21,6 +21,7 @@ from pytest_agentbench.reports.wording import (
     failed_lines,
     few_text,
     goodput_text,
+    imported_lines,
     judging_lines,
     limit_text,
     mean_text,
@@ -48,8 +49,11 @@ def _lines(run: Json) -> Iterator[str]:
     backend = run["backend"]
     yield f"# Run {run['id']}: {run['verdict']}"
     yield ""
-    asked = run["settings"]["concurrency"]
+    asked = run["settings"]["concurrency"] or "an unknown number of"
     yield f"Backend **{backend['name']}**, model `{backend['served_model']}`, {asked} rollouts in flight asked for."
+    if imported := run.get("imported"):
+        yield "\n## Where this comes from\n"
+        yield from (f"- {line}" for line in imported_lines(imported))
     if backend.get("note"):
         yield f"\n> {backend['note']}"
     if booted := boot_text(backend):
@@ -60,7 +64,7 @@ def _lines(run: Json) -> Iterator[str]:
         yield f"\nServices that died and were started again in the middle of the run: {restarts}."
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
-    yield f"\n{counts}. pytest's exit status: {run['exit_status']}."
+    yield f"\n{counts}." + ("" if imported else f" pytest's exit status: {run['exit_status']}.")
     yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
@@ -179,8 +183,11 @@ def _setup(run: Json) -> Iterator[str]:
     for name, suite in run["suites"].items():
         yield f"- {name}: agent `{suite['agent']}`, thresholds `{suite['thresholds']}`, data set sha256 `{suite['dataset']['sha256']}`"
     yield f"- changed for this run: `{run['settings']['changes'] or 'nothing'}`"
-    yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {facts['git']}"
-    yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
+    if "imported" in run:
+        yield "- what it ran on is not recorded"
+    else:
+        yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {facts['git']}"
+        yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
     yield "- every number here can be derived again from rollouts.jsonl beside this file"
 
 
