@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
 from pytest_agentbench.journal import FILE
 from pytest_agentbench.performance import Performance
@@ -30,6 +33,7 @@ class Importing:
     def __init__(self, tool: str, source: Source, suite: Suite | None) -> None:
         self.tool, self.source, self.suite = tool, source, suite
         self.scenarios = {each.id: each for each in suite.scenarios} if suite else {}
+        self.contents = Contents({suite.name: suite} if suite else {}, "")
         self.tallies: dict[str, SuiteTally] = {}  # variant -> what was counted
         self.performance = Performance(source.concurrency or 1)
         self.seen: set[RolloutKey] = set()
@@ -40,7 +44,10 @@ class Importing:
         if self.suite:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
-            rollout = dataclasses.replace(rollout, suite=self.suite.name, expected=self.scenarios[rollout.scenario].expected)
+            key = RolloutKey(self.suite.name, rollout.scenario)
+            content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
+            expected = self.scenarios[rollout.scenario].expected
+            rollout = dataclasses.replace(rollout, suite=key.suite, expected=expected, content=content)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
         if rollout.key in self.seen:
@@ -55,13 +62,15 @@ class Importing:
 
     def run(self, name: str, path: Path, command: list[str]) -> Json:
         """run.json, when all rollouts were added."""
-        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        now = _text(time.time())
+        span = windows.outer(self.performance.sessions[1].rollouts)
+        began, ended = (_text(at / 1e9) for at in span) if span else (now, now)
         suite = self._suite()
         return {
             "schema": SCHEMA,
             "id": name,
-            "started_at": now,
-            "finished_at": now,
+            "started_at": began,
+            "finished_at": ended,
             "command": command,
             "verdict": "IMPORTED",
             "exit_status": None,
@@ -93,6 +102,11 @@ class Importing:
             "serving": None,
             "processes": {},
             "limits": [],
+            "gate": None,
+            "sessions": [],
+            "repeated": 0,
+            "resume": None,
+            "damaged": [],
         }
 
     def _suite(self) -> Suite:
@@ -124,6 +138,11 @@ class Importing:
         if not self.suite:
             notes.append("no suite was given (--suite), so labels are only what the tool wrote of them, and nothing can be scored again")
         return notes
+
+
+def _text(seconds: float) -> str:
+    """A time since 1970 as run.json has it."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
 def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Json]:
