@@ -98,7 +98,7 @@ class Importing:
                 for variant, tally in self.tallies.items()
             },
             "stopwatch": self._stopwatch(),
-            "performance": self.performance.summary(),
+            "performance": {**self.performance.summary(), **({} if self._timed else {"split": None})},
             "serving": None,
             "processes": {},
             "limits": [],
@@ -120,14 +120,13 @@ class Importing:
     def _stopwatch(self) -> Json:
         """Nobody judged the other tool's stopwatch, so the verdict is no better than a warning."""
         own = self.performance.stopwatch({})
-        measured = bool(self.performance.latencies["e2e"])
-        return {
-            **own,
-            "verdict": WARN if measured else None,
-            "reasons": [self.source.stopwatch] * measured,
-            "notes": [],
-            "clean_share": None,
-        }
+        verdict = WARN if self._timed else None
+        return {**own, "verdict": verdict, "reasons": [self.source.stopwatch] * self._timed, "notes": [], "clean_share": None}
+
+    @property
+    def _timed(self) -> bool:
+        """Whether anybody took the times of calls."""
+        return bool(self.performance.latencies["e2e"])
 
     def _missing(self) -> list[str]:
         notes = [f"{count} of {len(self.seen)} rollouts have no {what}; they are in no timing" for what, count in self.unknown.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,18 @@ def test_no_key_gets_into_a_run(job: Path) -> None:
     assert not any(KEY in file.read_text() for file in Path("reports/nat-job_1").iterdir())
 
 
+def test_no_times_of_calls(job: Path, capsys: Capture) -> None:
+    """Without times of calls nothing is said about who had the time of rollouts, and no other tool's table counts calls as failed."""
+    (job / "standardized_data_all.csv").unlink()
+    assert 0 == main(["import", "nat", "nat/job_1"])
+
+    assert 1 == main(["show", "nat-job_1", "--as", "aiperf"])
+
+    said = "reports/nat-job_1 is by nat, which took no times of calls; aiperf would print nothing true"
+    assert f"agentbench: {said}\n" == capsys.readouterr().err
+    assert read_run(Path("reports/nat-job_1"))["performance"]["split"] is None
+
+
 def test_a_second_import(job: Path) -> None:
     """A directory may be read twice: no run is ever written over, and `latest` stays the newest session."""
     for _ in range(2):
@@ -103,10 +116,10 @@ def test_what_cannot_be_read(project: Project, job: Path, capsys: Capture, argum
 
 
 def test_all_that_a_session_writes(project: Project, job: Path) -> None:
-    """An imported run has the keys of a session's run.json, so that whatever reads one reads the other."""
+    """An imported run has all keys of a session's and the hashes of its scenarios, so that whatever reads or pairs one does the other."""
     project.backend()
     project.run("scenarios/shop")
-    assert 0 == main(["import", "nat", "nat/job_1"])
+    assert 0 == main(["import", "nat", "nat/job_1", "--suite", "scenarios/shop"])
 
     session, run = project.run_json, json.loads(Path("reports/nat-job_1/run.json").read_text())
 
@@ -115,3 +128,6 @@ def test_all_that_a_session_writes(project: Project, job: Path) -> None:
         assert set(session[part]) == set(run[part])
     (of_session,), (of_import,) = session["suites"].values(), run["suites"].values()
     assert set(of_session) == set(of_import)
+    hashes = {each.scenario: each.content["scenario"] for each in project.rollouts}
+    assert [hashes["shop-1"], hashes["shop-2"]] == [each.content["scenario"] for each in read_journal(Path("reports/nat-job_1"))]
+    assert 100 == datetime.fromisoformat(run["started_at"]).timestamp()
