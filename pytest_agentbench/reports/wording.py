@@ -74,6 +74,12 @@ def judging_lines(suite: Json) -> Iterator[tuple[str, str]]:
         yield "judge", f"{judge['calls']} calls{failed}, {tokens}, {judge['seconds']:.1f} s, none of it in the timings of calls"
 
 
+def imported_lines(imported: Json) -> Iterator[str]:
+    """Whose results a run is made of, and what they do not tell."""
+    yield f"by {imported['tool']}, from {imported['path']}, read {imported['at']}"
+    yield from imported["notes"]
+
+
 def limit_text(limit: Json) -> str:
     """`banking tsq.mean 0.612 >= 0.400: holds`"""
     sign = "<=" if limit["ceiling"] else ">="
@@ -229,10 +235,42 @@ def _load_text(load: Json) -> str:
     return "unknown" if load["max"] is None else f"{number(load['mean'])} mean {load['max']:.0f} peak"
 
 
+def sessions_text(run: Json) -> str:
+    """How many rollouts of a run that was gone on with are whose; empty for a run of one session."""
+    sessions = run.get("sessions", [])  # runs of older versions have none
+    if len(sessions) < 2:
+        return ""
+    *earlier, last = sessions
+    parts = [f"{each['rollouts']} from session {each['session']} ({each['started_at']})" for each in earlier]
+    again = f"; {run['repeated']} of them had failed before and ran again" if run["repeated"] else ""
+    asked = {each["concurrency"] for each in sessions if each["rollouts"]}
+    mixed = f"; NOT at one concurrency: {', '.join(map(str, sorted(asked)))} rollouts in flight" if len(asked) > 1 else ""
+    return f"{last['session']} sessions: {', '.join(parts)}, {last['rollouts']} from this one{again}{mixed}"
+
+
+def retried_text(suite: Json) -> str:
+    """Whether rollouts that were tried again score like the others; empty where none was."""
+    found = [
+        f"{name} {mean_text(means['retried'])} against {mean_text(means['others'])} of the others"
+        for name, means in suite.get("retried_scores", {}).items()
+    ]
+    return f"{suite['retried']} tried more than once: {', '.join(found)}" if suite["retried"] else ""
+
+
+def damage_lines(run: Json) -> list[str]:
+    """What of the journal could not be read."""
+    return [*run.get("damaged", ())]
+
+
+def resume_text(run: Json) -> str:
+    """The command that goes on with a run; empty where nothing is left to do."""
+    return run.get("resume") or ""
+
+
 def dataset_text(suite: Json) -> str:
     """One line on what was run, so that nobody takes one data set for another."""
     data = suite["dataset"]
-    return f"{data['name']}: {data['size']} scenarios, labels: {data['label_source']}, sha256 {data['sha256'][:12]}"
+    return f"{data['name']}: {data['size']} scenarios, labels: {data['label_source']}, sha256 {data['sha256'][:12] or 'unknown'}"
 
 
 def tools_text(tools: list[str]) -> str:

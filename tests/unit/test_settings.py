@@ -33,6 +33,8 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "taps": ("2", "3", 2, 3),
     "retries": ("0", "5", 0, 5),
     "ci": ("github", "off", "github", "off"),
+    "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),
+    "resume-rerun": ("infra_error, limit", "none", ("infra_error", "limit"), ()),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
     "inline": ("", "true", True, True),
 }
@@ -81,6 +83,8 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         taps=1,
         retries=2,
         ci="auto",
+        resume=None,
+        resume_rerun=("infra_error", "cancelled"),
         reports=pytester.path / "reports",
         inline=False,
     )
