@@ -139,6 +139,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "performance": gathered.performance,
         "serving": gathered.serving,
         "processes": services.costs,
+        "tests": controller.outcomes.summary(),
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
         "gate": None,
     }
