@@ -14,6 +14,7 @@ from pytest_agentbench.differing import read, setup_changes
 from pytest_agentbench.fingerprint import PARTS
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
+from tests.small_stacks import PASSES, own_folder, stack
 
 Capture = pytest.CaptureFixture[str]
 
@@ -146,3 +147,19 @@ def test_files_that_are_written(shop: Project) -> None:
 
     assert run["environment"]["git"] == run["identity"]["code"]
     assert run["environment"]["packages"] == run["identity"]["packages"]
+
+
+def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its boot found out of services, server, weights and GPUs is in the identity."""
+    stack(project)
+    project.suite(test=PASSES)
+    with own_folder(monkeypatch):
+        project.run("scenarios/shop", "--agentbench-backend=small").assert_outcomes(passed=3)
+
+    identity = read(project.directory).identity
+    assert identity is not None
+    assert ["engine"] == [*identity["backend"]["services"]]
+    assert {"version": None, "owned_by": None} == identity["backend"]["server"]
+    assert {"name": "tiny", "revision": None, "files": None} == identity["model"]
+    assert {"gpus": [], "driver": None} == identity["hardware"]
+    assert identity["options"]["warm"] is False
