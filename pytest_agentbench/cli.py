@@ -139,7 +139,7 @@ class Plain:
 
 def run_show(options: argparse.Namespace) -> None:
     """The section that the session printed, or another tool's table."""
-    from pytest_agentbench.journal import read_journal
+    from pytest_agentbench.journal import read_index, read_journal
     from pytest_agentbench.peers import load_peer
     from pytest_agentbench.reports.peers import lines
     from pytest_agentbench.reports.terminal import write_section
@@ -153,6 +153,8 @@ def run_show(options: argparse.Namespace) -> None:
         write_section(Plain(), run, directory, str(directory))
         return
     peer = load_peer(options.tool)
+    if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
+        raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {options.tool} could not have measured")
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")
     for line in lines(peer(call for rollout in rollouts for call in rollout.calls)):
         print(line)

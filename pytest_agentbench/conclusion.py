@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,8 +34,22 @@ class Gathered(NamedTuple):
     tallies: dict[str, SuiteTally]  # of each suite under each variant
     performance: Json
     stopwatch: Json
-    serving: Json | None
+    serving: Json | None  # of this session
+    sessions: dict[int, int]  # session -> rollouts that are its own
+    model: str | None  # that was asked for
+    damaged: list[str]  # sentences on lines of the journal that are no records
     environment: Json
+
+
+@dataclass
+class Seen:
+    """What one pass over the journal leaves beside timings."""
+
+    tallies: dict[str, SuiteTally]
+    client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
+    sessions: Counter[int] = field(default_factory=Counter)
+    model: str | None = None
+    damaged: list[str] = field(default_factory=list)
 
 
 def gather(controller: Controller) -> Gathered:
@@ -41,31 +57,45 @@ def gather(controller: Controller) -> Gathered:
     assert controller.directory is not None and controller.services is not None and controller.ledger is not None
     controller.services.finish()
     controller.ledger.journal.close()
-    performance = Performance(controller.concurrency, controller.settings.slo)
-    client = Client()
-    tallies = read(controller.directory, controller.found, performance, client)
-    stopwatch = performance.stopwatch(controller.services.cpu.samples)
-    told = serving(controller.services.sampler, controller.directory, performance.call_spans, client)
-    return Gathered(tallies, performance.summary(), stopwatch, told, environment(controller.config.rootpath))
+    earlier = {each.number: each.concurrency for each in controller.sessions}
+    performance = Performance(controller.concurrency, controller.settings.slo, earlier)
+    seen = read(controller.directory, controller.found, performance, controller.session)
+    stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
+    spans = performance.sessions[controller.session].calls
+    told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
+    facts = environment(controller.config.rootpath)
+    return Gathered(seen.tallies, performance.summary(), stopwatch, told, seen.sessions, seen.model, seen.damaged, facts)
 
 
-def conclude(controller: Controller, gathered: Gathered) -> Json:
+def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Json:
     """run.json of a session that is over, without its exit status."""
     ledger, services, settings = controller.ledger, controller.services, controller.settings
     assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
     suites: Json = {}
     limits: list[Limit] = []
     for found, variant, group in groups(controller.found):
-        if found.suite and group in ledger.selected:
+        if found.suite and (group in ledger.selected or gathered.tallies[group].statuses):
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
     return {
         "schema": SCHEMA,
         "id": controller.directory.name,
-        "started_at": controller.started_at.isoformat(timespec="seconds"),
+        "started_at": controller.sessions[0].started_at,
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": ["pytest", *map(str, controller.config.invocation_params.args)],
+        "command": [*controller.command],
+        "sessions": [
+            {
+                "session": each.number,
+                "started_at": each.started_at,
+                "concurrency": each.concurrency,
+                "rollouts": gathered.sessions.get(each.number, 0),
+            }
+            for each in controller.sessions
+        ],
+        "repeated": ledger.journal.index.repeated + len(ledger.ran_again),
+        "resume": resume_command(controller, suites, interrupted=interrupted),
+        "damaged": gathered.damaged,
         "settings": {
             **asdict(settings),
             "changes": dict(settings.changes),
@@ -77,7 +107,7 @@ def conclude(controller: Controller, gathered: Gathered) -> Json:
             "name": controller.backend.name,
             "note": controller.backend.note,
             **controller.backend.description,
-            "served_model": services.endpoint and services.endpoint.model,
+            "served_model": services.endpoint.model if services.endpoint else gathered.model,
             "failure": services.failure,
         },
         "labels": services.labels,
@@ -113,23 +143,38 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
     }
 
 
-def read(directory: Path, found: Sequence[Found], performance: Performance, client: Client) -> dict[str, SuiteTally]:
+def read(directory: Path, found: Sequence[Found], performance: Performance, session: int) -> Seen:
     """One pass over the journal, one rollout in memory at a time; a tally for each suite under each variant."""
     main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
-    tallies = {group: SuiteTally() for group in main_scores}
-    for rollout in read_journal(directory):
-        client.add(rollout)
+    seen = Seen({group: SuiteTally() for group in main_scores})
+    for rollout in read_journal(directory, seen.damaged.append):
+        if rollout.session == session:
+            seen.client.add(rollout)
         if rollout.kind == "scenario":
-            tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
+            seen.sessions[rollout.session] += 1
+            seen.model = rollout.settings.get("model", seen.model)
+            seen.tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)
-    return tallies
+    return seen
 
 
 def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
-    """(suite, variant, the name of both) of everything that may have run."""
+    """(suite, variant, the name of both) of everything that may have run; an earlier session may have run other variants."""
     for each in found:
-        for variant in each.variants:
+        others = each.suite.variants if each.suite else ()
+        for variant in dict.fromkeys((*each.variants, "default", *others)):
             yield each, variant, RolloutKey(each.name, "", variant).group
+
+
+def resume_command(controller: Controller, suites: Json, *, interrupted: bool) -> str | None:
+    """The command that goes on with a run that has something left to do; None where nothing is left."""
+    ledger, services, directory = controller.ledger, controller.services, controller.directory
+    assert ledger is not None and services is not None and directory is not None
+    failed = any(suite["rollouts"][status] for suite in suites.values() for status in controller.settings.resume_rerun)
+    if services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
+        return None
+    words = [word for word in controller.command if word.partition("=")[0] != "--agentbench-resume"]
+    return shlex.join([words[0], f"--agentbench-resume={directory.name}", *words[1:]])
 
 
 def judge(found: Found, group: str, summary: Json, from_command_line: Mapping[str, float]) -> list[Limit]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.ledger import Ledger
     from pytest_agentbench.services import Services
     from pytest_agentbench.serving.backend import Backend
+    from pytest_agentbench.sessions import Session
 
 #: Options with which pytest only looks at tests: nothing boots.
 LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
@@ -48,6 +49,8 @@ class Controller:
         self.services: Services | None = None
         self.ledger: Ledger | None = None
         self.directory: Path | None = None
+        self.session = 1  # which of the run's sessions this is
+        self.sessions: list[Session] = []  # of the run, this one last
         self.run: Json | None = None  # run.json, once it is written
         self.unwritten = ""  # why there are no reports
         self.failed_tests = 0
@@ -113,21 +116,54 @@ class Controller:
         return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
-        from pytest_agentbench.directory import new_directory
-        from pytest_agentbench.ledger import Ledger
         from pytest_agentbench.redact import Redactor
         from pytest_agentbench.services import Services
+        from pytest_agentbench.sessions import folder_of
 
         assert self.backend is not None
+        self._redactor = Redactor()
         try:
-            self.directory = new_directory(self.settings.reports, self.started_at)
+            self._open_run()
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
         except OSError as error:
             why = f"reports cannot be written to {self.settings.reports}: {error.strerror}; see --agentbench-reports"
             raise pytest.UsageError(why) from error
+        assert self.directory is not None and self.ledger is not None
         self._catch_sigterm()
-        self._redactor = Redactor()
-        self.ledger = Ledger(self.directory, self._redacted, self._tell_hooks)
-        self.services = Services(self.backend, self.directory, self._pool_config(), self._tap_config(), self.ledger, insists=self._insists)
+        folder = folder_of(self.directory, self.session)
+        self.services = Services(self.backend, folder, self._pool_config(), self._tap_config(), self.ledger, insists=self._insists)
+
+    def _open_run(self) -> None:
+        """A new run directory, or one that an earlier session left; raises ConfigError where that cannot be gone on with."""
+        from pytest_agentbench.directory import new_directory
+        from pytest_agentbench.identity import Contents, digest, suite_identity
+        from pytest_agentbench.ledger import Ledger
+        from pytest_agentbench.resume import find_resumable, take_up
+        from pytest_agentbench.sessions import Session, append_session, folder_of, read_sessions
+
+        assert self.backend is not None
+        settings = self.settings
+        old = find_resumable(settings.resume, settings.reports) if settings.resume else None
+        self.directory = directory = old or new_directory(settings.reports, self.started_at)
+        self.ledger = Ledger(directory, self._redacted, self._tell_hooks)
+        suites = {found.suite.name: found.suite for found in self.found if found.suite}
+        identities = {name: suite_identity(suite) for name, suite in suites.items()}
+        earlier = read_sessions(directory)
+        if old is not None:
+            contents = Contents(suites, digest(self.backend.identity))
+            journal = self.ledger.journal
+            self.ledger.stored = take_up(journal, contents, identities, self.backend.identity, earlier, settings.resume_rerun)
+            self.session = 1 + max([each.number for each in earlier], default=1)
+        folder_of(directory, self.session).mkdir(exist_ok=True)
+        started_at = self.started_at.isoformat(timespec="seconds")
+        now = Session(self.session, started_at, self.command, self.concurrency, self.backend.identity, identities)
+        append_session(directory, now, self._redacted)
+        self.sessions = [*earlier, now]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return ("pytest", *map(str, self.config.invocation_params.args))
 
     @property
     def _insists(self) -> bool:
@@ -135,10 +171,14 @@ class Controller:
         return self.config.getoption("agentbench_backend", None) is not None or bool(self.settings.thresholds)
 
     def _pool_config(self) -> Json:
+        from pytest_agentbench.identity import digest
         from pytest_agentbench.ledger import known_durations
 
-        assert self.directory is not None
+        assert self.directory is not None and self.backend is not None and self.ledger is not None
         return {
+            "session": self.session,
+            "stored": self.ledger.stored.to_wire(),
+            "backend": digest(self.backend.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
             "run": self.directory.name,
@@ -232,10 +272,14 @@ class Controller:
         assert self.directory is not None
         assert self.services is not None
         logs = self.backend is not None and self.backend.waits and self.services.boot_began  # of a stack that was booted
-        if not (self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure or logs):
+        went_on = self.session > 1
+        if not (went_on or self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure or logs):
             discard(self.directory)
             return
-        run: Json = json.loads(self._redacted(json.dumps(conclude(self, gathered))))  # the command and the end of a log may hold secrets
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        run: Json = json.loads(
+            self._redacted(json.dumps(conclude(self, gathered, interrupted=interrupted)))
+        )  # the command and the end of a log may hold secrets
         self.run = run
         if self.run["verdict"] == "FAIL" and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -259,6 +303,11 @@ class Controller:
         lines = [f"agentbench: backend {self.backend.name}{note}", f"agentbench: suites {suites or 'none that can be loaded'}"]
         if self.directory:
             lines.append(f"agentbench: {self.concurrency} rollouts in flight, run directory {self._shown(self.directory)}")
+        if self.session > 1 and self.ledger:
+            stored, torn = self.ledger.stored, self.ledger.journal.index.torn
+            cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""
+            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.attempts)} failed and run again when a test wants them"
+            lines.append(f"agentbench: session {self.session} of this run: {kept}{cut}")
         return "\n".join(lines)
 
     def _shown(self, path: Path) -> str:

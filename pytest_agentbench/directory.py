@@ -6,7 +6,7 @@ import shutil
 from datetime import datetime
 from pathlib import Path
 
-LATEST = "latest"
+LATEST = "latest"  # also what --agentbench-resume stands for without a value
 
 
 def new_directory(reports: Path, now: datetime) -> Path:

@@ -1,27 +1,120 @@
-"""rollouts.jsonl: one line per finished rollout, appended and flushed as it ends; nothing is ever rewritten."""
+"""rollouts.jsonl: one line per finished rollout, appended and flushed as it ends; a line that stands there is never written again.
+
+A session that goes on with a run may run a rollout again: then its last line counts, and the earlier ones stay for whoever looks.
+A line starts with what an index needs, so that finding 100,000 rollouts parses no body.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import fcntl
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from pytest_agentbench.records import Rollout, RolloutKey
+import orjson
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Json, Rollout, RolloutKey
 
 FILE = "rollouts.jsonl"
+SYNC = 1.0  # seconds between two orders to the disk; what a process wrote survives its own death without them
+
+_TEXT = rb'("(?:[^"\\]|\\.)*")'
+_BEGIN = b'{"suite":'
+_HEAD = re.compile(
+    _BEGIN + _TEXT + rb',"scenario":' + _TEXT + rb',"variant":' + _TEXT + rb',"trial":(\d+)'
+    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*\}),"kind":"(\w+)",'
+)
+
+
+class Entry(NamedTuple):
+    """Where a record is, and the little that is known without reading it."""
+
+    offset: int  # bytes
+    size: int  # bytes, without the newline
+    status: str
+    session: int
+    content: Json  # hashes of what the rollout depends on
+    kind: str
+
+
+@dataclass
+class Index:
+    """The records of a journal: the last one of each rollout."""
+
+    entries: dict[RolloutKey, Entry] = field(default_factory=dict)
+    repeated: int = 0  # rollouts that ran again: their earlier records do not count
+    damaged: list[str] = field(default_factory=list)  # sentences on lines that are no records
+    whole: int = 0  # bytes up to the end of the last line
+    torn: int = 0  # bytes after it: a record that was being written when the session was killed
+
+
+def read_index(directory: Path) -> Index:
+    """Finds all records, one line in memory at a time."""
+    index = Index()
+    contents: dict[bytes, Json] = {}
+    with (directory / FILE).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                index.torn = len(line)
+                break
+            found = _glanced(line, index.whole, contents) or _parsed(line, index.whole)
+            if found is None:
+                index.damaged.append(f"line {number} of {directory / FILE} is no record, and is left out: {line[:40]!r}...")
+            else:
+                index.repeated += found[0] in index.entries and found[1].kind == "scenario"
+                index.entries[found[0]] = found[1]
+            index.whole += len(line)
+    return index
+
+
+def _glanced(line: bytes, offset: int, contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
+    """The entry of a line by its first fields; None where it looks unusual: other fields, two records in one line, zeros of a lost page."""
+    head = _HEAD.match(line)
+    if head is None or not line.endswith(b"}\n") or line.find(_BEGIN, 1) >= 0 or b"\0" in line:
+        return None
+    suite, scenario, variant, trial, status, session, content, kind = head.groups()
+    if content not in contents:
+        contents[content] = orjson.loads(content)
+    key = RolloutKey(orjson.loads(suite), orjson.loads(scenario), orjson.loads(variant), int(trial))
+    return key, Entry(offset, len(line) - 1, sys.intern(status.decode()), int(session), contents[content], sys.intern(kind.decode()))
+
+
+def _parsed(line: bytes, offset: int) -> tuple[RolloutKey, Entry] | None:
+    """The same for any line, by reading all of it; None when it is no record."""
+    try:
+        record = Rollout.from_json(line)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return record.key, Entry(offset, len(line) - 1, record.status, record.session, record.content, record.kind)
 
 
 class Journal:
     """The journal of one run, open for appending; finds a written rollout again by its key. Safe to use from threads."""
 
     def __init__(self, directory: Path) -> None:
+        """Cuts off a record that was torn by a kill; raises ConfigError when another session writes to this journal."""
         self.path = directory / FILE
         self._file = self.path.open("ab+", buffering=0)
-        self._places: dict[RolloutKey, tuple[int, int]] = {}  # key -> byte offset, bytes
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel forgets it when this process dies
+        except OSError as error:
+            self._file.close()
+            raise ConfigError(f"another session is writing to {self.path}; wait for its end") from error
+        self.index = read_index(directory)
+        if self.index.torn:
+            self._file.truncate(self.index.whole)
+        self._places = {key: (entry.offset, entry.size) for key, entry in self.index.entries.items()}
         self._lock = Lock()
+        self._synced = 0.0  # seconds, time.monotonic()
 
     def append(self, key: RolloutKey, line: bytes) -> None:
         """Adds one record: a JSON text without a newline. Raises OSError, and leaves no torn record, when the disk is full."""
@@ -31,6 +124,9 @@ class Journal:
                 self._file.truncate(offset)
                 raise OSError(errno.ENOSPC, "no space left for a record", str(self.path))
             self._places[key] = offset, len(line)
+            if (now := time.monotonic()) - self._synced >= SYNC:
+                os.fsync(self._file.fileno())
+                self._synced = now
 
     def line(self, key: RolloutKey) -> bytes:
         """The record of a rollout; raises KeyError when none was written."""
@@ -39,8 +135,14 @@ class Journal:
             self._file.seek(offset)
             return self._file.read(size) or b""
 
+    def forget(self, key: RolloutKey) -> None:
+        """As if the rollout had not been written: it is to run again."""
+        del self._places[key]
+
     def close(self) -> None:
-        self._file.close()
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -49,9 +151,24 @@ class Journal:
         self.close()
 
 
-def read_journal(directory: Path) -> Iterator[Rollout]:
-    """The rollouts of a run, one at a time, in the order in which they ended. A last line torn by a kill is left out."""
-    with (directory / FILE).open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
-                yield Rollout.from_json(line)
+def _say(sentence: str) -> None:
+    print(f"agentbench: {sentence}", file=sys.stderr)  # noqa: T201 - whoever reads a journal in a script should hear of it
+
+
+def read_journal(directory: Path, on_damage: Callable[[str], None] = _say) -> Iterator[Rollout]:
+    """The rollouts of a run, one at a time, in the order in which they ended; of one that ran in several sessions the last record.
+
+    A last line torn by a kill is left out; so is a line that is no record, of which `on_damage` is told.
+    """
+    index = read_index(directory)
+    for sentence in index.damaged:
+        on_damage(sentence)
+    with (directory / FILE).open("rb") as file:
+        for key, entry in sorted(index.entries.items(), key=lambda item: item[1].offset):
+            file.seek(entry.offset)
+            try:
+                rollout = Rollout.from_json(file.read(entry.size))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read, and is left out: {error}")
+            else:
+                yield rollout

@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
+
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
+from pytest_agentbench.resume import Stored
 
 DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
 
@@ -20,20 +23,26 @@ class Ledger:
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)
+        self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
         self.wanted = threading.Event()  # a test that needs the backend is known
+        self.stored = Stored()  # of earlier sessions of this run
         self.planned_keys = 0
+        self.taken_over = 0  # of them, those that an earlier session ran
         self.selected: dict[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
         self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
+        self.ran_again: set[RolloutKey] = set()  # of what an earlier session had recorded
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
-    def planned(self, keys: int, selected: dict[str, int]) -> None:
-        self.planned_keys, self.selected, self.began = keys, selected, time.monotonic()
-        if keys:
+    def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None:
+        """So many rollouts are wanted, of which so many are there already."""
+        self.planned_keys, self.taken_over, self.selected, self.began = keys, stored, selected, time.monotonic()
+        self.done += stored
+        if keys > stored:
             self.wanted.set()
 
     def begun(self) -> None:
@@ -45,13 +54,21 @@ class Ledger:
         line = self._redact(line.decode()).encode()
         self.journal.append(key, line)
         self.in_journal += 1
+        if key in self.stored.attempts:
+            self.ran_again.add(key)
         if summary["kind"] == "scenario":
             self._count(key, summary)
         self._on_finished(line)
         return line
 
     def recorded(self, key: RolloutKey) -> bytes:
-        return self.journal.line(key)
+        """The line of a finished rollout; raises KeyError when there is none, ValueError for one that something has damaged."""
+        line = self.journal.line(key)
+        try:
+            orjson.loads(line)
+        except ValueError as error:
+            raise ValueError(f"the record of {key} in {self.path} is damaged ({error}): take its line out, and it runs again") from error
+        return line
 
     def _count(self, key: RolloutKey, summary: Json) -> None:
         self.done += 1

@@ -13,7 +13,7 @@ from pytest_agentbench.quantiles import LOW, Pool, adjusted, numbers, percentile
 from pytest_agentbench.records import Json, LLMCall, Rollout
 from pytest_agentbench.slo import Goodput
 from pytest_agentbench.stopwatch import Reading, busiest, judge
-from pytest_agentbench.windows import Span, TokenTimes
+from pytest_agentbench.windows import Span, Timeline
 
 #: Latencies of which a call has one, in the order of reports.
 LATENCIES: Mapping[str, Callable[[LLMCall], float | None]] = {
@@ -35,6 +35,7 @@ class Performance:
 
     asked: int = 1  # rollouts in flight
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
+    asked_by: Mapping[int, int] = field(default_factory=dict)  # session -> rollouts in flight, where it asked for another number
     latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
     itl: Pool = field(default_factory=Pool)
     lag: Pool = field(default_factory=Pool)
@@ -42,10 +43,7 @@ class Performance:
     rollouts: array[float] = field(default_factory=numbers)  # milliseconds
     step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
     parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
-    spans: list[Span] = field(default_factory=list)  # of rollouts
-    call_spans: list[Span] = field(default_factory=list)
-    evaluable: list[tuple[int, int]] = field(default_factory=list)  # spans of evaluable rollouts
-    token_times: TokenTimes = field(default_factory=TokenTimes)
+    sessions: defaultdict[int, Timeline] = field(default_factory=lambda: defaultdict(Timeline))
     without_chunks: int = 0  # successful calls with tokens of which nobody knows when they came
     calls: int = 0
     failed: Counter[str] = field(default_factory=Counter)  # error kind -> calls
@@ -66,10 +64,11 @@ class Performance:
 
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout.duration_s * 1e3)
-        self.spans.append((rollout.started_ns, rollout.ended_ns))
+        timeline = self.sessions[rollout.session]
+        timeline.rollouts.append((rollout.started_ns, rollout.ended_ns))
         parts = windows.split(rollout)
         if rollout.evaluable:
-            self.evaluable.append((rollout.started_ns, rollout.ended_ns))
+            timeline.evaluable.append((rollout.started_ns, rollout.ended_ns))
             if own_s := rollout.duration_s - parts["judge"] / 1e9:  # what a judge takes is not the agent's
                 self.step_rates.append(len(rollout.calls) * 60 / own_s)
         for part, duration in parts.items():
@@ -78,12 +77,12 @@ class Performance:
             self.programs_cpu_s += program.cpu_s
             self.program_spans.append((program.started_ns, program.ended_ns))
         for call in rollout.calls:
-            self._add_call(call)
+            self._add_call(call, timeline)
 
-    def _add_call(self, call: LLMCall) -> None:
+    def _add_call(self, call: LLMCall, timeline: Timeline) -> None:
         self.calls += 1
         if call.sent_ns is not None:
-            self.call_spans.append((call.sent_ns, call.ended_ns))
+            timeline.calls.append((call.sent_ns, call.ended_ns))
         self.held_ns += call.held_ns
         self.prompt_tokens += call.prompt_tokens or 0
         self.stamps[call.stamp] += 1
@@ -92,7 +91,7 @@ class Performance:
             self.failed[call.error_kind] += 1
         else:
             self._add_timings(call)
-            self._add_tokens(call)
+            self._add_tokens(call, timeline)
 
     def _add_timings(self, call: LLMCall) -> None:
         for name, latency in LATENCIES.items():
@@ -104,11 +103,11 @@ class Performance:
         self.clean += clean
         self.events += events
 
-    def _add_tokens(self, call: LLMCall) -> None:
+    def _add_tokens(self, call: LLMCall, timeline: Timeline) -> None:
         tokens = metrics.output_tokens(call)
         self.token_sources[call.token_source] += 1
         self.output_tokens += tokens
-        self.without_chunks += not self.token_times.add(call, tokens) and tokens > 0
+        self.without_chunks += not timeline.tokens.add(call, tokens) and tokens > 0
         if (rate := metrics.tokens_per_s(call)) is not None:
             self.call_rates.append(rate)
         if call.cached_tokens is not None and call.prompt_tokens:
@@ -116,7 +115,10 @@ class Performance:
             self.cached_of += call.prompt_tokens
 
     def summary(self) -> Json:
-        span = windows.duration_ns(self.spans) / 1e9
+        """Rates are over the time of all sessions together, without the pauses between them."""
+        timelines = self.sessions.values()
+        span = sum(windows.duration_ns(each.rollouts) for each in timelines) / 1e9
+        evaluable = sum(len(each.evaluable) for each in timelines)
         return {
             "calls": self.calls,
             "failed_calls": dict(self.failed),
@@ -130,7 +132,7 @@ class Performance:
             "prompt_tokens": self.prompt_tokens,
             "output_tokens_per_s": self.output_tokens / span if span else None,
             "call_output_tokens_per_s": spread(self.call_rates, LOW),
-            "rollouts_per_hour": len(self.evaluable) * 3600 / span if span else None,
+            "rollouts_per_hour": evaluable * 3600 / span if span else None,
             "steps_per_minute": (self.calls - self.failed.total()) * 60 / span if span else None,
             "rollout_steps_per_minute": spread(self.step_rates, LOW),
             "steady": self._steady(span),
@@ -139,13 +141,13 @@ class Performance:
             "prefix_cache_hit_ratio": None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
             "token_sources": dict(self.token_sources),
             "stamps": dict(self.stamps),
-            "rollouts_in_flight": in_flight(self.spans),
-            "calls_in_flight": in_flight(self.call_spans),
+            "rollouts_in_flight": in_flight(*(each.rollouts for each in timelines)),
+            "calls_in_flight": in_flight(*(each.calls for each in timelines)),
         }
 
-    def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]]) -> Json:
-        """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of tap and pool."""
-        busy = windows.at_least(self.call_spans, 1)
+    def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Json:
+        """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
+        busy = windows.at_least(self.sessions[session].calls, 1)
         reading = Reading(
             clean_share=self.clean / self.events if self.events else None,
             read_lag_ms=tail(self.lag),
@@ -166,8 +168,15 @@ class Performance:
 
     def _steady(self, span_s: float) -> Json:
         """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
-        rollouts, calls = (windows.steady(spans, self.asked) for spans in (self.spans, self.call_spans))
-        done = sum(windows.overlap_ns(span, rollouts) / (span[1] - span[0]) for span in self.evaluable if span[0] < span[1])
+        asked = {number: self.asked_by.get(number, self.asked) for number in self.sessions}
+        rollouts = [(each, windows.steady(each.rollouts, asked[number])) for number, each in self.sessions.items()]
+        calls = [(each, windows.steady(each.calls, asked[number])) for number, each in self.sessions.items()]
+        done = sum(
+            windows.overlap_ns(span, steady) / (span[1] - span[0])
+            for timeline, steady in rollouts
+            for span in timeline.evaluable
+            if span[0] < span[1]
+        )
         return {
             "asked": self.asked,
             "calls_without_chunks": self.without_chunks,
@@ -175,14 +184,16 @@ class Performance:
             "calls": self._within(calls, span_s),
         }
 
-    def _within(self, steady: Sequence[Span], span_s: float, done: float | None = None) -> Json | None:
-        seconds = windows.total_ns(steady) / 1e9
+    def _within(self, steady: Sequence[tuple[Timeline, Sequence[Span]]], span_s: float, done: float | None = None) -> Json | None:
+        """Rates over the steady time of each session."""
+        seconds = sum(windows.total_ns(spans) for _, spans in steady) / 1e9
         if not seconds:
             return None
+        tokens = sum(timeline.tokens.within(spans) for timeline, spans in steady)
         return {
             "seconds": seconds,
             "share": seconds / span_s if span_s else None,
-            "output_tokens_per_s": self.token_times.within(steady) / seconds,
+            "output_tokens_per_s": tokens / seconds,
             **({} if done is None else {"rollouts_per_hour": done * 3600 / seconds}),
         }
 
@@ -202,7 +213,7 @@ class Performance:
         }
 
 
-def in_flight(spans: Sequence[Span]) -> Json | None:
+def in_flight(*sessions: Sequence[Span]) -> Json | None:
     """Peak and time-weighted mean of how many of the given spans overlap; None without any."""
-    found = windows.in_flight(spans)
-    return {"peak": found.peak, "mean": found.mean} if spans else None
+    found = windows.in_flight(*sessions)
+    return {"peak": found.peak, "mean": found.mean} if any(sessions) else None

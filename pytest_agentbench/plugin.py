@@ -22,6 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_load_initial_conftests(args: list[str]) -> None:
+    from pytest_agentbench.settings import bare_resume
+
+    bare_resume(args)
+
+
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     from pytest_agentbench import hookspecs
 
@@ -43,12 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def register_controller(config: pytest.Config) -> None:
     from pytest_agentbench.controller import Controller
     from pytest_agentbench.progress import add_progress
-    from pytest_agentbench.settings import read_settings
+    from pytest_agentbench.settings import read_settings, refuse_conflicts
 
     settings = read_settings(config)
     workers = xdist_workers(config)
-    if settings.inline and workers:
-        raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
+    refuse_conflicts(config, settings, workers)
     controller = Controller(config, settings, workers)
     config.pluginmanager.register(controller, "agentbench-controller")
     add_progress(config, controller)

@@ -147,6 +147,6 @@ def status_line(ledger: Ledger, now: float) -> str:
     parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
     parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*ledger.score_sums.items()][:1]]
     parts.append(f"{ledger.tokens / seconds:.0f} tok/s")
-    if ledger.done:
-        parts.append(f"{(ledger.planned_keys - ledger.done) * seconds / ledger.done:.0f} s to go")
+    if ran := ledger.done - ledger.taken_over:
+        parts.append(f"{(ledger.planned_keys - ledger.done) * seconds / ran:.0f} s to go")
     return " · ".join(parts)

@@ -250,7 +250,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The frozen record of one finished agent run on one scenario."""
+    """The frozen record of one finished agent run on one scenario. The fields up to `kind` are what an index of a journal reads."""
 
     suite: str
     scenario: str
@@ -258,6 +258,9 @@ class Rollout:
     trial: int  # counted from 1
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
+    session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
+    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand)
     attempt: int = 1  # which attempt this is, counted from 1
     earlier_attempts: tuple[Json, ...] = ()  # {attempt, status, reason, duration_s} of those before it
     started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic
@@ -276,7 +279,6 @@ class Rollout:
     score_errors: Mapping[str, str] = field(default_factory=dict)  # scorer -> why its score is missing
     settings: Json = field(default_factory=dict)  # the agent's settings, sampling parameters among them
     log: str = ""  # what the agent logged and printed
-    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand)
 
     @property
     def key(self) -> RolloutKey:

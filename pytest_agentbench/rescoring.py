@@ -168,6 +168,7 @@ def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
         "suites": suites,
         "limits": limits,
         "verdict": run["verdict"] if run["verdict"] == "SKIPPED" else "FAIL" if failed else "PASS",
+        "resume": None,  # no session has worked on it
         "rescored": {"run": run["id"], "at": datetime.now().astimezone().isoformat(timespec="seconds")},
     }
 
@@ -177,7 +178,11 @@ def _part(group: Group) -> Json:
     scorers = {name: group.suite.scorers.get(name, {}) for name in names}
     fresh = build_suite(dataclasses.replace(group.suite, scorers=scorers), group.part["variant"], group.tally, group.part["thresholds"])
     scored_by = {**group.part.get("scored_by", {}), **{score: fresh["scored_by"][score] for score in group.scorers}}
-    return {**group.part, **{key: fresh[key] for key in ("folder", "scorers", "scores", "score_errors", "worst")}, "scored_by": scored_by}
+    return {
+        **group.part,
+        **{key: fresh[key] for key in ("folder", "scorers", "scores", "retried_scores", "score_errors", "worst")},
+        "scored_by": scored_by,
+    }
 
 
 def _judged_again(limit: Json, part: Json, group: Group) -> Json:

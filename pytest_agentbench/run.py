@@ -33,6 +33,9 @@ class SuiteTally:
 
     statuses: Counter[str] = field(default_factory=Counter)
     retried: int = 0
+    retried_scores: dict[str, dict[bool, dict[str, list[float]]]] = field(
+        default_factory=lambda: defaultdict(lambda: {True: defaultdict(list), False: defaultdict(list)})
+    )  # score -> whether it took more than one attempt -> scenario -> values
     scores: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )  # evaluable: score -> scenario -> values
@@ -49,6 +52,7 @@ class SuiteTally:
         self.retried += bool(rollout.earlier_attempts)
         for name, score in rollout.scores.items():
             self.scores[name][rollout.scenario].append(float(score))
+            self.retried_scores[name][bool(rollout.earlier_attempts)][rollout.scenario].append(float(score))
         if rollout.status == "agent_error":
             self.agent_errors[rollout.scenario] += 1
         self.score_errors.update(rollout.score_errors.keys())
@@ -105,6 +109,7 @@ def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mappi
         "thresholds": dict(thresholds),
         "rollouts": {status: tally.statuses[status] for status in STATUSES},
         "retried": tally.retried,
+        "retried_scores": {name: _retried_summary(tally, name) for name in suite.score_names} if tally.retried else {},
         "scores": {name: _score_summary(tally, name) for name in suite.score_names},
         "score_errors": dict(tally.score_errors),
         **tally.drafts.summary(),
@@ -125,6 +130,13 @@ def _score_summary(tally: SuiteTally, name: str) -> Json:
             everything.setdefault(scenario, []).extend([0.0] * count)
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
     return {"mean": _interval(everything, limits), "mean_evaluable": _interval(evaluable, limits)}
+
+
+def _retried_summary(tally: SuiteTally, name: str) -> Json:
+    """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
+    limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
+    found = tally.retried_scores[name]
+    return {word: _interval(found[again], limits) for word, again in (("retried", True), ("others", False))}
 
 
 def known_mean(part: Json, score: str) -> tuple[float | None, str]:

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
-from pytest_agentbench.journal import FILE as JOURNAL
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
@@ -31,9 +30,10 @@ class Desk(Protocol):
     """What the controller does with what the pool reports. Called in a thread."""
 
     wanted: threading.Event  # a test that needs the backend is known
-    in_journal: int  # rollouts
+    in_journal: int  # rollouts of this session
+    path: Path  # of the journal
 
-    def planned(self, keys: int, selected: dict[str, int]) -> None: ...
+    def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None: ...
 
     def begun(self) -> None:
         """The backend is ready: rollouts run from now on."""
@@ -48,7 +48,10 @@ class Services:
     """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
 
     def __init__(self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk, *, insists: bool) -> None:
-        """`tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip."""
+        """`directory` is for logs and samples.
+
+        `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
+        """
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
         self.insists = insists
         self.token = secrets.token_urlsafe(16)
@@ -88,7 +91,7 @@ class Services:
     def _saved(self) -> str:
         """What is not lost, to be put behind a reason."""
         count = self.desk.in_journal
-        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.directory / JOURNAL}" if count else ""
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.desk.path}" if count else ""
 
     def cancel(self, reason: str) -> None:
         """Ends all rollouts, and answers every test that waits."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
+from pytest_agentbench.directory import LATEST
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import STATUSES
 
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
+RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
 
 
 class PytestAgentbenchWarning(pytest.PytestWarning):
@@ -27,7 +30,7 @@ class Option(NamedTuple):
 
     name: str
     help: str
-    metavar: str | None = None  # None: a switch
+    metavar: str | None = None  # None: a switch; in brackets: the value may be left out
     default: str = ""
     many: bool = False  # may be given several times; one per line in the ini file
 
@@ -51,6 +54,8 @@ OPTIONS = (
     Option("budget-idle", "every further token has to come within this time: a stall ends the call", "TIME", "2m"),
     Option("budget-call", "a whole LLM call may take this long", "TIME", "off"),
     Option("retries", "how often a rollout that ended as infra_error is tried again", "N", "2"),
+    Option("resume", "go on with a run, and run only what is missing or failed: its name or directory (default: the latest)", "[RUN]"),
+    Option("resume-rerun", "statuses of rollouts that a resumed run runs again, or `none`", "STATUSES", ",".join(RERUN)),
     Option("taps", "processes that relay and time the LLM calls: more than one when the report says that one is not enough", "N", "1"),
     Option("reports", "directory that run directories are written to", "DIR", "reports"),
     Option("inline", "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n"),
@@ -76,6 +81,8 @@ class Settings:
     budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
     taps: int
     retries: int
+    resume: str | None  # a run, or `latest`
+    resume_rerun: tuple[str, ...]  # statuses
     reports: Path
     inline: bool
 
@@ -99,8 +106,10 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(_flag(option), action="store_true", default=None, dest=key, help=option.help + extra)
             parser.addini(key, option.help, type="bool", default=False)
         else:
-            action = "append" if option.many else "store"
-            group.addoption(_flag(option), action=action, default=None, dest=key, metavar=option.metavar, help=option.help + extra)
+            how: dict[str, Any] = {"action": "append"} if option.many else {}
+            if option.metavar.startswith("["):
+                how = {"nargs": "?", "const": LATEST}
+            group.addoption(_flag(option), default=None, dest=key, metavar=option.metavar.strip("[]"), help=option.help + extra, **how)
             if option.many:
                 parser.addini(key, option.help, type="linelist", default=[])
             else:
@@ -140,9 +149,36 @@ def read_settings(config: pytest.Config) -> Settings:
         },
         taps=_checked("taps", values, _positive) or 1,
         retries=int(values["retries"]) if values["retries"].isdecimal() else _usage("retries", values["retries"], "0 or more"),
+        resume=values["resume"] or None,
+        resume_rerun=_rerun(values["resume-rerun"]),
         reports=Path(config.rootpath, values["reports"]),
         inline=bool(values["inline"]) or bool(config.getoption("usepdb", False)),
     )
+
+
+def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
+    """Raises pytest.UsageError for options that do not go together."""
+    if settings.inline and workers:
+        raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
+    if config.getoption("agentbench_resume_rerun", None) is not None and settings.resume is None:
+        raise pytest.UsageError(f"--{PREFIX}-resume-rerun says what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
+
+
+def _rerun(text: str) -> tuple[str, ...]:
+    """Statuses; `none` stands for none of them."""
+    names = _names(text)
+    if names != ("none",) and (wrong := [name for name in names if name not in STATUSES]):
+        _usage("resume-rerun", wrong[0], f"statuses separated by commas ({', '.join(STATUSES)}), or `none`")
+    return () if names == ("none",) else names
+
+
+def bare_resume(args: list[str]) -> None:
+    """Gives `--agentbench-resume` its default value in a command line, so that it does not take the path that follows for one."""
+    for place, word in enumerate(args):
+        if word == "--":
+            return
+        if word == f"--{PREFIX}-resume":
+            args[place] = f"{word}={LATEST}"
 
 
 def _value(config: pytest.Config, option: Option) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -26,11 +27,11 @@ class InFlight(NamedTuple):
     mean: float  # over the time from the first start to the last end
 
 
-def in_flight(spans: Sequence[Span]) -> InFlight:
-    """Peak and time-weighted mean of how many spans overlap; one that ends when another starts does not overlap it."""
-    peak = max((count for _, count in _counts(spans)), default=0)
-    busy = sum(end - start for start, end in spans)
-    return InFlight(peak, busy / duration if (duration := duration_ns(spans)) else 0.0)
+def in_flight(*sessions: Sequence[Span]) -> InFlight:
+    """Peak and time-weighted mean of how many spans of a session overlap; one that ends when another starts does not overlap it."""
+    peak = max((count for spans in sessions for _, count in _counts(spans)), default=0)
+    busy = sum(end - start for spans in sessions for start, end in spans)
+    return InFlight(peak, busy / duration if (duration := sum(map(duration_ns, sessions))) else 0.0)
 
 
 def at_least(spans: Iterable[Span], count: int) -> list[Span]:
@@ -108,6 +109,16 @@ class TokenTimes:
         return sum(
             tokens * overlap_ns((number * BIN_NS, (number + 1) * BIN_NS), spans) / BIN_NS for number, tokens in self._stretches.items()
         )
+
+
+@dataclass
+class Timeline:
+    """What was under way when, in one session of a run: two sessions have clocks of their own, and a pause between them."""
+
+    rollouts: list[Span] = field(default_factory=list)
+    evaluable: list[Span] = field(default_factory=list)  # rollouts
+    calls: list[Span] = field(default_factory=list)
+    tokens: TokenTimes = field(default_factory=TokenTimes)
 
 
 def split(rollout: Rollout) -> dict[str, int]:

@@ -105,7 +105,8 @@ class Worker:
         if self.input["inline"]:  # the pool runs none of them, but they are counted as if it did
             assert not isinstance(self._source, dict)
             assert self._source.ledger is not None
-            self._source.ledger.planned(len(set(keys)), selected)
+            ledger = self._source.ledger
+            ledger.planned(len(set(keys)), len(ledger.stored.kept.keys() & set(keys)), selected)
         else:
             self.ask({"op": "plan", "keys": keys, "selected": selected})
 

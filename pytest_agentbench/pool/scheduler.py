@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections import OrderedDict, deque
@@ -41,6 +42,8 @@ class Scheduler:
         self._run, self._record = run, record
         self.concurrency, self.retries, self.keep_order, self.durations = concurrency, retries, keep_order, durations
         self.started = False  # rollouts run from `start` on
+        self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
+        self.attempts: Mapping[RolloutKey, Sequence[Json]] = {}  # of rollouts that earlier sessions ran in vain
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
         self.there = asyncio.Event()  # no part of the backend is away
@@ -58,7 +61,7 @@ class Scheduler:
         """
         if self.broken:
             return
-        new = [key for key in dict.fromkeys(keys) if key not in self._outcomes]
+        new = [key for key in dict.fromkeys(keys) if key not in self._outcomes and key not in self.stored]
         self._waiting.extend(new if self.keep_order else longest_first(new, self.durations))
         for key in new:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
@@ -94,6 +97,8 @@ class Scheduler:
 
     async def outcome(self, key: RolloutKey) -> Outcome:
         """How a rollout ended; starts it, ahead of all others, when it was in no plan."""
+        if key in self.stored:
+            return self.stored[key]
         if key not in self._outcomes:
             if self.broken:
                 return Outcome(self.broken_status, self.broken)
@@ -137,18 +142,19 @@ class Scheduler:
 
     async def _attempts(self, key: RolloutKey) -> Rollout:
         """The last attempt, which knows of those before it. Only `infra_error` is tried again."""
-        earlier: list[Json] = []
-        while True:
+        earlier = [*self.attempts.get(key, ())]
+        for here in itertools.count(1):  # attempts of this session
             attempt = len(earlier) + 1
             rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=tuple(earlier))
-            if rollout.status != "infra_error" or attempt > self.retries:
+            if rollout.status != "infra_error" or here > self.retries:
                 return rollout
             if not self.broken:
-                await asyncio.sleep(pause(rollout, attempt))
+                await asyncio.sleep(pause(rollout, here))
                 await self.there.wait()
             if self.broken:
                 return rollout
             earlier.append({"attempt": attempt, "status": rollout.status, "reason": rollout.reason, "duration_s": rollout.duration_s})
+        raise AssertionError("counting does not end")
 
     async def _attempt(self, key: RolloutKey) -> Rollout:
         started_at, started = time.time(), time.monotonic_ns()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.pool.announcing import Announcer
@@ -39,6 +41,10 @@ class Pool:
         self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
+        self.scheduler.stored = {RolloutKey(*key): Outcome(status, recorded=True) for *key, status in config["stored"]["kept"]}
+        self.scheduler.attempts = {RolloutKey(*key): attempts for key, attempts in config["stored"]["attempts"]}
+        self.number: int = config["session"]  # of the session within its run
+        self.contents = Contents(self.suites, config["backend"])
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
@@ -152,6 +158,7 @@ class Pool:
 
     async def _record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
+        rollout = dataclasses.replace(rollout, session=self.number, content=self.contents.of(rollout.key))
         tokens = sum(call.completion_tokens or 0 for call in rollout.calls)
         summary = {
             "op": "finished",
@@ -209,7 +216,8 @@ class Pool:
             return
         self.planned = True
         keys = [RolloutKey(*key) for key in message["keys"]]
-        await self._ask_controller({"op": "plan", "keys": len(set(keys)), "selected": message["selected"]})
+        stored = len(self.scheduler.stored.keys() & set(keys))
+        await self._ask_controller({"op": "plan", "keys": len(set(keys)), "stored": stored, "selected": message["selected"]})
         self.scheduler.plan(keys)
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:

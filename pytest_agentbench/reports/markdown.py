@@ -16,6 +16,7 @@ from pytest_agentbench.reports.wording import (
     TIMINGS,
     boot_text,
     calls_text,
+    damage_lines,
     dataset_text,
     doubt_lines,
     failed_lines,
@@ -28,7 +29,10 @@ from pytest_agentbench.reports.wording import (
     percent,
     range_text,
     restarts_text,
+    resume_text,
+    retried_text,
     server_lines,
+    sessions_text,
     statuses_text,
     steady_text,
     stopwatch_text,
@@ -61,6 +65,12 @@ def _lines(run: Json) -> Iterator[str]:
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
     yield f"\n{counts}. pytest's exit status: {run['exit_status']}."
+    if sessions := sessions_text(run):
+        yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
+    if resume := resume_text(run):
+        yield f"\nTo go on with it: `{resume}`"
+    if damage := damage_lines(run):
+        yield f"\n**The journal is damaged**: {'; '.join(damage)}."
     yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
@@ -74,7 +84,7 @@ def _lines(run: Json) -> Iterator[str]:
 def _suite(name: str, suite: Json) -> Iterator[str]:
     yield f"\n## Suite {name}\n"
     yield f"Data set {dataset_text(suite)}.\n"
-    yield f"Rollouts: {statuses_text(suite['rollouts'])}; {suite['retried']} tried more than once.\n"
+    yield f"Rollouts: {statuses_text(suite['rollouts'])}; {retried_text(suite) or 'none was tried more than once'}.\n"
     rows = [[score, mean_text(means["mean"]), mean_text(means["mean_evaluable"])] for score, means in suite["scores"].items()]
     yield from table(["score", "mean over all, 95 % interval", "over evaluable rollouts"], rows)
     yield (

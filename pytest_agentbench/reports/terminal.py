@@ -12,6 +12,7 @@ from pytest_agentbench.reports.wording import (
     TIMINGS,
     boot_text,
     calls_text,
+    damage_lines,
     dataset_text,
     doubt_lines,
     failed_lines,
@@ -23,8 +24,11 @@ from pytest_agentbench.reports.wording import (
     number,
     range_text,
     restarts_text,
+    resume_text,
+    retried_text,
     score_text,
     server_lines,
+    sessions_text,
     split_text,
     statuses_text,
     steady_text,
@@ -47,8 +51,11 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
     """One line under -q, the summary otherwise, every scenario with -v, every rollout's tools with -vv."""
     if verbosity < 0:
         terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
+        if resume := resume_text(run):
+            terminal.write_line(f"agentbench: go on with {resume}")
         return
     terminal.write_sep("=", "agentbench", bold=True)
+    _write_sessions(terminal, run)
     for name, suite in run["suites"].items():
         _write_suite(terminal, name, suite)
     if verbosity > 0:
@@ -58,10 +65,23 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
         _write_serving(terminal, serving)
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
-    if run["plan"]["not_run"]:
-        terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
+    _write_left(terminal, run)
     _write_backend(terminal, run["backend"])
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
+
+
+def _write_sessions(terminal: Terminal, run: Json) -> None:
+    if sessions := sessions_text(run):
+        terminal.write_line(f"resumed     {sessions}")
+    for sentence in damage_lines(run):
+        terminal.write_line(f"damaged     {sentence}", yellow=True)
+
+
+def _write_left(terminal: Terminal, run: Json) -> None:
+    if run["plan"]["not_run"]:
+        terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
+    if resume := resume_text(run):
+        terminal.write_line(f"go on with  {resume}", yellow=True)
 
 
 def _write_backend(terminal: Terminal, backend: Json) -> None:
@@ -86,8 +106,9 @@ def _in_one_line(run: Json) -> str:
 def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
     terminal.write_line(f"{name}", bold=True)
     terminal.write_line(f"data set    {dataset_text(suite)}")
-    retried = f", {suite['retried']} retried" if suite["retried"] else ""
-    terminal.write_line(f"rollouts    {statuses_text(suite['rollouts'])}{retried}")
+    terminal.write_line(f"rollouts    {statuses_text(suite['rollouts'])}")
+    if retried := retried_text(suite):
+        terminal.write_line(f"retried     {retried}")
     for score, means in suite["scores"].items():
         terminal.write_line(f"{score:<11} {score_text(means['mean'])}")
         if means["mean"] != means["mean_evaluable"]:
@@ -139,7 +160,7 @@ def _write_timings(terminal: Terminal, performance: Json) -> None:
 
 
 def _write_rollouts(terminal: Terminal, directory: Path, with_tools: bool) -> None:
-    for rollout in read_journal(directory):
+    for rollout in read_journal(directory, lambda _: None):  # damage has a line of its own above
         if rollout.kind == "scenario":
             scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())
             terminal.write_line(f"  {rollout.key}  {rollout.status}  {scores or rollout.reason}  {rollout.duration_s:.2f} s")

@@ -229,6 +229,38 @@ def _load_text(load: Json) -> str:
     return "unknown" if load["max"] is None else f"{number(load['mean'])} mean {load['max']:.0f} peak"
 
 
+def sessions_text(run: Json) -> str:
+    """How many rollouts of a run that was gone on with are whose; empty for a run of one session."""
+    sessions = run.get("sessions", [])  # runs of older versions have none
+    if len(sessions) < 2:
+        return ""
+    *earlier, last = sessions
+    parts = [f"{each['rollouts']} from session {each['session']} ({each['started_at']})" for each in earlier]
+    again = f"; {run['repeated']} of them had failed before and ran again" if run["repeated"] else ""
+    asked = {each["concurrency"] for each in sessions if each["rollouts"]}
+    mixed = f"; NOT at one concurrency: {', '.join(map(str, sorted(asked)))} rollouts in flight" if len(asked) > 1 else ""
+    return f"{last['session']} sessions: {', '.join(parts)}, {last['rollouts']} from this one{again}{mixed}"
+
+
+def retried_text(suite: Json) -> str:
+    """Whether rollouts that were tried again score like the others; empty where none was."""
+    found = [
+        f"{name} {mean_text(means['retried'])} against {mean_text(means['others'])} of the others"
+        for name, means in suite.get("retried_scores", {}).items()
+    ]
+    return f"{suite['retried']} tried more than once: {', '.join(found)}" if suite["retried"] else ""
+
+
+def damage_lines(run: Json) -> list[str]:
+    """What of the journal could not be read."""
+    return [*run.get("damaged", ())]
+
+
+def resume_text(run: Json) -> str:
+    """The command that goes on with a run; empty where nothing is left to do."""
+    return run.get("resume") or ""
+
+
 def dataset_text(suite: Json) -> str:
     """One line on what was run, so that nobody takes one data set for another."""
     data = suite["dataset"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.identity import file_digest
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.ready import listed_models
@@ -26,6 +27,11 @@ class Backend(Protocol):
     description: Json  # what run.json says about the stack; no secrets
     waits: bool = False  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
     status: str = ""  # what its boot waits for, for whoever looks on
+
+    @property
+    def identity(self) -> Json:
+        """What decides how it answers, and how fast: a run has rollouts of one identity only. Asked before the start."""
+        return {name: value for name, value in self.description.items() if name not in ("name", "note")}
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
@@ -55,6 +61,11 @@ class Embedded(Backend):
         self.child: Child | None = None
         self.port = 0
         self.stopping = False
+
+    @property
+    def identity(self) -> Json:
+        said = self.spec.model_dump(exclude={"name", "note", "thresholds", "port", "request_log", "script"}, exclude_none=True)
+        return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
     def start(self, directory: Path) -> Endpoint:
         model = self.spec.model or f"embedded-{self.spec.policy}"
@@ -90,6 +101,11 @@ class Url(Backend):
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
         if spec.headers:
             self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
+
+    @property
+    def identity(self) -> Json:
+        """What runs there is not ours to know."""
+        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model}
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs

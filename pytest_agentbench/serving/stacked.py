@@ -31,6 +31,11 @@ class Stacked(Backend):
         self._stays = False  # when this session lets it go
         self._stopped = threading.Event()
 
+    @property
+    def identity(self) -> Json:
+        without = {"name", "note", "thresholds", "here", "warm_up", "sample_every"}
+        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True)
+
     def start(self, directory: Path) -> Endpoint:
         """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""
         kept = stacks.find_kept(self.spec)

@@ -48,7 +48,7 @@ def test_records_are_redacted_first(desk: Desk, tmp_path: Path) -> None:
 
 def test_progress_is_counted(desk: Desk) -> None:
     """Rollouts, tokens and scores are summed up; only evaluable rollouts tell how long a scenario takes."""
-    desk.ledger.planned(4, {"shop": 5})
+    desk.ledger.planned(4, 0, {"shop": 5})
     desk.finish("a", scores={"tsq": 0.5, "calls": 2.0}, tokens=10, duration_s=1.5)
     desk.finish("b", scores={"tsq": 1.0}, tokens=5, duration_s=2.5, status="limit")
     desk.finish("c", tokens=1, duration_s=3.5, status="infra_error")

@@ -207,3 +207,48 @@ def test_gaps_take_no_memory_each() -> None:
 
     assert (99_900, 20.0, 20.0) == (len(performance.itl), performance.itl[0], performance.itl[-1])
     assert 1 == len(performance.itl._counts)
+
+
+@pytest.mark.parametrize("origin", [10_000_000, 0, -900], ids=["a pause of hours", "the same clock again", "a clock that starts anew"])
+def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
+    """Two sessions of a run make the rates of one that did the same without a pause, whatever their clocks say."""
+
+    def part(session: int, at: int) -> list[Rollout]:
+        shift = at * MS
+        calls = [call(at + start, at + start + 500, at + start + 1500, end=at + start + 1600, completion_tokens=20) for start in (0, 1000)]
+        spans = [(shift, shift + 2000 * MS), (shift + 1000 * MS, shift + 3000 * MS)]
+        return [
+            rollout("a", calls=(each,), started_ns=start, ended_ns=end, session=session)
+            for each, (start, end) in zip(calls, spans, strict=True)
+        ]
+
+    at_once = measured(*part(1, 0), asked=2)
+    found = measured(*part(1, 0), *part(2, origin), asked=2)
+
+    assert 2 * at_once["span_s"] == found["span_s"] == 6.0
+    for rate in ("output_tokens_per_s", "rollouts_per_hour", "steps_per_minute", "rollouts_in_flight", "calls_in_flight"):
+        assert at_once[rate] == found[rate], rate
+    for window in ("rollouts", "calls"):
+        once, both = at_once["steady"][window], found["steady"][window]
+        assert 2 * once["seconds"] == pytest.approx(both["seconds"])
+        assert once["share"] == pytest.approx(both["share"])
+        assert once["output_tokens_per_s"] == pytest.approx(both["output_tokens_per_s"])
+    assert at_once["steady"]["rollouts"]["rollouts_per_hour"] == pytest.approx(found["steady"]["rollouts"]["rollouts_per_hour"])
+
+
+def test_each_session_is_steady_by_what_it_asked_for() -> None:
+    """A session that asked for one rollout at a time was steady with one, beside one that asked for two and never had them."""
+    one = rollout("a", started_ns=0, ended_ns=1000 * MS, session=1)
+    two = rollout("b", started_ns=0, ended_ns=1000 * MS, session=2)
+
+    assert 1.0 == measured(one, two, asked=2, asked_by={1: 1, 2: 2})["steady"]["rollouts"]["seconds"]
+
+
+def test_the_stopwatch_looks_at_its_own_session() -> None:
+    """CPU samples of this session are compared with its calls, not with those of another one under another clock."""
+    busy = [(0, 1000 * MS, 0.99)]
+    earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)
+    performance = collected(earlier, rollout("b", calls=(call(5000, 5500, end=6000),), ended_ns=6000 * MS, session=2))
+
+    assert 0.99 == performance.stopwatch({"tap": busy}, 1)["tap_cpu"]
+    assert performance.stopwatch({"tap": busy}, 2)["tap_cpu"] is None

@@ -21,6 +21,7 @@ from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "secret"
+NEW_RUN: Json = {"session": 1, "stored": {"kept": [], "attempts": []}, "backend": "b"}
 KEY = ["shop", "s-0", "default", 1]
 
 
@@ -86,7 +87,9 @@ async def session(**config: Any) -> AsyncIterator[Session]:
     """A pool that is served, and ends when the test does."""
     scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
     suites = json.loads(json.dumps({"shop": shop().to_wire()}))
-    pool = Pool({"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, "run": "r", **config})
+    pool = Pool(
+        {"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, "run": "r", **NEW_RUN, **config}
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
@@ -111,7 +114,7 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
 
-        assert {"op": "plan", "keys": 1, "selected": {"shop": 2}} == await connected.plan(controller, test, KEY, KEY)
+        assert {"op": "plan", "keys": 1, "stored": 0, "selected": {"shop": 2}} == await connected.plan(controller, test, KEY, KEY)
 
         connected.start(controller)
         test.say(op="rollout", key=KEY)

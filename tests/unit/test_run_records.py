@@ -245,3 +245,23 @@ def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(ConfigError, match=str(tmp_path / "run.json")):
         read_run(tmp_path)
+
+
+def test_retried_rollouts_are_compared() -> None:
+    """Scores of rollouts that were tried again stand beside those of the others, for each score; without any there is nothing."""
+    again: Json = {"attempt": 2, "earlier_attempts": ({"attempt": 1},)}
+    part = summary(
+        rollout("a", scores={"tsq": 0.5}, **again),
+        rollout("b", scores={"tsq": 1.0}),
+        rollout("c", scores={"tsq": 0.8}),
+        rollout("d", "limit"),
+    )
+
+    means = part["retried_scores"]["tsq"]
+    assert (0.5, 1, pytest.approx(0.9), 2) == (
+        means["retried"]["value"],
+        means["retried"]["scenarios"],
+        means["others"]["value"],
+        means["others"]["scenarios"],
+    )
+    assert {} == summary(rollout("a", scores={"tsq": 0.5}))["retried_scores"]

@@ -471,3 +471,41 @@ async def test_held_back_for_ever() -> None:
         await each for each in asked
     ]
     assert ("a", 1, ()) == (floor.begun, floor.journal[0].attempt, floor.journal[0].earlier_attempts)
+
+
+# ------------------------------------------------------------------------------------------- a run that is gone on with
+
+
+async def test_what_is_stored_does_not_run() -> None:
+    """Rollouts of earlier sessions are answered from the record, planned or not, also when nothing can run; the others run."""
+    floor = Floor()
+    floor.scheduler.stored = dict.fromkeys(keys("az"), OK)
+    floor.go.set()
+    floor.scheduler.plan(keys("abc"))
+
+    assert [OK, OK] == await floor.outcomes("az")  # before the start: the backend need not be there for them
+
+    floor.scheduler.start()
+
+    assert [OK] * 4 == await floor.outcomes("abcz")
+    assert "bc" == floor.begun
+
+    floor.scheduler.stop("the engine died", "infra_error")
+
+    assert [OK] == await floor.outcomes("z")
+
+
+async def test_attempts_of_earlier_sessions_are_kept() -> None:
+    """A rollout that runs again has all its attempts in the record, and as many retries as any other."""
+    floor = Floor(retries=1)
+    first = {"attempt": 1, "status": "infra_error", "reason": "cut", "duration_s": 1.0}
+    floor.scheduler.attempts = {key: [first] for key in keys("ab")}
+    floor.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"]}
+    floor.go.set()
+    floor.scheduler.start()
+
+    assert ["ok", "infra_error", "ok"] == [outcome.status for outcome in await floor.outcomes("abc")]
+    assert "aabbc" == "".join(sorted(floor.begun))
+    attempts = {rollout.scenario: (rollout.attempt, len(rollout.earlier_attempts)) for rollout in floor.journal}
+    assert {"a": (3, 2), "b": (3, 2), "c": (1, 0)} == attempts
+    assert first == floor.journal[0].earlier_attempts[0]

@@ -32,6 +32,8 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "budget-call": ("90", "1h", 90.0, 3600.0),
     "taps": ("2", "3", 2, 3),
     "retries": ("0", "5", 0, 5),
+    "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),
+    "resume-rerun": ("infra_error, limit", "none", ("infra_error", "limit"), ()),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
     "inline": ("", "true", True, True),
 }
@@ -79,6 +81,8 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
         taps=1,
         retries=2,
+        resume=None,
+        resume_rerun=("infra_error", "cancelled"),
         reports=pytester.path / "reports",
         inline=False,
     )

@@ -280,7 +280,7 @@ def test_a_report(tmp_path: Path) -> None:
     assert {
         "> a baseline",
         "Data set the shop: 3 scenarios, labels: hand, sha256 000000000000.",
-        "Rollouts: 1 ok, 1 agent_error; 0 tried more than once.",
+        "Rollouts: 1 ok, 1 agent_error; none was tried more than once.",
         "| s\\|0 | 0.250 | find | none |",
         "| s-1 | agent_error | KeyError: 'x' |",
     } <= set(lines)

@@ -1,0 +1,130 @@
+"""What a rollout depends on, as hashes: one that is kept is one that would be run, and scored, in the same way again.
+
+Options that only limit or watch a session (concurrency, budgets, retries, thresholds) are no part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.scenarios import Scenario, Suite, Tool
+
+
+def digest(value: Any) -> str:
+    """16 hexadecimal digits of anything that JSON can say. A setting that is 0 by default and one that a YAML has as 0.0 are the same."""
+    return hashlib.sha256(json.dumps(_plain(value), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """Whole numbers as integers, however they were written."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+
+
+def file_digest(path: Path) -> str:
+    """The same of a file; of one that is not there, a word that says so."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"
+
+
+def agent_identity(suite: Suite, variant: str) -> Json:
+    """The settings of an agent, and the hash of the file that they name."""
+    settings = suite.agent_of(variant)
+    return {**settings, **_code(settings, suite.folder)}
+
+
+def scoring_identity(suite: Suite) -> Json:
+    """How a suite scores: scorers with their options, who judges, and the hashes of the files that they name."""
+    return {**suite.scorers, **({"judge": suite.judge} if suite.judge else {}), **_code(suite.scorers, suite.folder)}
+
+
+def suite_identity(suite: Suite) -> Json:
+    """What is written down of a suite, so that a later session can say what has changed."""
+    return {
+        "agents": {variant: agent_identity(suite, variant) for variant in ("default", *suite.variants)},
+        "scorers": scoring_identity(suite),
+    }
+
+
+def _code(value: Any, folder: Path) -> Json:
+    """File -> hash, of everything in settings that is written as `./file.py:object`."""
+    return {f"code of {name}": file_digest(folder / name) for name in sorted({*_files(value)})}
+
+
+def _files(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _files(name)
+            yield from _files(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _files(each)
+    elif isinstance(value, str) and value.partition(":")[0].endswith(".py"):
+        yield value.partition(":")[0]
+
+
+class Contents:
+    """The hashes of rollouts, each part of them computed once."""
+
+    def __init__(self, suites: Mapping[str, Suite], backend: str) -> None:
+        """`backend` is its hash."""
+        self._suites, self._backend = suites, backend
+        self._scenarios: dict[tuple[str, str], Scenario] = {}
+        self._known: set[str] = set()  # suites whose scenarios are in `_scenarios`
+        self._parts: dict[tuple[str, ...], str] = {}
+        self._tools: dict[int, str] = {}  # by identity: scenarios share them
+
+    def of(self, key: RolloutKey) -> Json:
+        """What the record of a rollout says; of calls that a test makes by hand only the backend is known."""
+        if key.suite not in self._suites:
+            return {"scenario": "", "agent": "", "scorers": "", "backend": self._backend}
+        suite = self._suites[key.suite]
+        return {
+            "scenario": self._scenario(suite, key.scenario),
+            "agent": self._part(("agent", key.suite, key.variant), lambda: agent_identity(suite, key.variant)),
+            "scorers": self._part(("scorers", key.suite), lambda: scoring_identity(suite)),
+            "backend": self._backend,
+        }
+
+    def _part(self, name: tuple[str, ...], value: Any) -> str:
+        if name not in self._parts:
+            self._parts[name] = digest(value())
+        return self._parts[name]
+
+    def _scenario(self, suite: Suite, id: str) -> str:
+        """What the agent sees and is scored by; empty for a scenario that is not there."""
+        if suite.name not in self._known:
+            self._scenarios.update(((suite.name, each.id), each) for each in suite.scenarios)
+            self._known.add(suite.name)
+        scenario = self._scenarios.get((suite.name, id))
+        if scenario is None:
+            return ""
+        said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools)
+        return self._part(("scenario", suite.name, id), lambda: said)
+
+    def _toolset(self, tools: tuple[Tool, ...]) -> str:
+        if id(tools) not in self._tools:
+            self._tools[id(tools)] = digest([asdict(tool) for tool in tools])
+        return self._tools[id(tools)]
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """`temperature 0.0 is now 0.6` for everything that is not the same in two trees of settings."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = dict.fromkeys([*old, *new])
+        return [each for name in names for each in differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))]
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        old, new = [*old], [*new]
+    return [] if old == new else [f"{path} {_said(old)} is now {_said(new)}".lstrip()]
+
+
+def _said(value: Any) -> str:
+    return "unset" if value is None else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,156 @@
+"""Twenty crashes at random moments, each followed by a session that goes on: nothing is missing or double, the numbers are the same.
+
+The moments come from a seed, so that a round that fails can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.sessions import read_sessions
+from tests.project import FIND_THEN_ANSWER, Project
+from tests.robustness.processes import Background, command_of, descendants, wait_for
+
+pytestmark = pytest.mark.timeout(240)
+
+Start = Callable[..., Background]
+
+SCENARIOS = 24
+SLOW = ("--agentbench-concurrency=2", "--agentbench-retries=0", "scenarios/shop")  # two seconds for all rollouts
+DISK = 1_500_000  # bytes of the small disk
+
+
+@pytest.fixture
+def shop(project: Project) -> Project:
+    """A suite whose scores differ, on an engine that takes its time."""
+    project.suite(scenarios=SCENARIOS, thresholds={"tsq": 0.0})
+    entries = [Project.entry(f"shop-{n}", ("find_item", "order_item", "return_item")[: 1 + n % 3]) for n in range(SCENARIOS)]
+    project.write("scenarios/shop/data.json", json.dumps(entries))
+    project.backend([{"ttft_ms": 90, **rule} for rule in FIND_THEN_ANSWER])
+    return project
+
+
+def numbers(directory: Path) -> Json:
+    """What two runs of the same have in common, however often one of them was interrupted."""
+    run = json.loads((directory / "run.json").read_text())
+    suite = run["suites"]["shop"]
+    scores = {name: suite[name] for name in ("rollouts", "scores", "score_errors", "errors")}
+    return {**scores, **{name: run["performance"][name] for name in ("calls", "failed_calls", "output_tokens", "prompt_tokens")}}
+
+
+def uninterrupted(project: Project) -> Json:
+    """The numbers of a run of one session, in reports of its own."""
+    result = project.run("--agentbench-concurrency=24", "--agentbench-reports=whole", "scenarios/shop")
+    assert 0 == result.ret
+    return numbers((project.root / "whole" / "latest").resolve())
+
+
+def kill(background: Background, what: str) -> None:
+    """Ends a session, or a part of it."""
+    match what:
+        case "engine":
+            os.kill(background.child("pytest_agentbench.engine"), signal.SIGKILL)
+        case "worker":
+            workers = [pid for pid in descendants(background.process.pid) if "exec(eval(" in command_of(pid)]
+            os.kill(workers[0], signal.SIGKILL)
+        case name:
+            os.kill(background.process.pid, signal.Signals[name])
+
+
+def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> None:
+    """A session that is killed when it has recorded some more rollouts, and a little later."""
+    before = sessions_so_far()
+    background = start(*arguments, *SLOW)
+    wait_for(lambda: sessions_so_far() > before or background.process.poll() is not None, "the session's start")
+    recorded, more = len(background.rollouts), moments.randint(0 if what != "worker" else 1, 3)
+    if what in ("engine", "worker"):
+        wait_for(lambda: "pytest_agentbench.engine" in "".join(map(command_of, descendants(background.process.pid))), "the engine")
+        more = max(more, 1)
+    wait_for(lambda: len(background.rollouts) >= recorded + more or background.process.poll() is not None, f"{more} more rollouts")
+    time.sleep(moments.uniform(0, 0.1))  # no event: the moment is to be any
+    assert background.process.poll() is None, background.output
+
+    kill(background, what)
+
+    status = background.ended(60)
+    assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL}.get(what, 1) == status, background.output
+    assert "INTERNALERROR" not in background.output
+    if "= agentbench =" in background.output and what != "worker":  # pytest prints nothing of a session that is still starting
+        assert f"go on with  pytest --agentbench-resume={background.directory.name} " in background.output
+
+
+def sessions_so_far() -> int:
+    """How many sessions the only run of the project has had."""
+    return sum(len(read_sessions(path.parent)) for path in Path.cwd().glob("reports/2*/sessions.jsonl"))
+
+
+def finished(project: Project, start: Start, *arguments: str) -> Path:
+    """Goes on with the run to its end; its directory, in which nothing is missing and nothing double."""
+    background = start(*arguments, "--agentbench-resume", "--agentbench-concurrency=24", "scenarios/shop")
+    assert 0 == background.ended(60), background.output
+    ids = [rollout.scenario for rollout in background.rollouts]
+    assert sorted(f"shop-{number}" for number in range(SCENARIOS)) == sorted(ids)
+    lines = (background.directory / "rollouts.jsonl").read_bytes().splitlines()
+    run = json.loads((background.directory / "run.json").read_text())
+    assert SCENARIOS + run["repeated"] == len(lines)
+    assert SCENARIOS == sum(each["rollouts"] for each in run["sessions"])
+    assert {"rollouts": SCENARIOS, "finished": SCENARIOS, "not_run": 0} == run["plan"]
+    assert run["resume"] is None
+    return background.directory
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_crashes_at_random_moments(shop: Project, start: Start, seed: int) -> None:
+    """Four crashes of one run, one after the other, and then its end: the numbers are those of a run that nothing happened to."""
+    moments = random.Random(seed)
+    order = moments.sample(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM", "engine"], 3)
+
+    for number, what in enumerate([*order, "worker"]):
+        way = ("-n", "2") if what == "worker" or moments.random() < 0.3 else ()
+        crash(start, what, moments, *way, *(("--agentbench-resume",) if number else ()))
+
+    assert uninterrupted(shop) == numbers(finished(shop, start, *moments.choice([(), ("-n", "2")])))
+
+
+@pytest.fixture
+def small_disk(shop: Project) -> Iterator[Path]:
+    """reports/ on a disk of its own, which is soon full."""
+    reports = shop.root / "reports"
+    reports.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "agentbench-test", str(reports)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"NOT RUN: a small tmpfs cannot be mounted here: {done.stderr.strip()}")
+    yield reports
+    subprocess.run(["umount", "--lazy", str(reports)], check=True)
+
+
+def test_a_disk_that_is_full_four_times(shop: Project, start: Start, small_disk: Path) -> None:
+    """Records that do not fit are missing, those that do are whole; with room again the run goes on, and its numbers are the same."""
+    moments = random.Random(5)
+    filler = small_disk / "filler"
+
+    for number in range(4):
+        filler.unlink(missing_ok=True)
+        free = os.statvfs(small_disk)
+        room = moments.randint(6, 8) * 4096
+        filler.write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - room))
+        background = start(*(("--agentbench-resume",) if number else ()), *SLOW)
+
+        assert background.ended(60) in (1, 4), background.output
+        assert "INTERNALERROR" not in background.output
+        assert ("infra_error: the record could not be written: OSError(" in background.output) or ("cannot be written" in background.output)
+        assert len(background.rollouts) < SCENARIOS
+
+    filler.unlink()
+    assert uninterrupted(shop) == numbers(finished(shop, start))
