@@ -143,13 +143,12 @@ class Comparison:
                 group = RolloutKey(name, "", variant).group
                 for score in found.suite.score_names:
                     decision = compare_scores(score, samples(new, score, clusters), samples(base, score, clusters))
-                    words = (BETTER, WORSE)
-                    yield _said(group, score, score_mean(base, score), score_mean(new, score), decision, words, doubt)
+                    yield _said(group, score, (score_mean(base, score), score_mean(new, score)), decision, (BETTER, WORSE), doubt)
                 for metric in (*OF_CALLS, "rollout"):
                     for q in PERCENTILES:
                         decision = compare_latency(new.latencies[metric], base.latencies[metric], q, 0.0)
-                        both = (percentile(chain(*each.latencies[metric].values()), q) for each in (base, new))
-                        yield _said(group, f"{metric}.p{q}", *both, decision, (FASTER, SLOWER), doubt or doubt_of_speed)
+                        old, now = (percentile(chain(*each.latencies[metric].values()), q) for each in (base, new))
+                        yield _said(group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubt or doubt_of_speed)
 
     def _warnings(self, arms: Sequence[Json], blocks: Sequence[Json], *, sequence: bool) -> Iterator[str]:
         first, second = (hit_ratio(arm) for arm in arms)
@@ -192,9 +191,11 @@ def score_mean(measured: Measured, score: str) -> float | None:
     return sum(means) / len(means) if means else None
 
 
-def _said(suite: str, metric: str, base: float | None, new: float | None, decision: Decision, words: tuple[str, str], doubt: str) -> Json:
-    """A comparison as run.json has it; with a doubt nothing is concluded."""
+def _said(
+    suite: str, metric: str, values: tuple[float | None, float | None], decision: Decision, words: tuple[str, str], doubt: str
+) -> Json:
+    """A comparison as run.json has it, `values` being the first arm's and the second one's; with a doubt nothing is concluded."""
     if doubt:
         decision = replace(decision, verdict=INCONCLUSIVE, reason=doubt)
-    finding = {PASS: words[0], FAIL: words[1]}.get(decision.verdict, "" if decision.reason else SAME)
-    return {"suite": suite, "metric": metric, "base": base, "new": new, "finding": finding or "inconclusive", **asdict(decision)}
+    finding = {PASS: words[0], FAIL: words[1]}.get(decision.verdict) or ("inconclusive" if decision.reason else SAME)
+    return {"suite": suite, "metric": metric, "base": values[0], "new": values[1], "finding": finding, **asdict(decision)}

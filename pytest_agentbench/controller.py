@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 import pytest
 
-from pytest_agentbench.arms import Side
+from pytest_agentbench.arms import CARRY, Side
 from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.settings import CARRY, DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
+from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 
 if TYPE_CHECKING:
     from pytest_agentbench.conclusion import Gathered
@@ -106,10 +106,14 @@ class Controller:
 
     def _make_backend(self) -> Backend:
         """The backend under test, or two of them under one roof."""
-        make = functools.partial(self.config.hook.pytest_agentbench_make_backend, config=self.config)
-        arms = {arm.name: functools.partial(make, name=arm.value) for arm in self.settings.ab if arm.kind == "backend"}
+
+        def make(name: str) -> Backend:
+            backend: Backend = self.config.hook.pytest_agentbench_make_backend(config=self.config, name=name)
+            return backend
+
+        arms = {arm.name: functools.partial(make, arm.value) for arm in self.settings.ab if arm.kind == "backend"}
         if not arms:
-            return make(name=self.settings.backend)
+            return make(self.settings.backend)
         from pytest_agentbench.serving.arms import Arms
 
         return Arms(arms)

@@ -86,9 +86,11 @@ class Turning:
         rollout = await run_rollout(key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget)
         first = rollout.calls[0] if rollout.calls else None
         went_well = first is not None and first.error_kind is None
-        fate = {"status": "ok", "reason": ""} if went_well else {"status": "infra_error", "reason": rollout.reason or "no call was made"}
+        status, reason = ("ok", "") if went_well else ("infra_error", rollout.reason or "no call was made")
         name = f"{key} before block {self._number}"
-        primer = dataclasses.replace(rollout, suite="", scenario=name, variant="default", trial=1, kind="primer", scores={}, **fate)
+        primer = dataclasses.replace(
+            rollout, suite="", scenario=name, variant="default", trial=1, kind="primer", status=status, reason=reason
+        )
         await self._host.record(primer)
         return went_well
 

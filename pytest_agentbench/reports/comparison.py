@@ -58,8 +58,9 @@ def comparison_lines(run: Json) -> Iterator[tuple[str, str, str]]:
     yield "A/B", arms_text(ab), ""
     for arm in ab["arms"]:
         yield arm["name"], arm_text(arm), ""
-        if arm["failure"]:
-            yield "", arm["failure"], "red"
+    if failures := [arm["failure"].partition("\n")[0] for arm in ab["arms"] if arm["failure"]]:
+        yield "", f"nothing is compared: {'; '.join(failures)}", "yellow"
+        return
     suite = ""
     for each in filter(is_worth_a_line, ab["comparisons"]):
         yield each["suite"] if each["suite"] != suite else "", comparison_text(ab, each), COLOURS.get(each["finding"], "")

@@ -39,7 +39,7 @@ def reset(endpoint: Endpoint, sources: Sources) -> Reset:
     if url := _cleared(Api(Endpoint(root(endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers))):
         return Reset((url,))
     engines = [_origin(target.url) for target in sources.targets if has_cache(target)] or [root(endpoint.url)]
-    done = []
+    done: list[str] = []
     for url in dict.fromkeys(engines):
         found = next((f"{url}{path}" for path in OF_ENGINES if _did(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
         if not found:
