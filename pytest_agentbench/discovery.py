@@ -48,6 +48,7 @@ class Found:
             "description": self.suite.description,
             "ids": ids,
             "variants": [*self.variants],
+            "limits": {name: limit for name, limit in self.suite.limits.items() if name in self.variants},
             "trials": self.trials,
             "thresholds": self.thresholds,
             "scorers": [*self.suite.score_names],

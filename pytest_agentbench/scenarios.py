@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, MissingData, unknown_name
-from pytest_agentbench.records import SAMPLING, Json, RolloutKey
+from pytest_agentbench.records import SAMPLING, Json
 
 if TYPE_CHECKING:
     from pytest_agentbench.suitespec import DatasetSpec
 
 SUITE_FILE = "suite.yaml"
+
+#: Fields of a suite that go to another process as they are.
+AS_IT_IS = ("name", "agent", "variants", "limits", "scorers", "judge", "isolation", "thresholds", "trials", "timeout", "description")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Suite:
     dataset: DatasetInfo
     agent: Json = field(default_factory=lambda: {"kind": "tool_calling"})
     variants: Mapping[str, Json] = field(default_factory=dict)  # name -> agent settings that differ
+    limits: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
     scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
     judge: Json = field(default_factory=dict)  # url, model, api_key of the judge that scorers ask; empty: the backend under test
     isolation: str = "none"  # none | process: where the suite's own code runs
@@ -81,16 +85,6 @@ class Suite:
         own, kind = self.variants.get(variant, {}), self.agent.get("kind")
         return {**(self.agent if own.get("kind", kind) == kind else _in_place_of(self.agent, str(own["kind"]))), **own}
 
-    def keys(self, variants: Sequence[str] = ("default",), trials: int = 1, limit: int | None = None) -> list[RolloutKey]:
-        """The rollouts of this suite in data set order; the k-th trials of all scenarios follow the (k-1)-th."""
-        chosen = self.scenarios[:limit]
-        return [
-            RolloutKey(self.name, scenario.id, variant, trial)
-            for variant in variants
-            for trial in range(1, trials + 1)
-            for scenario in chosen
-        ]
-
     def to_wire(self) -> Json:
         """This suite for another process; tool sets that scenarios share are sent once."""
         toolsets: dict[int, tuple[Tool, ...]] = {}
@@ -100,10 +94,7 @@ class Suite:
             facts = (scenario.expected, scenario.metadata, scenario.cluster, scenario.turns)
             scenarios.append([scenario.id, scenario.messages, id(scenario.tools), *facts])
         return {
-            **{
-                name: getattr(self, name)
-                for name in ("name", "agent", "variants", "scorers", "judge", "isolation", "thresholds", "trials", "timeout", "description")
-            },
+            **{name: getattr(self, name) for name in AS_IT_IS},
             "folder": str(self.folder),
             "dataset": asdict(self.dataset),
             "toolsets": {str(number): [vars(tool) for tool in tools] for number, tools in toolsets.items()},
@@ -154,6 +145,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         scenarios=scenarios,
         dataset=dataset,
         variants={name: variant.agent for name, variant in spec.variants.items()},
+        limits={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
         judge=spec.judge.model_dump(exclude_none=True) if spec.judge else {},
         **{
             name: getattr(spec, name)

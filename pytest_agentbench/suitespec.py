@@ -23,9 +23,10 @@ class DatasetSpec(Spec):
 
 
 class VariantSpec(Spec):
-    """Agent settings that differ from the suite's own."""
+    """What differs from the suite's own."""
 
     agent: dict[str, JsonValue] = {}
+    limit: int | None = Field(default=None, ge=1)  # takes so many scenarios, from the first one on
 
 
 class JudgeSpec(Spec):

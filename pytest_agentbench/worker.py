@@ -206,7 +206,7 @@ def suite_keys(suite: Json) -> list[RolloutKey]:
         RolloutKey(suite["name"], scenario, variant, trial)
         for variant in suite["variants"]
         for trial in range(1, suite["trials"] + 1)
-        for scenario in suite["ids"]
+        for scenario in suite["ids"][: suite["limits"].get(variant)]
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json, Rollout
+
+ROOT = Path(__file__).parents[1]
 
 TOOLS: list[Json] = [
     {
@@ -50,6 +53,11 @@ class Project:
         self.pytester, self.root = pytester, pytester.path
         pytester.makeini("[pytest]\naddopts = --import-mode=importlib\nasyncio_default_fixture_loop_scope = function\n")
         self.backend()
+
+    def shipped(self, suite: str) -> None:
+        """The suite as this repository ships it, and the embedded engine."""
+        shutil.copytree(ROOT / "scenarios" / suite, self.root / "scenarios" / suite, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "backends" / "embedded.yaml", self.root / "backends")
 
     def backend(self, rules: Sequence[Json] = FIND_THEN_ANSWER, name: str = "embedded", **keys: Any) -> None:
         """backends/NAME.yaml: the embedded engine, answering from a script."""

@@ -466,7 +466,7 @@ def eventful_run(project: Project) -> None:
         test="def test_tools(rollout): pass\n\nasync def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n",
         agent={"kind": "tool_calling", "max_turns": 2},
         variants={
-            "broken": {"agent": {"kind": "./agent.py:Broken"}},
+            "broken": {"agent": {"kind": "./agent.py:Broken", "max_turns": 3}},
             "program": {"agent": {"kind": "command", "program": ["true"]}},
         },
         scorers=["tsq", "./scorers.py:moody"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from pytest_agentbench.serving.process import Child
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.router import Router, routing
 
-BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 JUDGE = "Then give your verdict"
 VERDICT: Json = {"reasoning": "Because.", "missing_steps": [], "suggestions": "", "is_sufficient": True, "confidence": 0.9}
 DONE: Json = {"goal_1": {"reasoning": "It was found.", "completed": True}}
@@ -23,8 +21,7 @@ DONE: Json = {"goal_1": {"reasoning": "It was found.", "completed": True}}
 @WAYS
 def test_banking(project: Project, way: tuple[str, ...]) -> None:
     """The shipped suite runs with the agent that is judged, on the embedded engine; drafts and judge are told apart from the work."""
-    shutil.copytree(BANKING, project.root / "scenarios" / "banking", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(BANKING.parents[1] / "backends" / "embedded.yaml", project.root / "backends")
+    project.shipped("banking")
 
     result = project.run(*way, "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
     suite, rollouts = project.run_json["suites"]["banking"], project.rollouts

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 from tests.project import WAYS, Project
-
-ROOT = Path(__file__).parents[2]
 
 
 @WAYS
 def test_banking_by_text(project: Project, way: tuple[str, ...]) -> None:
     """`--agentbench-agent=react` makes the same calls as native tools do, one a turn, and leaves a transcript that can be read."""
-    shutil.copytree(ROOT / "scenarios" / "banking", project.root / "scenarios" / "banking", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "backends" / "embedded.yaml", project.root / "backends" / "embedded.yaml")
+    project.shipped("banking")
     quick = ("--agentbench-limit=10", "--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0")
     made, means = {}, {}
     for agent in ("tool_calling", "react"):

@@ -97,7 +97,7 @@ async def test_a_model_that_stays_wrong(tmp_path: Path, options: Json, requests:
 
 
 async def test_the_last_tool_call(tmp_path: Path) -> None:
-    """After `max_tool_calls` the model may still answer; when it calls once more that is the limit, and this call is not made."""
+    """Weakness 8: after `max_tool_calls` the model may still answer; one call more is the limit, which is scored, and is not made."""
     for number, (answers, limited) in enumerate((([FIND_LAMP, FIND_LAMP, DONE], False), ([FIND_LAMP], True))):
         folder = tmp_path / str(number)
         folder.mkdir()

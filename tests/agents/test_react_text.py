@@ -63,7 +63,7 @@ CYCLE = 'Thought: look first\nAction: find\nAction Input: {"item": "lamp"}'
     ],
 )
 def test_actions(text: str, tool: str, given: str) -> None:
-    """The first action of an answer is read, however it is dressed; what looks like a label in its JSON is none."""
+    """Weakness 8 of the NeMo toolkit: the first action is read, however it is dressed; what looks like a label in its JSON is none."""
     said = read_answer(text)
 
     assert isinstance(said, Action)

@@ -124,7 +124,7 @@ async def test_a_draft_that_is_accepted(engine: Engine) -> None:
 
 
 async def test_drafts_are_kept_apart(engine: Engine) -> None:
-    """The judge sees one draft's calls, and the score is of the accepted draft's alone, not of all that was ever called."""
+    """Weakness 3 of the NeMo toolkit: the judge sees one draft's calls, and the score is of the accepted draft's alone, not of all."""
     engine.start(*judging(verdict(False), verdict()), *calling("find", "order"))
 
     rollout = await ran(SelfEvaluating(), engine)

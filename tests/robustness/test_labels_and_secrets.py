@@ -28,7 +28,7 @@ def requests_of(log: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
 def test_labels_never_reach_a_request(project: Project, way: tuple[str, ...]) -> None:
-    """Nothing of what a scenario expects, means or is called is in any request: only the customer's words and the tools are."""
+    """Weakness 1 of the NeMo toolkit: of a scenario only the customer's words and the tools are in any request."""
     project.backend(request_log=str(project.root / "requests.jsonl"))
     project.suite(scenarios=2, expected=("find_item", "order_item"), description="marker-description")
     entries = json.loads((project.root / "scenarios/shop/data.json").read_text())

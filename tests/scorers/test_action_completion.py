@@ -56,7 +56,7 @@ def said(*completed: bool) -> str:
     ids=["all", "one goal", "two of three", "a tie", "one judgement"],
 )
 async def test_most_judgements_decide(judge: Judge, judgements: list[str], value: float, agreement: float, left: str) -> None:
-    """A goal is done when more than half of the judgements say so; how much they agree is a part, and the judge is named."""
+    """Weakness 7 of the NeMo toolkit: it sees the real work. A goal is done when more than half of the judgements say so."""
     score = await action_completion(SCENARIO, ROLLOUT, judge(*judgements), judgements=len(judgements))
 
     assert value == score

@@ -136,7 +136,7 @@ def test_what_moved() -> None:
 
 def test_ratios_of_blocks_are_of_tokens() -> None:
     """The ratio of several blocks is hits by queries of all of them, no mean of ratios."""
-    parts = [
+    parts: list[Json] = [
         {"hit_tokens": 1.0, "queried_tokens": 1.0},
         {"hit_tokens": 0.0, "queried_tokens": 9.0},
         {"hit_tokens": None, "queried_tokens": None},

@@ -137,4 +137,5 @@ def test_what_people_read() -> None:
     assert ["red"] == [colour for _, line, colour in lines if line.startswith("tsq")]
     assert not any("p90" in line for _, line, _ in lines)
     assert all(text.split(",")[0] in page for text in texts.values())
-    assert [] == [*comparison_lines({"ab": None})] == [*markdown({"ab": None, "cache": {"policy": "carry"}})]
+    assert [] == [*comparison_lines({"ab": None})]
+    assert [] == [*markdown({"ab": None, "cache": {"policy": "carry"}})]

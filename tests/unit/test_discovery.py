@@ -175,6 +175,7 @@ def test_what_a_worker_gets() -> None:
         "description": "A shop.",
         "ids": ["s-0"],
         "variants": ["default"],
+        "limits": {},
         "trials": 2,
         "thresholds": {},
         "scorers": ["tsq"],

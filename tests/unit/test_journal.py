@@ -152,6 +152,7 @@ def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None
         b'{"suite":"shop"}',
         record_line(rollout(5))[:80],
         record_line(rollout(5))[:80] + record_line(rollout(6)),
+        record_line(rollout(5))[:-20] + record_line(rollout(6)),
         record_line(rollout(5)).replace(b"[]", b"[\0\0]", 1),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import Suite, load_suite
 
 SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
@@ -195,14 +195,13 @@ def test_variants(folder: Folder) -> None:
     assert {"kind": "tool_calling", "max_turns": 5} == suite.agent_of("default")
 
 
-def test_keys_of_a_suite(folder: Folder) -> None:
-    """Rollouts come in data set order; second trials follow all first ones, other variants follow all trials."""
+def test_a_variant_of_some_scenarios(folder: Folder) -> None:
+    """A variant may take the first few scenarios only."""
     folder.write("data.json", [entry("a"), entry("b"), entry("c")])
+    suite = folder.load(("variants", {"hot": {"limit": 2}, "cold": {"limit": 9}}))
 
-    keys = folder.load().keys(("default", "hot"), trials=2, limit=2)
-
-    assert [RolloutKey("shop", id, variant, trial) for variant in ("default", "hot") for trial in (1, 2) for id in "ab"] == keys
-    assert ["a", "b", "a-t2", "b-t2", "a-hot", "b-hot", "a-hot-t2", "b-hot-t2"] == [key.id for key in keys]
+    assert {"hot": 2, "cold": 9} == suite.limits
+    assert suite == Suite.from_wire(json.loads(json.dumps(suite.to_wire())))
 
 
 def test_the_wire_keeps_a_suite(folder: Folder) -> None:

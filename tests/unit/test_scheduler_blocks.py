@@ -45,8 +45,8 @@ class Turns:
         self.story.append("end")
 
 
-def floor_with_turns(**options: int) -> tuple[Floor, Turns]:
-    floor = Floor(**options)
+def floor_with_turns(*, concurrency: int = 8, retries: int = 0) -> tuple[Floor, Turns]:
+    floor = Floor(concurrency=concurrency, retries=retries)
     return floor, Turns(floor)
 
 

@@ -1,0 +1,35 @@
+"""The variants of the banking suite, each run on the embedded engine."""
+
+from __future__ import annotations
+
+from tests.project import WAYS, Project
+
+#: Variant -> scenarios that it runs when five are asked for, and the agent's kind.
+VARIANTS = {
+    "default": (5, "tool_calling"),
+    "react": (5, "react"),
+    "rethinking": (5, "self_evaluating_with_feedback"),
+    "minimal": (3, "react"),
+}
+
+
+@WAYS
+def test_all_variants_run(project: Project, way: tuple[str, ...]) -> None:
+    """`--agentbench-variants all` runs every configuration; `minimal` takes three scenarios, which are too few to judge its mean."""
+    project.shipped("banking")
+    quick = ("--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0")
+    project.run(
+        *way, "scenarios/banking", "--agentbench-variants", "all", "--agentbench-limit", "5", *quick, "--agentbench-threshold=tsq=0"
+    )
+
+    ran: dict[str, list[str]] = {}
+    for rollout in project.rollouts:
+        assert ("ok", VARIANTS[rollout.variant][1]) == (rollout.status, rollout.settings["kind"]), rollout.reason
+        assert 0 < rollout.score("tsq") <= 1
+        ran.setdefault(rollout.variant, []).append(rollout.scenario)
+    assert {name: count for name, (count, _) in VARIANTS.items()} == {name: len(scenarios) for name, scenarios in ran.items()}
+    assert sorted(ran["react"])[:3] == sorted(ran["minimal"])
+    drafts = [len(rollout.drafts) for rollout in project.rollouts if rollout.variant == "rethinking"]
+    assert all(1 <= number <= 6 for number in drafts) and max(drafts) > 1
+    (mean,) = [limit for limit in project.run_json["limits"] if (limit["suite"], limit["name"]) == ("banking-minimal", "tsq.mean")]
+    assert not mean["judged"]
