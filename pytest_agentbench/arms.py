@@ -29,6 +29,11 @@ class Arm:
     kind: str  # backend | agent
     value: str  # a backend's name, YAML or URL; an agent's kind or import path
 
+    @property
+    def written(self) -> str:
+        """As the option has it, without a name."""
+        return f"{AGENT}{self.value}" if self.kind == "agent" else self.value
+
 
 class Side(NamedTuple):
     """What a variant of an A/B session is made of."""
@@ -88,7 +93,7 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
             name = variant_in(variant, arm.name)
             if name in suite.variants:
                 raise ConfigError(
-                    f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arms other names, such as a={arm.value}"
+                    f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.written}"
                 )
             made[name] = {"kind": arm.value} if arm.kind == "agent" else own
     return dataclasses.replace(suite, variants={**suite.variants, **made}), tuple(made)

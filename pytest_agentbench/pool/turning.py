@@ -10,6 +10,7 @@ from typing import Protocol
 import aiohttp
 
 from pytest_agentbench.arms import Side
+from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lines import Tap
 from pytest_agentbench.pool.blocks import Block, arrange
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -81,7 +82,10 @@ class Turning:
 
     async def _first_call(self, key: RolloutKey) -> bool:
         """The agent itself makes it, and is answered no further one; what becomes of it then is not looked at."""
-        scenario, setup, budget = await self._host.setup_of(key)
+        try:
+            scenario, setup, budget = await self._host.setup_of(key)
+        except InfraError:  # its suite's code cannot be loaded, which the rollout itself will say
+            return False
         tap = FirstCallOnly(self._host)
         rollout = await run_rollout(key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget)
         first = rollout.calls[0] if rollout.calls else None
