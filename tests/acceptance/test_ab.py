@@ -171,12 +171,10 @@ def test_an_arm_that_dies(project: Project) -> None:
     project.backend(name="good")
     project.backend([{"match": {"contains": "Customer shop-1:"}, "exit": True}, *FIND_THEN_ANSWER], name="mortal")
 
-    result = project.run("--agentbench-ab=good,mortal", "--agentbench-concurrency=1", "--agentbench-retries=0")
+    project.run("--agentbench-ab=good,mortal", "--agentbench-concurrency=1").assert_outcomes(passed=7, errors=5)
 
-    outcomes = result.parseoutcomes()
-    assert 6 <= outcomes["passed"] <= 7
-    assert outcomes["errors"] == 12 - outcomes["passed"]
     arm = project.run_json["ab"]["arms"][1]
+    assert (1, 1) == (arm["rollouts"]["ok"], arm["rollouts"]["infra_error"])  # those after it were not tried in vain
     assert arm["failure"].startswith("arm mortal: the backend 'mortal' is gone: ")
     assert 6 == project.run_json["ab"]["arms"][0]["rollouts"]["ok"]
     assert "FAIL" == project.run_json["verdict"]

@@ -11,7 +11,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.pool.blocks import Block
 from pytest_agentbench.pool.scheduler import Outcome
 from pytest_agentbench.records import RolloutKey
-from tests.unit.test_scheduler import OK, Floor, keys
+from tests.unit.test_scheduler import OK, Floor, keys, settle
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -114,6 +114,23 @@ async def test_stopping_answers_those_of_later_blocks() -> None:
 
         assert [Outcome("cancelled", "time is up")] * 4 == await asyncio.gather(*asked)
         assert "" == floor.begun
+
+
+async def test_a_service_that_is_back_starts_nothing_early() -> None:
+    """While the next arm is made ready nothing begins, whatever else happens: a service that was away is there again."""
+    floor, turns = floor_with_turns()
+    turns.open.clear()
+    floor.scheduler.plan(keys("ab"))
+    floor.scheduler.start()
+    await settle()
+
+    floor.scheduler.hold("")
+    await settle()
+    assert "" == floor.begun
+
+    turns.open.set()
+    floor.go.set()
+    assert [OK, OK] == await floor.outcomes("ab")
 
 
 async def test_what_was_in_no_plan_has_a_block_of_its_own() -> None:
