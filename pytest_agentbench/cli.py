@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend, doctor, env, rescore, weights
+from pytest_agentbench.commands import backend, doctor, env, imports, rescore, weights
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     show.set_defaults(run=run_show)
 
     rescore.add(commands)
+    imports.add(commands)
     env.add(commands)
     weights.add(commands)
     return top
@@ -146,13 +147,17 @@ def run_show(options: argparse.Namespace) -> None:
     from pytest_agentbench.run import find_run, read_run
 
     directory = find_run(options.name, options.reports)
+    run = read_run(directory)
     if options.tool is None:
-        run = read_run(directory)
         if "stopwatch" not in run:
             raise ConfigError(f"{directory} is of an older version, which did not judge its stopwatch; --as reads its raw records")
         write_section(Plain(), run, directory, str(directory))
         return
     peer = load_peer(options.tool)
+    if "imported" in run and run["stopwatch"]["verdict"] is None:
+        raise ConfigError(
+            f"{directory} is by {run['imported']['tool']}, which took no times of calls; {options.tool} would print nothing true"
+        )
     if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
         raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {options.tool} could not have measured")
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")

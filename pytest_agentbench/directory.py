@@ -11,11 +11,15 @@ LATEST = "latest"  # also what --agentbench-resume stands for without a value
 
 def new_directory(reports: Path, now: datetime) -> Path:
     """A fresh directory named after the time; a second run within the same second gets a number."""
+    return named_directory(reports, now.strftime("%Y%m%d-%H%M%S"))
+
+
+def named_directory(reports: Path, name: str) -> Path:
+    """A fresh directory of this name, or with a number behind it where it exists already."""
     reports.mkdir(parents=True, exist_ok=True)
     ignore = reports / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n!baselines/\n!baselines/**\n")
-    name = now.strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         directory = reports / f"{name}{suffix}"
         try:
@@ -23,7 +27,7 @@ def new_directory(reports: Path, now: datetime) -> Path:
         except FileExistsError:
             continue
         return directory
-    raise FileExistsError(f"{reports}/{name} and 998 more of this second exist already")
+    raise FileExistsError(f"{reports}/{name} and 998 more of it exist already")
 
 
 def point_latest(directory: Path) -> None:

@@ -167,7 +167,7 @@ def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
         "id": name,
         "suites": suites,
         "limits": limits,
-        "verdict": run["verdict"] if run["verdict"] == "SKIPPED" else "FAIL" if failed else "PASS",
+        "verdict": run["verdict"] if run["verdict"] in ("SKIPPED", "IMPORTED") else "FAIL" if failed else "PASS",
         "resume": None,  # no session has worked on it
         "rescored": {"run": run["id"], "at": datetime.now().astimezone().isoformat(timespec="seconds")},
     }

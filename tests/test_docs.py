@@ -41,6 +41,7 @@ from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
 from pytest_agentbench.engine.script import Match, Rule, load_rules
+from pytest_agentbench.imports import TOOLS
 from pytest_agentbench.loading import options_of
 from pytest_agentbench.peers import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
@@ -370,6 +371,7 @@ WORDS: Mapping[str, list[str]] = {
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
+    "import.md": [*TOOLS, "--suite", "--reports"],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 

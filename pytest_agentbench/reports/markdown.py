@@ -23,6 +23,7 @@ from pytest_agentbench.reports.wording import (
     failed_lines,
     few_text,
     goodput_text,
+    imported_lines,
     judging_lines,
     limit_text,
     mean_text,
@@ -53,8 +54,9 @@ def _lines(run: Json) -> Iterator[str]:
     backend = run["backend"]
     yield f"# Run {run['id']}: {run['verdict']}"
     yield ""
-    asked = run["settings"]["concurrency"]
+    asked = run["settings"]["concurrency"] or "an unknown number of"
     yield f"Backend **{backend['name']}**, model `{backend['served_model']}`, {asked} rollouts in flight asked for."
+    yield from _origin(run.get("imported"))
     if backend.get("note"):
         yield f"\n> {backend['note']}"
     if booted := boot_text(backend):
@@ -63,15 +65,7 @@ def _lines(run: Json) -> Iterator[str]:
         yield f"\n**The backend failed:**\n\n```text\n{backend['failure']}\n```"
     if restarts := restarts_text(backend):
         yield f"\nServices that died and were started again in the middle of the run: {restarts}."
-    plan = run["plan"]
-    counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
-    yield f"\n{counts}. pytest's exit status: {run['exit_status']}."
-    if sessions := sessions_text(run):
-        yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
-    if resume := resume_text(run):
-        yield f"\nTo go on with it: `{resume}`"
-    if damage := damage_lines(run):
-        yield f"\n**The journal is damaged**: {'; '.join(damage)}."
+    yield from _progress(run)
     yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
@@ -81,6 +75,26 @@ def _lines(run: Json) -> Iterator[str]:
     if serving := run.get("serving"):
         yield from _serving(serving)
     yield from _setup(run)
+
+
+def _origin(imported: Json | None) -> Iterator[str]:
+    """Of a run that another tool made, what that is."""
+    if imported is not None:
+        yield "\n## Where this comes from\n"
+        yield from (f"- {line}" for line in imported_lines(imported))
+
+
+def _progress(run: Json) -> Iterator[str]:
+    """How much of what was planned is there."""
+    plan = run["plan"]
+    counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
+    yield f"\n{counts}." + ("" if "imported" in run else f" pytest's exit status: {run['exit_status']}.")
+    if sessions := sessions_text(run):
+        yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
+    if resume := resume_text(run):
+        yield f"\nTo go on with it: `{resume}`"
+    if damage := damage_lines(run):
+        yield f"\n**The journal is damaged**: {'; '.join(damage)}."
 
 
 def _suite(name: str, suite: Json) -> Iterator[str]:
@@ -191,8 +205,11 @@ def _setup(run: Json) -> Iterator[str]:
     for name, suite in run["suites"].items():
         yield f"- {name}: agent `{suite['agent']}`, thresholds `{suite['thresholds']}`, data set sha256 `{suite['dataset']['sha256']}`"
     yield f"- changed for this run: `{run['settings']['changes'] or 'nothing'}`"
-    yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {facts['git']}"
-    yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
+    if "imported" in run:
+        yield "- what it ran on is not recorded"
+    else:
+        yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {facts['git']}"
+        yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
     yield "- every number here can be derived again from rollouts.jsonl beside this file"
 
 

@@ -19,6 +19,7 @@ from pytest_agentbench.reports.wording import (
     failed_lines,
     few_text,
     goodput_text,
+    imported_lines,
     judging_lines,
     limit_text,
     mean_text,
@@ -56,6 +57,8 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
             terminal.write_line(f"agentbench: go on with {resume}")
         return
     terminal.write_sep("=", "agentbench", bold=True)
+    for line in imported_lines(run["imported"]) if "imported" in run else ():
+        terminal.write_line(f"imported    {line}")
     _write_sessions(terminal, run)
     for name, suite in run["suites"].items():
         _write_suite(terminal, name, suite)

@@ -74,6 +74,12 @@ def judging_lines(suite: Json) -> Iterator[tuple[str, str]]:
         yield "judge", f"{judge['calls']} calls{failed}, {tokens}, {judge['seconds']:.1f} s, none of it in the timings of calls"
 
 
+def imported_lines(imported: Json) -> Iterator[str]:
+    """Whose results a run is made of, and what they do not tell."""
+    yield f"by {imported['tool']}, from {imported['path']}, read {imported['at']}"
+    yield from imported["notes"]
+
+
 def limit_text(limit: Json) -> str:
     """`banking tsq.mean 0.612 >= 0.400: holds`"""
     sign = "<=" if limit["ceiling"] else ">="
@@ -264,7 +270,7 @@ def resume_text(run: Json) -> str:
 def dataset_text(suite: Json) -> str:
     """One line on what was run, so that nobody takes one data set for another."""
     data = suite["dataset"]
-    return f"{data['name']}: {data['size']} scenarios, labels: {data['label_source']}, sha256 {data['sha256'][:12]}"
+    return f"{data['name']}: {data['size']} scenarios, labels: {data['label_source']}, sha256 {data['sha256'][:12] or 'unknown'}"
 
 
 def tools_text(tools: list[str]) -> str:
