@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend, doctor, env, imports, rescore, weights
+from pytest_agentbench.commands import backend, doctor, env, imports, rescore, scrub, weights
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     show.set_defaults(run=run_show)
 
     rescore.add(commands)
+    scrub.add(commands)
     imports.add(commands)
     env.add(commands)
     weights.add(commands)

@@ -119,6 +119,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "performance": gathered.performance,
         "serving": gathered.serving,
         "processes": services.costs,
+        "tests": controller.outcomes.summary(),
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
         "cache": cache_state(services, settings.cache),
         "ab": compare_arms(controller, gathered.stopwatch) if settings.ab else None,

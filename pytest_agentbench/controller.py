@@ -21,6 +21,7 @@ import pytest
 from pytest_agentbench.arms import CARRY, Side
 from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 
@@ -56,6 +57,7 @@ class Controller:
         self.run: Json | None = None  # run.json, once it is written
         self.unwritten = ""  # why there are no reports
         self.failed_tests = 0
+        self.outcomes = Outcomes(config.rootpath)
         self.started_at = datetime.now().astimezone()
         self._old_sigterm: Any = None
 
@@ -139,13 +141,14 @@ class Controller:
         return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
-        from pytest_agentbench.redact import Redactor
+        from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
         from pytest_agentbench.sessions import folder_of
         from pytest_agentbench.turns import Turns
 
         assert self.backend is not None
-        self._redactor = Redactor()
+        suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
+        self._redactor = Redactor({*named_secrets((self.backend.description, suites))})
         try:
             self._open_run()
         except ConfigError as error:
@@ -157,8 +160,8 @@ class Controller:
         self._catch_sigterm()
         folder = folder_of(self.directory, self.session)
         turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
-        config = self._pool_config()
-        self.services = Services(self.backend, folder, config, self._tap_config(), self.ledger, turns, insists=self._insists)
+        configs = self._pool_config(), self._tap_config()
+        self.services = Services(self.backend, folder, *configs, self.ledger, self._redactor, turns, insists=self._insists)
 
     def _open_run(self) -> None:
         """A new run directory, or one that an earlier session left; raises ConfigError where that cannot be gone on with."""
@@ -261,6 +264,7 @@ class Controller:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
+        self.outcomes.add(report)
         maxfail = self.config.getoption("maxfail", 0)
         if report.failed and maxfail and self.services:
             self.failed_tests += 1
@@ -302,8 +306,9 @@ class Controller:
         from pytest_agentbench.conclusion import conclude
         from pytest_agentbench.directory import discard, point_latest
         from pytest_agentbench.ledger import remember_durations
-        from pytest_agentbench.reports import REPORTS, load_report
+        from pytest_agentbench.reports import REPORTS, ci, load_report
         from pytest_agentbench.run import write_run
+        from pytest_agentbench.scrub import scrub
 
         assert self.ledger is not None
         assert self.directory is not None
@@ -325,11 +330,14 @@ class Controller:
             write_run(self.run, self.directory)
             for name in REPORTS:
                 load_report(name)(self.run, self.directory)
+            ci.write_reports(ci.system(self.settings.ci, os.environ), self.run, self.directory)
             remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
             point_latest(self.directory)
         except OSError as error:  # the disk is full, say: what was measured is in the journal and on the screen
             self.unwritten = f"the reports cannot be written: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        finally:
+            scrub(self.directory, self._redactor)
         self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
 
     def pytest_report_header(self) -> str | None:
@@ -358,6 +366,17 @@ class Controller:
             write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
             if self.unwritten:
                 terminalreporter.write_line(self.unwritten, red=True)
+            self._annotate(terminalreporter)
+
+    def _annotate(self, terminalreporter: Any) -> None:
+        """GitHub reads annotations from what a step prints."""
+        from pytest_agentbench.reports.annotations import commands
+        from pytest_agentbench.reports.ci import system
+
+        assert self.run is not None
+        if system(self.settings.ci, os.environ) == "github":
+            for line in commands(self.run, Path(os.environ.get("GITHUB_WORKSPACE") or self.config.rootpath)):
+                terminalreporter.write_line(line)
 
 
 def refuse_distant(workers: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.redact import Redactor
 from pytest_agentbench.serving.arms import Arms, failures_of
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
@@ -56,6 +57,7 @@ class Services:
         pool_config: Json,
         tap_config: Json,
         desk: Desk,
+        redactor: Redactor,
         turns: Turns | None = None,
         *,
         insists: bool,
@@ -66,6 +68,7 @@ class Services:
         """
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
         self.insists, self.turns = insists, turns
+        self._redactor = redactor
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
@@ -96,7 +99,7 @@ class Services:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or f"{reason}{self._saved()}"
+        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
         if not self._send({"op": "failed", "reason": self.failure, "status": "missing" if self.missing else "infra_error"}):
             self._abandon()
 
@@ -118,7 +121,7 @@ class Services:
         self.desk.wanted.set()  # a boot that nobody wanted ends here
         if self.turns is not None:
             self.turns.close()
-        self.failure = self.failure or "; ".join(failures_of(self.backend).values())
+        self.failure = self.failure or self._redactor.plain("; ".join(failures_of(self.backend).values()))
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()
@@ -187,7 +190,7 @@ class Services:
             if self._finishing:
                 return  # it was stopped while it started
             fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
-            self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
+            self.failure = self.failure or self._redactor.plain(f"the backend {self.backend.name!r} {fault}")
             self.missing = isinstance(error, MissingError) and not self.insists
 
     def _start_sampler(self) -> None:
@@ -205,7 +208,7 @@ class Services:
         self._send({"op": "hold", "why": why})
 
     def _gone(self, arm: str, why: str) -> None:
-        self._send({"op": "gone", "arm": arm, "reason": why})
+        self._send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
 
     def _turn(self, arm: str, rollouts: int) -> None:
         """Makes an arm ready for its next rollouts, and tells the pool."""
@@ -217,7 +220,7 @@ class Services:
         if swapped and self.sampler is not None:
             self.sampler.stop()
             self._start_sampler()
-        self._send(answer)
+        self._send({**answer, "failure": self._redactor.plain(answer["failure"])})
 
     def _watch_tap(self, tap: Child) -> None:
         tap.process.wait()
