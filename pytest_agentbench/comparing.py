@@ -11,9 +11,12 @@ from pytest_agentbench import windows
 from pytest_agentbench.arms import Arm, Side
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, Decision
+from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.latency import compare_latency
 from pytest_agentbench.gate.paired import Sample, compare
-from pytest_agentbench.metrics import e2e_ns, output_tokens, tpot_ns, ttft_ns
+from pytest_agentbench.gate.rules import LATENCIES
+from pytest_agentbench.gate.verdict import latencies, samples
+from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import STATUSES, Json, Rollout, RolloutKey
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -21,22 +24,10 @@ from pytest_agentbench.serving.cachestate import together
 from pytest_agentbench.turns import Facts
 from pytest_agentbench.windows import Span
 
-#: Latencies of calls that are compared; `rollout` is compared as well.
-OF_CALLS = {"ttft": ttft_ns, "tpot": tpot_ns, "e2e": e2e_ns}
 PERCENTILES = (50, 90)
-SHORTEST_MS = 1e-3  # ratios need a latency above 0
 APART = 0.1  # hit ratios that differ by more than this are no equal conditions
 
 BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
-
-
-@dataclass
-class Measured:
-    """What is known of a suite under one variant and arm."""
-
-    scores: defaultdict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(dict))  # score -> scenario -> values
-    latencies: defaultdict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(dict))  # milliseconds
-    contents: dict[str, str] = field(default_factory=dict)  # scenario -> hash
 
 
 @dataclass
@@ -87,7 +78,7 @@ class Comparison:
     def __init__(self, arms: Sequence[Arm], found: Sequence[Found]) -> None:
         self._arms = arms
         self._found = {each.name: each for each in found if each.suite}
-        self._measured: defaultdict[tuple[str, Side], Measured] = defaultdict(Measured)
+        self._trials: defaultdict[tuple[str, Side], list[Trial]] = defaultdict(list)
         self._totals = {arm.name: Totals() for arm in arms}
 
     def add(self, rollout: Rollout) -> None:
@@ -96,20 +87,7 @@ class Comparison:
             return
         side = found.sides[rollout.variant]
         self._totals[side.arm].add(rollout)
-        measured, scenario = self._measured[rollout.suite, side], rollout.scenario
-        measured.contents[scenario] = rollout.content.get("scenario", "")
-        for name in found.suite.score_names if found.suite else ():
-            values = measured.scores[name].setdefault(scenario, [])
-            if name in rollout.scores:
-                values.append(float(rollout.scores[name]))
-            elif rollout.status == "agent_error" and name not in LOWER_IS_BETTER:
-                values.append(0.0)  # the worst
-        if rollout.evaluable:
-            measured.latencies["rollout"].setdefault(scenario, []).append(max(rollout.duration_s * 1e3, SHORTEST_MS))
-        for call in rollout.calls:
-            for name, latency in OF_CALLS.items():
-                if call.error_kind is None and (value := latency(call)) is not None:
-                    measured.latencies[name].setdefault(scenario, []).append(max(value / 1e6, SHORTEST_MS))
+        self._trials[rollout.suite, side].append(trial_of(rollout))
 
     def summary(self, facts: Facts, blocks: Sequence[Json], *, saturated: bool) -> Json:
         """What run.json says; `saturated`: timings are the client's own."""
@@ -137,17 +115,18 @@ class Comparison:
         base_arm, new_arm = (arm.name for arm in self._arms)
         for name, found in self._found.items():
             assert found.suite is not None
-            clusters = {scenario.id: scenario.cluster for scenario in found.suite.scenarios}
             for variant in dict.fromkeys(side.variant for side in found.sides.values()):
-                base, new = (self._measured[name, Side(variant, arm)] for arm in (base_arm, new_arm))
+                base, new = (self._trials[name, Side(variant, arm)] for arm in (base_arm, new_arm))
                 group = RolloutKey(name, "", variant).group
                 for score in found.suite.score_names:
-                    decision = compare_scores(score, samples(new, score, clusters), samples(base, score, clusters))
-                    yield _said(group, score, (score_mean(base, score), score_mean(new, score)), decision, (BETTER, WORSE), doubt)
-                for metric in (*OF_CALLS, "rollout"):
+                    before, after = (samples(trials, score, falling=score in LOWER_IS_BETTER) for trials in (base, new))
+                    decision = compare_scores(score, after, before)
+                    yield _said(group, score, (mean_of(before), mean_of(after)), decision, (BETTER, WORSE), doubt)
+                for metric in LATENCIES:
+                    times, later = (latencies(trials, metric) for trials in (base, new))
                     for q in PERCENTILES:
-                        decision = compare_latency(new.latencies[metric], base.latencies[metric], q, 0.0)
-                        old, now = (percentile(chain(*each.latencies[metric].values()), q) for each in (base, new))
+                        decision = compare_latency(later, times, q, 0.0)
+                        old, now = (percentile(chain(*each.values()), q) for each in (times, later))
                         yield _said(group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubt or doubt_of_speed)
 
     def _warnings(self, arms: Sequence[Json], blocks: Sequence[Json], *, sequence: bool) -> Iterator[str]:
@@ -171,13 +150,6 @@ def hit_ratio(arm: Json) -> float | None:
     return by_calls if told is None else told
 
 
-def samples(measured: Measured, score: str, clusters: Mapping[str, str | None]) -> dict[str, Sample]:
-    return {
-        scenario: Sample(measured.contents[scenario], tuple(values), clusters.get(scenario))
-        for scenario, values in measured.scores[score].items()
-    }
-
-
 def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sample]) -> Decision:
     """With a margin of 0: PASS is better, FAIL is worse."""
     every = [value for found in (new, base) for each in found.values() for value in each.scores]
@@ -185,9 +157,9 @@ def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sam
     return compare(new, base, 0.0, limits=limits, higher_is_better=score not in LOWER_IS_BETTER)
 
 
-def score_mean(measured: Measured, score: str) -> float | None:
+def mean_of(measured: Mapping[str, Sample]) -> float | None:
     """Trials averaged within their scenarios first."""
-    means = [sum(values) / len(values) for values in measured.scores[score].values() if values]
+    means = [each.mean for each in measured.values() if each.scores]
     return sum(means) / len(means) if means else None
 
 

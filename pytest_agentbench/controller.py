@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import pluggy
 import pytest
 
 from pytest_agentbench.arms import CARRY, Side
@@ -23,13 +22,13 @@ from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds,
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.refusals import refuse_distant, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 from pytest_agentbench.worker import BELOW, UNMEASURED
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from pytest_agentbench.conclusion import Gathered
     from pytest_agentbench.gating import Gate
     from pytest_agentbench.ledger import Ledger
     from pytest_agentbench.services import Services
@@ -158,6 +157,7 @@ class Controller:
         return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
+        from pytest_agentbench.opening import open_run
         from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
         from pytest_agentbench.sessions import folder_of
@@ -165,21 +165,22 @@ class Controller:
 
         assert self.backend is not None
         suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
-        self._redactor = Redactor({*named_secrets((self.backend.description, suites))})
+        self.redactor = Redactor({*named_secrets((self.backend.description, suites))})
         try:
-            self._open_run()
+            opened = open_run(self)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
         except OSError as error:
             why = f"reports cannot be written to {self.settings.reports}: {error.strerror}; see --agentbench-reports"
             raise pytest.UsageError(why) from error
-        assert self.directory is not None and self.ledger is not None
+        self.directory, self.ledger, self.sessions = opened
+        self.session = self.sessions[-1].number
         self._catch_sigterm()
         self._look_around()
         folder = folder_of(self.directory, self.session)
         turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
         configs = self._pool_config(), self._tap_config()
-        self.services = Services(self.backend, folder, *configs, self.ledger, self._redactor, turns, insists=self._insists)
+        self.services = Services(self.backend, folder, *configs, self.ledger, self.redactor, turns, insists=self._insists)
 
     def _look_around(self) -> None:
         """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
@@ -190,33 +191,6 @@ class Controller:
         looking = ThreadPoolExecutor(1, "agentbench-environment")
         self.environment = looking.submit(environment, self.config.rootpath)
         looking.shutdown(wait=False)
-
-    def _open_run(self) -> None:
-        """A new run directory, or one that an earlier session left; raises ConfigError where that cannot be gone on with."""
-        from pytest_agentbench.directory import new_directory
-        from pytest_agentbench.identity import Contents, digest, suite_identity
-        from pytest_agentbench.ledger import Ledger
-        from pytest_agentbench.resume import find_resumable, take_up
-        from pytest_agentbench.sessions import Session, append_session, folder_of, read_sessions
-
-        assert self.backend is not None
-        settings = self.settings
-        old = find_resumable(settings.resume, settings.reports) if settings.resume else None
-        self.directory = directory = old or new_directory(settings.reports, self.started_at)
-        self.ledger = Ledger(directory, self._redacted, self._tell_hooks)
-        suites = {found.suite.name: found.suite for found in self.found if found.suite}
-        identities = {name: suite_identity(suite) for name, suite in suites.items()}
-        earlier = read_sessions(directory)
-        if old is not None:
-            contents = Contents(suites, digest(self.identity))
-            journal = self.ledger.journal
-            self.ledger.stored = take_up(journal, contents, identities, self.identity, earlier, settings.resume_rerun)
-            self.session = 1 + max([each.number for each in earlier], default=1)
-        folder_of(directory, self.session).mkdir(exist_ok=True)
-        started_at = self.started_at.isoformat(timespec="seconds")
-        now = Session(self.session, started_at, self.command, self.concurrency, self.identity, identities)
-        append_session(directory, now, self._redacted)
-        self.sessions = [*earlier, now]
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -282,12 +256,12 @@ class Controller:
 
     # -------------------------------------------------------------------------------------------------- while it runs
 
-    def _redacted(self, text: str) -> str:
-        redacted = self._redactor(text)
+    def redacted(self, text: str) -> str:
+        redacted = self.redactor(text)
         hooked: str | None = self.config.hook.pytest_agentbench_redact(text=redacted)
         return redacted if hooked is None else hooked
 
-    def _tell_hooks(self, line: bytes) -> None:
+    def tell_hooks(self, line: bytes) -> None:
         if self.config.hook.pytest_agentbench_rollout_finished.get_hookimpls():
             self.config.hook.pytest_agentbench_rollout_finished(rollout=Rollout.from_json(line))
 
@@ -328,6 +302,7 @@ class Controller:
         from concurrent.futures import ThreadPoolExecutor
 
         from pytest_agentbench.conclusion import gather
+        from pytest_agentbench.ending import end
 
         with ThreadPoolExecutor(1, "agentbench-end") as thread:
             gathering = thread.submit(gather, self)
@@ -337,64 +312,7 @@ class Controller:
                 gathered = gathering.result()
                 if self._old_sigterm is not None:
                     signal.signal(signal.SIGTERM, self._old_sigterm)
-                self._conclude(session, gathered)
-
-    def _conclude(self, session: pytest.Session, gathered: Gathered) -> None:
-        """Reports, and the exit status where a limit does not hold."""
-        from pytest_agentbench.conclusion import conclude
-        from pytest_agentbench.directory import discard, point_latest
-        from pytest_agentbench.ledger import remember_durations
-        from pytest_agentbench.reports import REPORTS, ci, load_report
-        from pytest_agentbench.run import write_run
-        from pytest_agentbench.scrub import scrub
-
-        assert self.ledger is not None
-        assert self.directory is not None
-        assert self.services is not None
-        logs = self.backend is not None and self.backend.waits and self.services.boot_began  # of a stack that was booted
-        went_on = self.session > 1
-        if not (went_on or self.ledger.planned_keys or self.ledger.in_journal or self.ledger.selected or self.services.failure or logs):
-            discard(self.directory)
-            return
-        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
-        run: Json = json.loads(
-            self._redacted(json.dumps(conclude(self, gathered, interrupted=interrupted)))
-        )  # the command and the end of a log may hold secrets
-        self.run = run
-        session.exitstatus = self._status(session, self.run)
-        self.run["exit_status"] = int(session.exitstatus)
-        try:
-            write_run(self.run, self.directory)
-            for name in REPORTS:
-                load_report(name)(self.run, self.directory)
-            ci.write_reports(ci.system(self.settings.ci, os.environ), self.run, self.directory)
-            remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
-            point_latest(self.directory)
-        except OSError as error:  # the disk is full, say: what was measured is in the journal and on the screen
-            self.unwritten = f"the reports cannot be written: {error}"
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        finally:
-            scrub(self.directory, self._redactor)
-        self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
-
-    def _status(self, session: pytest.Session, run: Json) -> int:
-        """The exit status: pytest's, unless limits, the backend or the gate say otherwise; an interrupted session stays one."""
-        from pytest_agentbench.conclusion import NOTHING_MEASURED
-        from pytest_agentbench.gating import exit_status
-
-        ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if session.exitstatus not in ended:
-            return session.exitstatus
-        if run["gate"] is None or not run["gate"]["decides"]:
-            return pytest.ExitCode.TESTS_FAILED if run["verdict"] == "FAIL" else session.exitstatus
-        return exit_status(
-            session.exitstatus,
-            run["gate"],
-            failure=bool(run["backend"]["failure"]),
-            limits_failed=any(limit["failed"] and limit["name"] != NOTHING_MEASURED for limit in run["limits"]),
-            only_infra=session.testsfailed == self.unmeasured_tests,
-            inconclusive=self.settings.inconclusive,
-        )
+                end(self, session, gathered)
 
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
@@ -419,42 +337,10 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.run is not None and self.directory is not None:
+            from pytest_agentbench.ending import annotate
             from pytest_agentbench.reports.terminal import write_section
 
             write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
             if self.unwritten:
                 terminalreporter.write_line(self.unwritten, red=True)
-            self._annotate(terminalreporter)
-
-    def _annotate(self, terminalreporter: Any) -> None:
-        """GitHub reads annotations from what a step prints."""
-        from pytest_agentbench.reports.annotations import commands
-        from pytest_agentbench.reports.ci import system
-
-        assert self.run is not None
-        if system(self.settings.ci, os.environ) == "github":
-            for line in commands(self.run, Path(os.environ.get("GITHUB_WORKSPACE") or self.config.rootpath)):
-                terminalreporter.write_line(line)
-
-
-def refuse_distant(workers: Sequence[str]) -> None:
-    """The pool listens on loopback, so that whoever asks it for rollouts has to be on this machine."""
-    for spec in workers:
-        if not spec.startswith("popen") or "via=" in spec:
-            raise pytest.UsageError(f"agentbench needs workers on this machine, not {spec}; use -n or --tx popen")
-
-
-def refuse_misspelt_hooks(config: pytest.Config) -> None:
-    """Pytest looks for hooks that do not exist when it collects: with xdist in the workers only, whose end need not fail the session."""
-    try:
-        config.pluginmanager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def refuse_twins(found: list[Found]) -> None:
-    """A suite's name is its marker and part of every rollout's key, so no two may share it."""
-    folders: dict[str, Path] = {}
-    for each in found:
-        if each.suite and (twin := folders.setdefault(each.name, each.folder)) != each.folder:
-            raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
+            annotate(self, terminalreporter)
