@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench import windows
 from pytest_agentbench.discovery import Found
+from pytest_agentbench.gate.decisions import FAIL, PASS
+from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from pytest_agentbench.services import Services
 
 
+#: The limit that fails where no rollout was measured.
+NOTHING_MEASURED = "measured rollouts"
+
+
 class Gathered(NamedTuple):
     """What takes a while to be found out of a session that is over."""
 
@@ -38,6 +44,7 @@ class Gathered(NamedTuple):
     sessions: dict[int, int]  # session -> rollouts that are its own
     model: str | None  # that was asked for
     damaged: list[str]  # sentences on lines of the journal that are no records
+    trials: list[Trial]  # for the gate; none without one
     environment: Json
 
 
@@ -50,6 +57,7 @@ class Seen:
     sessions: Counter[int] = field(default_factory=Counter)
     model: str | None = None
     damaged: list[str] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
 
 
 def gather(controller: Controller) -> Gathered:
@@ -59,12 +67,12 @@ def gather(controller: Controller) -> Gathered:
     controller.ledger.journal.close()
     earlier = {each.number: each.concurrency for each in controller.sessions}
     performance = Performance(controller.concurrency, controller.settings.slo, earlier)
-    seen = read(controller.directory, controller.found, performance, controller.session)
+    seen = read(controller.directory, controller.found, performance, controller.session, gated=controller.gate is not None)
     stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
     spans = performance.sessions[controller.session].calls
     told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
     facts = environment(controller.config.rootpath)
-    return Gathered(seen.tallies, performance.summary(), stopwatch, told, seen.sessions, seen.model, seen.damaged, facts)
+    return Gathered(seen.tallies, performance.summary(), stopwatch, told, seen.sessions, seen.model, seen.damaged, seen.trials, facts)
 
 
 def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Json:
@@ -78,7 +86,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
-    return {
+    run: Json = {
         "schema": SCHEMA,
         "id": controller.directory.name,
         "started_at": controller.sessions[0].started_at,
@@ -118,15 +126,20 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "serving": gathered.serving,
         "processes": services.costs,
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
-        "verdict": verdict(services, suites, limits),
+        "gate": None,
     }
+    if controller.gate and not services.missing:
+        run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
+    return {**run, "verdict": verdict(services, suites, limits, run["gate"])}
 
 
-def verdict(services: Services, suites: Json, limits: Sequence[Limit]) -> str:
-    """SKIPPED when this machine lacks what the backend needs, and nobody insisted on it."""
+def verdict(services: Services, suites: Json, limits: Sequence[Limit], gate: Json | None) -> str:
+    """SKIPPED when this machine lacks what the backend needs, and nobody insisted on it; where nothing else failed, the gate's."""
     if services.missing:
         return "SKIPPED"
-    return "FAIL" if (services.failure and suites) or any(limit.failed for limit in limits) else "PASS"
+    if (services.failure and suites) or any(limit.failed for limit in limits):
+        return FAIL
+    return str(gate["verdict"]) if gate and gate["decides"] else PASS
 
 
 def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> Json | None:
@@ -143,7 +156,7 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
     }
 
 
-def read(directory: Path, found: Sequence[Found], performance: Performance, session: int) -> Seen:
+def read(directory: Path, found: Sequence[Found], performance: Performance, session: int, *, gated: bool = False) -> Seen:
     """One pass over the journal, one rollout in memory at a time; a tally for each suite under each variant."""
     main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
     seen = Seen({group: SuiteTally() for group in main_scores})
@@ -155,6 +168,8 @@ def read(directory: Path, found: Sequence[Found], performance: Performance, sess
             seen.model = rollout.settings.get("model", seen.model)
             seen.tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)
+            if gated:
+                seen.trials.append(trial_of(rollout))
     return seen
 
 
@@ -182,7 +197,7 @@ def judge(found: Found, group: str, summary: Json, from_command_line: Mapping[st
     assert found.suite is not None
     measured = sum(summary["rollouts"][status] for status in MEASURED)
     if not measured and found.thresholds:
-        return [Limit(group, "measured rollouts", 1, 0, True, "no rollout was measured, so no threshold is known to hold")]
+        return [Limit(group, NOTHING_MEASURED, 1, 0, True, "no rollout was measured, so no threshold is known to hold")]
     wanted = len(found.suite.scenarios) * found.trials
     limits = []
     for name, limit in found.thresholds.items():

@@ -21,9 +21,11 @@ from pytest_agentbench.discovery import Found, find, merged_thresholds, not_name
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
+from pytest_agentbench.worker import BELOW, UNMEASURED
 
 if TYPE_CHECKING:
     from pytest_agentbench.conclusion import Gathered
+    from pytest_agentbench.gating import Gate
     from pytest_agentbench.ledger import Ledger
     from pytest_agentbench.services import Services
     from pytest_agentbench.serving.backend import Backend
@@ -53,7 +55,10 @@ class Controller:
         self.sessions: list[Session] = []  # of the run, this one last
         self.run: Json | None = None  # run.json, once it is written
         self.unwritten = ""  # why there are no reports
+        self.gate: Gate | None = None
         self.failed_tests = 0
+        self.unmeasured_tests = 0  # of the failed ones, those that had nothing to judge
+        self.tests_below = 0  # a threshold, where the gate decides
         self.started_at = datetime.now().astimezone()
         self._old_sigterm: Any = None
 
@@ -69,6 +74,7 @@ class Controller:
         if reruns_asked_for(self.config):
             advise(self.config, RERUNS_READ)
         self._choose_backend()
+        self._make_gate()
         if any(found.suite for found in self.found) and not any(getattr(self.config.option, name, False) for name in LOOKING):
             self._boot()
 
@@ -84,7 +90,7 @@ class Controller:
         settings = self.settings
         if why := not_named(folder, self.config.args, self.config.getoption("markexpr", "")):
             return Found(folder, None, {}, (), 1, why, skip=True)
-        changes, insists = settings.suite_changes, bool(settings.thresholds)
+        changes, insists = settings.suite_changes, settings.insists
         found = find(folder, changes, settings.variants, settings.trials, settings.agent, insists=insists)
         if found.skip:
             advise(self.config, found.error)
@@ -99,6 +105,14 @@ class Controller:
                 dataclasses.replace(each, thresholds=merged_thresholds(each, limits, settings.thresholds)) if each.suite else each
                 for each in self.found
             ]
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _make_gate(self) -> None:
+        from pytest_agentbench.gating import make_gate
+
+        try:
+            self.gate = make_gate(self.found, self.settings)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -168,7 +182,7 @@ class Controller:
     @property
     def _insists(self) -> bool:
         """Whether somebody asked for this backend, or for a verdict: then a test that cannot run is an ERROR, no SKIP."""
-        return self.config.getoption("agentbench_backend", None) is not None or bool(self.settings.thresholds)
+        return self.config.getoption("agentbench_backend", None) is not None or self.settings.insists
 
     def _pool_config(self) -> Json:
         from pytest_agentbench.identity import digest
@@ -200,7 +214,8 @@ class Controller:
     def worker_input(self) -> Json:
         """What a test process has to know."""
         return {
-            "suites": {str(found.folder): found.for_worker(self.settings.limit) for found in self.found},
+            "suites": {str(each.folder): each.for_worker(self.settings.limit) for each in self.found},
+            "gated": sorted(self.gate.compared) if self.gate else [],
             "port": self.services.port if self.services else None,
             "token": self.services.token if self.services else "",
             "inline": self.settings.inline,
@@ -225,10 +240,19 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
         maxfail = self.config.getoption("maxfail", 0)
+        self.tests_below += hasattr(report, BELOW)
+        self.unmeasured_tests += hasattr(report, UNMEASURED)
         if report.failed and maxfail and self.services:
             self.failed_tests += 1
             if self.failed_tests == maxfail:
                 self.services.cancel(f"the session stops after {maxfail} failed test{'s' * (maxfail > 1)}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """A scenario below its threshold has a letter of its own where the gate decides."""
+        return ("below", "b", ("BELOW", {"yellow": True})) if hasattr(report, BELOW) else None
 
     def _catch_sigterm(self) -> None:
         """SIGTERM ends a session as Ctrl-C does, so that everything is torn down."""
@@ -281,8 +305,7 @@ class Controller:
             self._redacted(json.dumps(conclude(self, gathered, interrupted=interrupted)))
         )  # the command and the end of a log may hold secrets
         self.run = run
-        if self.run["verdict"] == "FAIL" and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = self._status(session, self.run)
         self.run["exit_status"] = int(session.exitstatus)
         try:
             write_run(self.run, self.directory)
@@ -295,6 +318,25 @@ class Controller:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
 
+    def _status(self, session: pytest.Session, run: Json) -> int:
+        """The exit status: pytest's, unless limits, the backend or the gate say otherwise; an interrupted session stays one."""
+        from pytest_agentbench.conclusion import NOTHING_MEASURED
+        from pytest_agentbench.gating import exit_status
+
+        ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if session.exitstatus not in ended:
+            return session.exitstatus
+        if run["gate"] is None or not run["gate"]["decides"]:
+            return pytest.ExitCode.TESTS_FAILED if run["verdict"] == "FAIL" else session.exitstatus
+        return exit_status(
+            session.exitstatus,
+            run["gate"],
+            failure=bool(run["backend"]["failure"]),
+            limits_failed=any(limit["failed"] and limit["name"] != NOTHING_MEASURED for limit in run["limits"]),
+            only_infra=session.testsfailed == self.unmeasured_tests,
+            inconclusive=self.settings.inconclusive,
+        )
+
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
             return None
@@ -303,6 +345,8 @@ class Controller:
         lines = [f"agentbench: backend {self.backend.name}{note}", f"agentbench: suites {suites or 'none that can be loaded'}"]
         if self.directory:
             lines.append(f"agentbench: {self.concurrency} rollouts in flight, run directory {self._shown(self.directory)}")
+        if self.gate:
+            lines += [f"agentbench: {sentence}" for sentence in self.gate.warnings(self.found, self.settings.limit)]
         if self.session > 1 and self.ledger:
             stored, torn = self.ledger.stored, self.ledger.journal.index.torn
             cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""

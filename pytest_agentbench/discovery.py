@@ -119,9 +119,22 @@ def find(
         suite = load_suite(folder / SUITE_FILE, changes, agent)
         chosen = choose_variants(suite, variants)
         preflight(suite, chosen)
+        check_rules(suite)
     except ConfigError as error:
         return Found(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
     return Found(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
+
+
+def check_rules(suite: Suite) -> None:
+    """Raises ConfigError for a gate rule in suite.yaml that cannot be asked."""
+    from pytest_agentbench.gate.rules import parse_rule
+    from pytest_agentbench.scorers import LOWER_IS_BETTER
+
+    for text in suite.gate:
+        try:
+            parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+        except ConfigError as error:
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
 
 
 def choose_variants(suite: Suite, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -94,6 +94,11 @@ class Contents:
             "backend": self._backend,
         }
 
+    def cluster(self, key: RolloutKey) -> str | None:
+        """The cluster of a rollout's scenario."""
+        scenario = self._found(self._suites[key.suite], key.scenario) if key.suite in self._suites else None
+        return scenario.cluster if scenario else None
+
     def _part(self, name: tuple[str, ...], value: Any) -> str:
         if name not in self._parts:
             self._parts[name] = digest(value())
@@ -101,14 +106,17 @@ class Contents:
 
     def _scenario(self, suite: Suite, id: str) -> str:
         """What the agent sees and is scored by; empty for a scenario that is not there."""
-        if suite.name not in self._known:
-            self._scenarios.update(((suite.name, each.id), each) for each in suite.scenarios)
-            self._known.add(suite.name)
-        scenario = self._scenarios.get((suite.name, id))
+        scenario = self._found(suite, id)
         if scenario is None:
             return ""
         said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools)
         return self._part(("scenario", suite.name, id), lambda: said)
+
+    def _found(self, suite: Suite, id: str) -> Scenario | None:
+        if suite.name not in self._known:
+            self._scenarios.update(((suite.name, each.id), each) for each in suite.scenarios)
+            self._known.add(suite.name)
+        return self._scenarios.get((suite.name, id))
 
     def _toolset(self, tools: tuple[Tool, ...]) -> str:
         if id(tools) not in self._tools:

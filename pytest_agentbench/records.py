@@ -261,6 +261,7 @@ class Rollout:
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
     content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand)
+    cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1
     earlier_attempts: tuple[Json, ...] = ()  # {attempt, status, reason, duration_s} of those before it
     started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic

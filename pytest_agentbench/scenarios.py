@@ -71,6 +71,7 @@ class Suite:
     judge: Json = field(default_factory=dict)  # url, model, api_key of the judge that scorers ask; empty: the backend under test
     isolation: str = "none"  # none | process: where the suite's own code runs
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor per scenario; `tsq.mean`: limit on the mean
+    gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
     trials: int = 1
     timeout: float = 600.0  # seconds for one rollout
     description: str = ""
@@ -145,6 +146,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         scenarios=scenarios,
         dataset=dataset,
         variants={name: variant.agent for name, variant in spec.variants.items()},
+        gate=tuple(spec.gate),
         limits={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
         judge=spec.judge.model_dump(exclude_none=True) if spec.judge else {},
         **{

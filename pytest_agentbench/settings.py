@@ -47,6 +47,14 @@ OPTIONS = (
     Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
     Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
     Option("slo", "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=True),
+    Option(
+        "gate", "a rule for the whole run: `tsq >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`", "RULE", many=True
+    ),
+    Option("baseline", "what rules `vs baseline` compare with: a baseline file, a run, or its directory", "FILE|RUN"),
+    Option(
+        "inconclusive", "what a gate that cannot tell does to the exit status: `pass` leaves it, `fail` makes it 7", "pass|fail", "pass"
+    ),
+    Option("verdict", "who decides where there is a baseline: the `gate`, or the `tests`, as pytest has it", "gate|tests", "gate"),
     Option("time-limit", "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME"),
     Option("budget-rollout", "a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME"),
     Option("budget-connect", "the backend has to take a connection within this time; `off` for no limit", "TIME", "10s"),
@@ -77,6 +85,10 @@ class Settings:
     changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
     thresholds: Mapping[str, float]  # of --agentbench-threshold
     slo: Mapping[str, float]  # of --agentbench-slo: objective -> milliseconds
+    gate: tuple[str, ...]  # of --agentbench-gate
+    baseline: str | None  # a file or a run
+    inconclusive: str  # pass | fail
+    verdict: str  # gate | tests
     time_limit: float | None  # seconds
     budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
     taps: int
@@ -85,6 +97,11 @@ class Settings:
     resume_rerun: tuple[str, ...]  # statuses
     reports: Path
     inline: bool
+
+    @property
+    def insists(self) -> bool:
+        """Whether a verdict was asked for: then what cannot run is an ERROR, no SKIP."""
+        return bool(self.thresholds or self.gate or self.baseline)
 
     @property
     def suite_changes(self) -> list[tuple[str, Any]]:
@@ -139,6 +156,10 @@ def read_settings(config: pytest.Config) -> Settings:
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
         thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
         slo=dict(_objective(text) for text in values["slo"]),
+        gate=tuple(values["gate"]),
+        baseline=values["baseline"] or None,
+        inconclusive=_one_of("inconclusive", values, ("pass", "fail")),
+        verdict=_one_of("verdict", values, ("gate", "tests")),
         time_limit=_checked("time-limit", values, seconds),
         budgets={
             "rollout": _checked("budget-rollout", values, seconds),
@@ -193,6 +214,11 @@ def _checked(name: str, values: Mapping[str, Any], convert: Callable[[str], Any]
         return convert(str(values[name]))
     except ValueError as error:
         _usage(name, values[name], str(error))
+
+
+def _one_of(name: str, values: Mapping[str, Any], words: Sequence[str]) -> str:
+    word: str = values[name]
+    return word if word in words else _usage(name, word, " or ".join(words))
 
 
 def _usage(name: str, given: object, works: str) -> NoReturn:

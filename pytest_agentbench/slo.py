@@ -11,14 +11,15 @@ from pytest_agentbench.errors import unknown_name
 from pytest_agentbench.records import Json, LLMCall
 
 
-def _longest_gap_ns(call: LLMCall) -> int | None:
+def longest_gap_ns(call: LLMCall) -> int | None:
+    """What the objective `itl` is about."""
     return max(metrics.itl_ns(call), default=None)
 
 
 #: What an objective may be about, in nanoseconds of one call. `itl` is the call's longest gap: a stall breaks the promise.
 OBJECTIVES: Mapping[str, Callable[[LLMCall], float | None]] = {
     "ttft": metrics.ttft_ns,
-    "itl": _longest_gap_ns,
+    "itl": longest_gap_ns,
     "tpot": metrics.tpot_ns,
     "e2e": metrics.e2e_ns,
 }

@@ -25,6 +25,11 @@ KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 
 Report = pytest.TestReport
 
+#: Attributes of reports, which xdist carries: below a threshold where a gate decides; nothing to judge.
+BELOW, UNMEASURED = "agentbench_below", "agentbench_unmeasured"
+
+UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
+
 ROLLOUT = pytest.StashKey[Rollout]()
 TROUBLE = pytest.StashKey[tuple[str, str]]()  # why there is no rollout, and the status that it has instead
 
@@ -128,7 +133,7 @@ class Worker:
         if ROLLOUT not in item.stash:
             refuse(*item.stash[TROUBLE])
         rollout = item.stash[ROLLOUT]
-        if rollout.status in ("infra_error", "cancelled"):
+        if rollout.status in UNJUDGED:
             pytest.fail(f"{rollout.key}: {rollout.status}: {rollout.reason}", pytrace=False)
         return rollout
 
@@ -179,7 +184,19 @@ class Worker:
             report.user_properties.extend(properties(rollout))
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
+        if report.failed and report.when == "setup" and (TROUBLE in item.stash or (rollout and rollout.status in UNJUDGED)):
+            setattr(report, UNMEASURED, True)
+        if report.failed and report.when == "call" and call.excinfo is not None and self._gate_decides(item, call.excinfo.value):
+            report.outcome = "skipped"  # with a reason it is what an expected failure is, for JUnit, --lf, -x and everybody else
+            report.wasxfail = f"below its threshold, the gate decides: {str(call.excinfo.value).partition(chr(10))[0]}"
+            setattr(report, BELOW, True)
         return report
+
+    def _gate_decides(self, item: pytest.Item, error: BaseException) -> bool:
+        """Whether a test fails over a score that a gate judges for all scenarios together."""
+        if not isinstance(error, AssertionError) or not wants_rollout(item) or "thresholds" not in getattr(item, "fixturenames", ()):
+            return False
+        return rollout_key(item).group in self.input.get("gated", ())
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""

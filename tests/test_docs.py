@@ -41,6 +41,8 @@ from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.cli import main
 from pytest_agentbench.datasets.hub import DOMAINS
 from pytest_agentbench.engine.script import Match, Rule, load_rules
+from pytest_agentbench.gate.evidence import Facts, Trial
+from pytest_agentbench.gate.rules import LATENCIES, LATENCY_STATISTICS, RATES, SHARES
 from pytest_agentbench.imports import TOOLS
 from pytest_agentbench.loading import options_of
 from pytest_agentbench.peers import PEERS
@@ -368,6 +370,14 @@ WORDS: Mapping[str, list[str]] = {
     "command-agents.md": [each.name for each in fields(Command)],
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *keys(JudgeSpec), *(name for name in AGENTS if "evaluating" in name)],
+    "gates.md": [
+        *LATENCIES,
+        *LATENCY_STATISTICS,
+        *RATES,
+        *SHARES,
+        "goodput",
+        *(field.name for field in (*fields(Trial), *fields(Facts)) if field.name != "stopwatch"),
+    ],
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
@@ -482,7 +492,7 @@ def eventful_run(project: Project) -> None:
     subprocess.run(["git", "init", "--quiet"], cwd=project.root, check=True)
     subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "--message", "Start"], cwd=project.root, check=True)
     changes = ["--agentbench-set", "agent.temperature=0.5", "--agentbench-threshold", "tsq.mean=0.1", "--agentbench-retries", "1"]
-    changes += ["--agentbench-slo", "ttft=500ms", "--agentbench-concurrency", "1"]
+    changes += ["--agentbench-slo", "ttft=500ms", "--agentbench-concurrency", "1", "--agentbench-gate", "infra_error.rate <= 1%"]
     project.run("scenarios/shop", "scenarios/judged", "--agentbench-variants", "all", "-o", "asyncio_mode=auto", *changes)
 
 
@@ -493,10 +503,20 @@ def labelled_run(project: Project) -> None:
         project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-limit=1")
 
 
+def gated_run(project: Project) -> None:
+    """A run that is worse than its baseline."""
+    project.backend()
+    project.suite(scenarios=3)
+    project.run("scenarios/shop", "--agentbench-trials=4")
+    project.backend([{"text": "No."}])
+    rules = ["--agentbench-gate=tsq >= -0.1 vs baseline", "--agentbench-gate=tsq.mean >= 0.5", "--agentbench-gate=limit.rate <= 5%"]
+    project.run("scenarios/shop", "--agentbench-trials=4", "--agentbench-baseline=latest", *rules)
+
+
 def test_run_json_is_documented(project: Project) -> None:
     """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
     runs, records = [], []
-    for run in (eventful_run, labelled_run):
+    for run in (eventful_run, labelled_run, gated_run):
         run(project)
         runs.append(project.run_json)
         records += [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -6,6 +6,7 @@ A policy decides what it answers; the import paths below keep this module free o
 from __future__ import annotations
 
 POLICIES = {
+    "careless": "pytest_agentbench.engine.careless:Careless",
     "lexical": "pytest_agentbench.engine.lexical:Lexical",
     "script": "pytest_agentbench.engine.script:Script",
 }

@@ -22,7 +22,8 @@ class EngineConfig(Spec):
     ttft_ms: Milliseconds = 0  # from a request's start to its first token
     itl_ms: Milliseconds = 0  # between tokens
     jitter: float = Field(default=0, ge=0, le=1)  # share by which each of these times may differ
-    seed: int = 0  # of the jitter
+    seed: int = 0  # of the jitter, and of the errors of the policy `careless`
+    error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that the policy `careless` gets wrong
     max_concurrency: int | None = Field(default=None, ge=1)  # requests served at a time; None for all
     script: str | None = None  # file of the policy `script`; an empty text is none as well
     request_log: str | None = None  # JSONL file that gets the body of every chat request
@@ -36,6 +37,8 @@ class EngineConfig(Spec):
     def _script_has_a_file(self) -> EngineConfig:
         if (self.policy == "script") != (self.script is not None):
             raise ValueError("script must name a file when, and only when, policy is 'script'")
+        if self.error_rate and self.policy != "careless":
+            raise ValueError("only policy 'careless' has an error_rate")
         return self
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import orjson
 from aiohttp import web
@@ -150,7 +150,8 @@ def _load_policy(config: EngineConfig) -> Policy:
         raise ConfigError(f"{WHERE}: {unknown_name('policy', config.policy, POLICIES)}")
     module, _, name = POLICIES[config.policy].partition(":")
     policy = getattr(import_module(module), name)
-    return cast("Policy", policy(Path(config.script)) if config.script else policy())
+    settings: Mapping[str, Sequence[Any]] = {"script": (Path(config.script or ""),), "careless": (config.error_rate, config.seed)}
+    return cast("Policy", policy(*settings.get(config.policy, ())))
 
 
 def _open_log(path: str | None) -> BinaryIO | None:

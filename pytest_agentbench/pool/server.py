@@ -158,7 +158,8 @@ class Pool:
 
     async def _record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
-        rollout = dataclasses.replace(rollout, session=self.number, content=self.contents.of(rollout.key))
+        content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
+        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
         tokens = sum(call.completion_tokens or 0 for call in rollout.calls)
         summary = {
             "op": "finished",

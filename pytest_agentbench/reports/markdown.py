@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.quantiles import HIGH
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     MORE_TIMINGS,
@@ -69,6 +70,7 @@ def _lines(run: Json) -> Iterator[str]:
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
     yield from _limits(run["limits"])
+    yield from _gate(run.get("gate"))
     yield from _performance(run["performance"], run["stopwatch"])
     if serving := run.get("serving"):
         yield from _serving(serving)
@@ -128,6 +130,19 @@ def _limits(limits: Sequence[Json]) -> Iterator[str]:
     if limits:
         yield "\n## Limits\n"
         yield from (f"- {limit_text(limit)}" for limit in limits)
+
+
+def _gate(gate: Json | None) -> Iterator[str]:
+    if gate is None:
+        return
+    yield f"\n## Gate: {gate_text(gate)}\n"
+    for rule in gate["rules"]:
+        yield f"- **{rule_text(rule)}**"
+        yield from (f"  - {line}" for line in detail_lines(rule))
+    if suspects := [*suspect_lines(gate)]:
+        yield "\n### Suspects\n"
+        yield from (f"- {line}" for line in suspects)
+        yield "\nScenarios whose scores fell, by Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
 
 
 def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     TIMINGS,
@@ -68,6 +69,8 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
         _write_serving(terminal, serving)
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
+    if gate := run.get("gate"):
+        _write_gate(terminal, gate)
     _write_left(terminal, run)
     _write_backend(terminal, run["backend"])
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
@@ -78,6 +81,20 @@ def _write_sessions(terminal: Terminal, run: Json) -> None:
         terminal.write_line(f"resumed     {sessions}")
     for sentence in damage_lines(run):
         terminal.write_line(f"damaged     {sentence}", yellow=True)
+
+
+def _write_gate(terminal: Terminal, gate: Json) -> None:
+    terminal.write_line(f"gate        {gate_text(gate)}", bold=True, **_colour(gate["verdict"]))
+    for rule in gate["rules"]:
+        terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule["verdict"]))
+        for line in detail_lines(rule):
+            terminal.write_line(f"{'':<11} {line}")
+    for line in suspect_lines(gate):
+        terminal.write_line(f"suspect     {line}")
+
+
+def _colour(verdict: str) -> dict[str, bool]:
+    return {{"PASS": "green", "FAIL": "red"}.get(verdict, "yellow"): True}
 
 
 def _write_left(terminal: Terminal, run: Json) -> None:
@@ -103,7 +120,9 @@ def _in_one_line(run: Json) -> str:
         f"{name} {suite['scorers'][0]} {mean_text(suite['scores'][suite['scorers'][0]]['mean'])}" for name, suite in run["suites"].items()
     ]
     failed = [limit_text(limit) for limit in run["limits"] if limit["failed"]]
-    return "; ".join([*suites, *failed]) or "nothing measured"
+    rules = [rule_text(rule) for rule in gate["rules"] if rule["verdict"] != "PASS"] if (gate := run.get("gate")) else []
+    verdict = [f"gate {gate['verdict']}"] if gate else []
+    return "; ".join([*suites, *failed, *verdict, *rules]) or "nothing measured"
 
 
 def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:

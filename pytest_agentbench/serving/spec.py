@@ -28,6 +28,7 @@ class EmbeddedSpec(BackendSpec):
     itl_ms: float = Field(default=0, ge=0)
     jitter: float = Field(default=0, ge=0, le=1)  # relative spread of both
     seed: int = 0
+    error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that policy `careless` gets wrong
     max_concurrency: int | None = Field(default=None, ge=1)  # requests beyond it queue
     request_log: str | None = None  # JSON lines of every request body
 

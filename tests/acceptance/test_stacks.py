@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
+from pytest_agentbench.gating import CANNOT_MEASURE
 from pytest_agentbench.progress import Heartbeat
 from pytest_agentbench.serving import gpus
 from pytest_agentbench.serving.process import child_environment
@@ -210,7 +211,7 @@ def test_a_machine_that_lacks_something(
 
 
 @LACKS
-@pytest.mark.parametrize("insist", ["--agentbench-backend=small", "--agentbench-threshold=tsq.mean=0.1"])
+@pytest.mark.parametrize("insist", ["--agentbench-backend=small", "--agentbench-threshold=tsq.mean=0.1", "--agentbench-gate=tsq >= 0.1"])
 def test_a_machine_that_lacks_what_was_asked_for(
     small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str, insist: str
 ) -> None:
@@ -221,7 +222,7 @@ def test_a_machine_that_lacks_what_was_asked_for(
     result = small.run(insist, "scenarios/shop")
 
     result.assert_outcomes(errors=4)
-    assert 1 == result.ret
+    assert (CANNOT_MEASURE if "gate" in insist else 1) == result.ret
     assert missing in result.stdout.str()
     assert "FAIL" == small.run_json["verdict"]
 

@@ -1,0 +1,36 @@
+"""The policy `careless`: the lexical one, which takes a wrong tool at a given rate; for regressions and A/A runs of a known size."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from pytest_agentbench.engine.lexical import Lexical
+from pytest_agentbench.engine.protocol import Call, Reply
+
+
+class Careless:
+    """Of each request it remembers how often it came, so that trials differ and a run with the same seed repeats itself."""
+
+    def __init__(self, error_rate: float, seed: int) -> None:
+        self._error_rate, self._seed = error_rate, seed
+        self._policy = Lexical()
+        self._seen: Counter[bytes] = Counter()
+
+    def reply(self, request: Mapping[str, Any]) -> Reply:
+        reply = self._policy.reply(request)
+        said = sha256(orjson.dumps(request["messages"])).digest()
+        self._seen[said] += 1
+        chance = random.Random(f"{self._seed} {self._seen[said]} {said.hex()}")
+        names = [tool["function"]["name"] for tool in request.get("tools") or ()]
+        return replace(reply, tool_calls=tuple(self._perhaps_wrong(call, names, chance) for call in reply.tool_calls))
+
+    def _perhaps_wrong(self, call: Call, names: list[str], chance: random.Random) -> Call:
+        others = [name for name in names if name != call.name]
+        return call._replace(name=chance.choice(others)) if others and chance.random() < self._error_rate else call

@@ -1,0 +1,159 @@
+"""What a gate knows of a run: scores, derived timings and hashes of each rollout, and a few facts about all of it. No texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
+
+from pytest_agentbench import metrics
+from pytest_agentbench.records import Json, LLMCall, Rollout
+from pytest_agentbench.slo import EXPECTED, longest_gap_ns
+
+SCHEMA = "agentbench-baseline/1"  # docs/gates.md describes it
+
+
+class CallTimes(NamedTuple):
+    """One LLM call; milliseconds, None for what it does not have. A failed call has no times."""
+
+    ttft: float | None
+    tpot: float | None
+    e2e: float | None
+    itl: float | None  # its longest gap
+    output_tokens: int
+    failed: bool
+
+    def good(self, slo: Mapping[str, float]) -> bool | None:
+        """Whether it met all objectives (milliseconds); None where that cannot be known."""
+        if self.failed:
+            return False
+        values = {name: getattr(self, name) for name in slo}
+        if any(value is not None and value > slo[name] for name, value in values.items()):
+            return False
+        return None if any(values[name] is None for name in EXPECTED if name in values) else True
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One rollout, as far as a gate is interested in it."""
+
+    suite: str
+    group: str  # the suite, or suite-variant
+    scenario: str
+    trial: int
+    status: str
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
+    cluster: str | None = None
+    attempts: int = 1
+    scores: Mapping[str, float] = field(default_factory=dict)
+    unscored: tuple[str, ...] = ()  # scores that are missing because their scorer failed
+    duration_ms: float = 0.0
+    calls: tuple[CallTimes, ...] = ()
+
+    def to_dict(self) -> Json:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trial:
+        calls = tuple(CallTimes(*call) for call in data["calls"])
+        return cls(**{**data, "calls": calls, "unscored": tuple(data["unscored"])})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run as a whole."""
+
+    run: str  # its id
+    planned: int = 0  # rollouts
+    lost: int = 0  # of them, those that never ended
+    scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> how many its data set has
+    stopwatch: str | None = None  # its verdict on the timings
+    rollouts_per_hour: float | None = None
+    output_tokens_per_s: float | None = None
+    prefix_cache_hit_ratio: float | None = None
+    slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
+    commit: str | None = None  # of the repository
+    finished_at: str = ""  # ISO 8601
+
+    @classmethod
+    def of(cls, run: Json) -> Facts:
+        """Of what run.json holds."""
+        performance = run["performance"]
+        return cls(
+            run=run["id"],
+            planned=run["plan"]["rollouts"],
+            lost=run["plan"]["not_run"],
+            scenarios={name: suite["dataset"]["size"] for name, suite in run["suites"].items()},
+            stopwatch=run["stopwatch"]["verdict"],
+            slo=run["settings"]["slo"],
+            commit=(run["environment"]["git"] or {}).get("commit"),
+            finished_at=run["finished_at"],
+            **{name: performance[name] for name in ("rollouts_per_hour", "output_tokens_per_s", "prefix_cache_hit_ratio")},
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run, as a gate sees it: measured just now, read from a run directory, or from a baseline file."""
+
+    facts: Facts
+    groups: Mapping[str, Sequence[Trial]]  # suite, or suite-variant -> its rollouts
+
+    @classmethod
+    def of(cls, facts: Facts, trials: Iterable[Trial]) -> Evidence:
+        groups: dict[str, list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault(trial.group, []).append(trial)
+        return cls(facts, groups)
+
+    def hashes(self, group: str, part: str) -> set[str]:
+        """The different hashes of an agent, scorers or a backend that the rollouts of a group have; known ones only."""
+        return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
+
+    def to_lines(self, suite: str) -> Iterable[Json]:
+        """A baseline file of one suite with all its variants: a header, then a line a rollout."""
+        yield {"schema": SCHEMA, "suite": suite, **asdict(self.facts)}
+        yield from (trial.to_dict() for trials in self.groups.values() for trial in trials if trial.suite == suite)
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[Json]) -> Evidence:
+        """Raises ValueError, TypeError or KeyError for what is no baseline file."""
+        every = iter(lines)
+        header = dict(next(every, {}))
+        if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
+            raise ValueError(f"the first line is no header of schema {SCHEMA}")
+        return cls.of(Facts(**header), map(Trial.from_dict, every))
+
+
+def trial_of(rollout: Rollout) -> Trial:
+    """A rollout without its texts."""
+    return Trial(
+        suite=rollout.suite,
+        group=rollout.key.group,
+        scenario=rollout.scenario,
+        trial=rollout.trial,
+        status=rollout.status,
+        content=rollout.content,
+        cluster=rollout.cluster,
+        attempts=rollout.attempt,
+        scores={name: float(score) for name, score in rollout.scores.items()},
+        unscored=tuple(rollout.score_errors),
+        duration_ms=rollout.duration_s * 1e3,
+        calls=tuple(map(call_times, rollout.calls)),
+    )
+
+
+def call_times(call: LLMCall) -> CallTimes:
+    """The derived timings of a call."""
+    return CallTimes(
+        ttft=_milliseconds(metrics.ttft_ns(call)),
+        tpot=_milliseconds(metrics.tpot_ns(call)),
+        e2e=_milliseconds(metrics.e2e_ns(call)),
+        itl=_milliseconds(longest_gap_ns(call)),
+        output_tokens=metrics.output_tokens(call),
+        failed=call.error_kind is not None,
+    )
+
+
+def _milliseconds(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e6

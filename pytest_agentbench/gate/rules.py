@@ -1,0 +1,124 @@
+"""What a gate is asked: `tsq >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.records import STATUSES
+
+#: Latencies of which a rule may ask a statistic; a rollout has one of `rollout`, a call one of the others. All in milliseconds.
+LATENCIES = ("ttft", "tpot", "e2e", "rollout")
+LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
+
+#: Rates of which a run has one number.
+RATES = ("rollouts_per_hour", "output_tokens_per_s")
+
+SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of the rollouts that ended
+
+#: Kinds of which more is better; of scores it depends.
+RISING = ("rate", "goodput")
+
+#: Kind -> units that its limit may have, and what they are worth.
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "score": {"": 1, "%": 0.01},
+    "latency": {"ms": 1, "s": 1000},
+    "rate": {"": 1},
+    "share": {"%": 0.01, "": 1},
+    "goodput": {"%": 0.01, "": 1},
+}
+
+WRITTEN = re.compile(
+    r"(?P<metric>[A-Za-z_][\w.]*) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?(?P<versus> vs baseline)?"
+)
+
+EXAMPLES = "`tsq >= -0.03 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule as it was written, understood."""
+
+    text: str
+    kind: str  # score | latency | rate | share | goodput
+    metric: str  # a score's name, ttft, infra_error, rollouts_per_hour, ...
+    statistic: str  # mean, p50, ...; empty where there is only one
+    at_least: bool  # `>=`: more is better
+    limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
+    versus: bool  # compared with the baseline
+    relative: bool = False  # against a baseline: the limit is a share of it
+
+    @property
+    def about(self) -> tuple[str, str, bool]:
+        """What it is about: of two rules about the same, the one on the command line counts."""
+        return self.metric, self.statistic, self.versus
+
+    @property
+    def margin(self) -> float:
+        """How much worse than the baseline is still accepted: 0.03 of `tsq >= -0.03`, 0.1 of `ttft.p50 <= +10%`."""
+        return max(0.0, -self.limit if self.at_least else self.limit)
+
+
+def parse_rule(text: str, scores: Collection[str], falling: Collection[str] = ()) -> Rule:
+    """The rule that a text says, for a suite that measures `scores`; those in `falling` are better the lower they are.
+
+    Raises ConfigError that says what would work.
+    """
+    text = " ".join(text.split())
+    found = WRITTEN.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"gate rule {text!r} should be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
+    kind, metric, statistic = _what(text, found["metric"], scores)
+    at_least, versus = found["relation"] == ">=", found["versus"] is not None
+    if at_least != (wanted := kind in RISING or (kind == "score" and metric not in falling)):
+        raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if wanted else 'lower'} it is: {'>=' if wanted else '<='}")
+    limit, relative = _in_its_unit(text, kind, float(found["value"]), found["unit"] or "", versus)
+    if versus and limit and (limit > 0) == at_least:
+        raise ConfigError(
+            f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
+        )
+    return Rule(text, kind, metric, statistic, at_least, limit, versus, relative)
+
+
+def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, str]:
+    """(kind, metric, statistic); raises ConfigError for what nobody measures."""
+    name, _, statistic = metric.rpartition(".") if "." in metric else (metric, "", "")
+    if metric in scores or (name in scores and statistic == "mean"):
+        return "score", metric if metric in scores else name, "mean"
+    if name in LATENCIES and statistic in LATENCY_STATISTICS:
+        return "latency", name, statistic
+    if name in LATENCIES:
+        raise ConfigError(f"gate rule {text!r}: {unknown_name(f'statistic of {name}', statistic, LATENCY_STATISTICS)}")
+    if metric in SHARES:
+        return "share", name, statistic
+    if metric in RATES:
+        return "rate", metric, ""
+    if metric == "goodput":
+        return "goodput", metric, ""
+    known = [*scores, *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput"]
+    raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
+
+
+def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) -> tuple[float, bool]:
+    """(the limit in the metric's unit, whether it is a share of the baseline's value)."""
+    if versus and kind in ("share", "goodput"):
+        raise ConfigError(f"gate rule {text!r}: that is a fact about one run; leave out `vs baseline`")
+    if versus and kind == "score":
+        if unit:
+            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in the score's own unit, such as -0.03")
+        return value, False
+    if versus:
+        if unit != "%":
+            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in percent, such as `<= +10% vs baseline`")
+        return value / 100, True
+    allowed = UNITS[kind]
+    if unit not in allowed:
+        raise ConfigError(
+            f"gate rule {text!r}: the limit has {unit or 'no unit'}; it may have: {', '.join(each or 'none' for each in allowed)}"
+        )
+    limit = value * allowed[unit]
+    if (kind != "score" and limit < 0) or (kind in ("share", "goodput") and limit > 1):
+        raise ConfigError(f"gate rule {text!r}: no {kind} can be {value:g}{unit}")
+    return limit, False

@@ -1,0 +1,184 @@
+"""The gate of a session: which rules are asked of which suites, with which baselines, and what follows for tests and exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence
+from pytest_agentbench.discovery import Found
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE
+from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.gate.power import Design, spread
+from pytest_agentbench.gate.rules import Rule, parse_rule
+from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.scenarios import Suite
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.settings import Settings
+
+#: Exit statuses beside pytest's own; 1 is a quality regression, and whatever else fails a test.
+CANNOT_MEASURE, CANNOT_TELL = 6, 7
+
+MARGIN = 0.05  # of the main score, where a baseline is given and no rule speaks of it
+ASSUMED = 0.12  # variance of a trial around its scenario's mean: suites at 0.8 whose scenarios differ as real ones do
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What this session is asked."""
+
+    asked: Sequence[Asked]
+    baselines: Mapping[str, Evidence] = field(default_factory=dict)  # group -> where one is known
+    decides: bool = True  # whether verdicts have a say in the exit status; else they are only shown
+    insists: bool = False  # whether this session's options ask, so that silence is no answer
+
+    @property
+    def compared(self) -> set[str]:
+        """Groups whose scores are judged against a baseline: there a scenario below its threshold does not fail the session."""
+        asked = {each.group for each in self.asked if each.rule.versus and each.rule.kind == "score"}
+        return {group for group in asked if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
+
+    def judge(self, run: Json, trials: Sequence[Trial], tests_below: int) -> Json | None:
+        """The part of run.json about the gate; None where no suite ran that it is about."""
+        evidence = Evidence.of(Facts.of(run), trials)
+        ran = [each for each in self.asked if each.group in run["suites"]]
+        if not ran and not self.insists:
+            return None
+        judged = judge_rules(ran, evidence, self.baselines)
+        return {
+            "verdict": session_verdict(judged),
+            "decides": self.decides,
+            "tests_below": tests_below,
+            "compared": sorted(self.compared),
+            "baselines": {group: _about(self.baselines[group]) for group in run["suites"] if group in self.baselines},
+            "rules": [told(each) for each in judged],
+            "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
+        }
+
+    def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
+        """A sentence for each margin that a suite of this size is not likely to clear, even where nothing has changed."""
+        sizes = {
+            group: (len(each.suite.scenarios[:limit][: each.suite.limits.get(variant)]), each.trials)
+            for each, variant, group in _groups(found)
+            if each.suite
+        }
+        for each in self.asked:
+            scenarios, trials = sizes[each.group]
+            if each.rule.versus and each.rule.kind == "score" and not each.falling and scenarios > 1:
+                design = self._design(each, scenarios, trials)
+                if (smallest := design.smallest_drop(POWER)) > each.rule.margin:
+                    drop = f"show a drop of {smallest:.3f} at the smallest" if smallest < 1 else "cannot show any drop"
+                    yield (
+                        f"{each.group}: `{each.rule.text}` is a margin too small for this suite: {scenarios} scenarios "
+                        f"with {trials} trial{'s' * (trials > 1)} {drop}; run more trials (--agentbench-trials) or widen the margin"
+                    )
+
+    def _design(self, asked: Asked, scenarios: int, trials: int) -> Design:
+        base = self.baselines.get(asked.group)
+        known = samples(base.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) if base else {}
+        scores = {name: each.scores for name, each in known.items() if each.scores}
+        repeated = any(len(each) > 1 for each in scores.values())
+        within = spread(scores).within if repeated and len(scores) > 1 else ASSUMED
+        return Design(scenarios, trials, within, confidence=CONFIDENCE)
+
+
+def make_gate(found: Sequence[Found], settings: Settings) -> Gate | None:
+    """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked."""
+    explicit = read_evidence(find_baseline(settings.baseline, settings.reports)) if settings.baseline else None
+    groups = [*_groups(found)]
+    if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
+        known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
+        raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
+    asked: list[Asked] = []
+    baselines: dict[str, Evidence] = {}
+    for text in settings.gate:
+        _somebody_measures(text, found)
+    for each, _, group in groups:
+        assert each.suite is not None
+        rules = [*rules_of(each.suite, settings.gate)]
+        if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
+            rules.append((True, _usual_rule(each.suite)))
+        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part) for any_part, rule in rules]
+        promoted = default_baseline(each.name, settings.reports)
+        if explicit and group in explicit.groups:
+            baselines[group] = explicit
+        elif promoted.is_file() and any(rule.versus for _, rule in rules):
+            baselines[group] = read_evidence(promoted)
+        elif explicit:
+            baselines[group] = explicit  # it has nothing about this group, and the verdict will say so
+    insists = bool(settings.gate or settings.baseline)
+    return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
+
+
+def rules_of(suite: Suite, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:
+    """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, then its own."""
+    given = [rule for text in options if (rule := _perhaps(suite, text)) is not None]
+    about = {rule.about for rule in given}
+    for text in suite.gate:
+        rule = parse_rule(text, suite.score_names, LOWER_IS_BETTER)  # `discovery` has checked it
+        if rule.about not in about:
+            yield False, rule
+    yield from ((True, rule) for rule in given)
+
+
+def _perhaps(suite: Suite, text: str) -> Rule | None:
+    try:
+        return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+    except ConfigError:
+        return None  # of another suite
+
+
+def _somebody_measures(text: str, found: Sequence[Found]) -> None:
+    """Raises ConfigError for a rule of the command line that no suite can be asked."""
+    every = list(dict.fromkeys(name for each in found if each.suite for name in each.suite.score_names))
+    if every or not found:
+        parse_rule(text, every, LOWER_IS_BETTER)
+
+
+def _usual_rule(suite: Suite) -> Rule:
+    main = suite.score_names[0]
+    text = f"{main} <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main} >= -{MARGIN} vs baseline"
+    return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+
+
+def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
+    """(suite, variant, the name of both) of everything that this session may run."""
+    for each in found:
+        if each.suite:
+            yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
+
+
+def exit_status(status: int, part: Json, *, failure: bool, limits_failed: bool, only_infra: bool, inconclusive: str) -> int:
+    """The exit status of a session with a gate: 1 a regression, 6 not measured, 7 not told, else pytest's own.
+
+    `status` is pytest's, 0, 1 or 5; `failure` says that the backend, tap or pool failed,
+    `only_infra` that no test failed but those that could not measure.
+    """
+    if part["verdict"] == FAIL or limits_failed or (status == 1 and not only_infra):
+        return 1
+    if failure or part["unmeasured"] or status == 1:
+        return CANNOT_MEASURE
+    return CANNOT_TELL if part["verdict"] == INCONCLUSIVE and inconclusive == "fail" else status
+
+
+def _about(baseline: Evidence) -> Json:
+    facts = baseline.facts
+    return {"run": facts.run, "commit": facts.commit, "finished_at": facts.finished_at}
+
+
+def told(judged: Judged) -> Json:
+    """A judged rule as run.json has it."""
+    rule = judged.asked.rule
+    return {
+        "suite": judged.asked.group,
+        "rule": rule.text,
+        "kind": rule.kind,
+        "vs_baseline": rule.versus,
+        **asdict(judged.decision),
+        "trials": [*judged.decision.trials],
+        "notes": [*judged.notes],
+        "suspects": [asdict(each) for each in judged.suspects],
+    }

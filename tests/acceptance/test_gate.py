@@ -1,0 +1,291 @@
+"""Gates: with a baseline the statistics decide the session, and a scenario below its threshold is only shown."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.baselines import default_baseline, promote_baseline, read_evidence
+from pytest_agentbench.gating import CANNOT_MEASURE, CANNOT_TELL
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+MARGIN = "--agentbench-gate=tsq >= -0.25 vs baseline"
+
+#: Customers shop-1 and shop-2 get a wrong tool.
+TWO_WRONG: list[Json] = [
+    *({"match": {"turn": 0, "contains": f"shop-{n}:"}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]} for n in (1, 2)),
+    *FIND_THEN_ANSWER,
+]
+ALL_WRONG: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}, {"text": "Done."}]
+ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER]
+
+
+@pytest.fixture
+def gated(project: Project) -> Project:
+    """A project with a suite of 20 scenarios, and a run of it in which all was well."""
+    project.suite(scenarios=20)
+    result = project.run("scenarios/shop")
+    assert 0 == result.ret
+    (project.root / "reports" / "latest").resolve().rename(project.root / "reports" / "before")
+    return project
+
+
+def gate(project: Project) -> Json:
+    found: Json = project.run_json["gate"]
+    return found
+
+
+@WAYS
+def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
+    """Two of twenty scenarios fell below their threshold: they have a letter of their own, and the session passes with its margin."""
+    gated.backend(TWO_WRONG)
+
+    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq >= -0.5 vs baseline")
+
+    assert 0 == result.ret
+    result.stdout.fnmatch_lines(
+        [
+            "gate * PASS; compared with 2*; 2 tests below a threshold, which do not count here",
+            "rule * shop tsq >= -0.5 vs baseline: PASS, -0.100 [[]-0.*, +0.*[]] against -0.500; 20 scenarios, 20 and 20 trials, 95 % tango",
+            "*a change of 0.* is found by such a run 4 times out of 5",
+            "*== 18 passed, 2 below in *",
+        ]
+    )
+    if not way:
+        result.stdout.fnmatch_lines(["scenarios/shop/test_shop.py .bb.*"])
+    found = gate(gated)
+    assert ("PASS", 2, ["shop"], True) == (found["verdict"], found["tests_below"], found["compared"], found["decides"])
+    assert ("PASS", 0) == (gated.run_json["verdict"], gated.run_json["exit_status"])
+    assert "## Gate: PASS; compared with 2" in (gated.directory / "report.md").read_text()
+
+
+@WAYS
+def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
+    """Every scenario fell: exit status 1, with the estimate, although no test counts as failed."""
+    gated.backend(ALL_WRONG)
+
+    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before")
+
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines(
+        ["gate * FAIL; *20 tests below*", "rule * shop tsq >= -0.05 vs baseline: FAIL, -1.000 [[]*[]] against -0.050*", "*== 20 below in *"]
+    )
+    assert "FAIL" == gated.run_json["verdict"]
+
+
+@pytest.mark.parametrize(("option", "status"), [((), 0), (("--agentbench-inconclusive=fail",), CANNOT_TELL)])
+def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> None:
+    """Twenty scenarios cannot show that a drop is below 0.05: the start says so, and the exit status is what was asked for."""
+    result = gated.run("scenarios/shop", "--agentbench-baseline=before", *option)
+
+    assert status == result.ret
+    result.stdout.fnmatch_lines(
+        [
+            "agentbench: shop: `tsq >= -0.05 vs baseline` is a margin too small for this suite: 20 scenarios with 1 trial *",
+            "gate * INCONCLUSIVE*",
+            "*the interval holds the threshold: more trials or scenarios make it narrower",
+        ]
+    )
+
+
+@WAYS
+def test_infra_errors(gated: Project, way: tuple[str, ...]) -> None:
+    """What cannot be measured is an ERROR and exit status 6, whatever the other scenarios say."""
+    gated.backend(ONE_FAILS)
+
+    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-retries=0")
+
+    result.assert_outcomes(passed=19, errors=1)
+    assert CANNOT_MEASURE == result.ret
+    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error, more than 2 %"])
+    allowed = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-gate=infra_error.rate <= 10%")
+    assert CANNOT_MEASURE == allowed.ret
+    assert "PASS" == gate(gated)["verdict"]
+
+
+def test_lost_rollouts(gated: Project) -> None:
+    """A session that ran out of time is no PASS."""
+    gated.backend(FIND_THEN_ANSWER, ttft_ms=60)
+
+    result = gated.run(
+        "scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-time-limit=150ms", "--agentbench-concurrency=1"
+    )
+
+    assert CANNOT_MEASURE == result.ret
+    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE*", "* of 20 planned rollouts were not run*"])
+
+
+def test_a_dead_backend(gated: Project) -> None:
+    """A backend that dies is no regression."""
+    gated.backend([{"exit": True}])
+
+    result = gated.run("scenarios/shop", "--agentbench-baseline=before", "--agentbench-retries=0")
+
+    assert CANNOT_MEASURE == result.ret
+    assert "INCONCLUSIVE" == gate(gated)["verdict"]
+
+
+@WAYS
+def test_tests_decide(gated: Project, way: tuple[str, ...]) -> None:
+    """--agentbench-verdict=tests gives pytest's own behaviour back: what is below fails, and the gate only speaks."""
+    gated.backend(TWO_WRONG)
+    options = ("scenarios/shop", "--agentbench-baseline=before", "--agentbench-verdict=tests")
+
+    result = gated.run(*way, *options, "--agentbench-gate=tsq >= -0.5 vs baseline")
+
+    result.assert_outcomes(passed=18, failed=2)
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines(["gate * PASS*shown only: the tests decide"])
+    gated.backend()
+    assert 0 == gated.run(*way, *options, "--agentbench-gate=tsq >= 2").ret
+    assert "FAIL" == gate(gated)["verdict"]
+
+
+@WAYS
+def test_junit_lf_and_x(gated: Project, way: tuple[str, ...]) -> None:
+    """JUnit, --lf and -x take a scenario below its threshold for what it is: an expected failure, with its reason, and no failed test."""
+    gated.backend(TWO_WRONG)
+    options = (*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq >= -0.5 vs baseline", "-x")
+
+    result = gated.run(*options, "--junitxml=junit.xml")
+
+    assert 0 == result.ret
+    assert len(gated.rollouts) == 20
+    cases = ET.parse(gated.root / "junit.xml").getroot().iter("testcase")
+    skipped = {case.get("name"): found for case in cases if (found := case.find("skipped")) is not None}
+    assert {"test_tools[shop-1]", "test_tools[shop-2]"} == set(skipped)
+    found = skipped["test_tools[shop-1]"]
+    assert "pytest.xfail" == found.get("type")
+    assert "below its threshold, the gate decides: assert 0.000 >= 0.5" == found.get("message")
+    properties = [each.get("name") for each in ET.parse(gated.root / "junit.xml").getroot().iter("property")]
+    assert 20 == properties.count("tsq")
+    again = gated.run(*options, "--lf", "--co", "-q")
+    assert "20 tests collected" in again.stdout.str()
+
+
+OTHER_ASSERTIONS = """
+def test_tools(rollout, thresholds):
+    assert rollout.score("tsq") >= thresholds["tsq"]
+
+def test_never_orders(rollout):
+    assert "order_item" not in rollout.tools
+
+def test_mistaken(rollout, thresholds):
+    assert thresholds["tqs"] <= rollout.score("tsq")
+"""
+
+
+@WAYS
+def test_other_failures_are_failures(gated: Project, way: tuple[str, ...]) -> None:
+    """A test that reads no `thresholds` asks for every scenario, and one that is broken is broken: both fail the session."""
+    gated.write("scenarios/shop/test_shop.py", OTHER_ASSERTIONS)
+    gated.backend(TWO_WRONG)
+
+    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq >= -0.5 vs baseline")
+
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines(["*== 22 failed, 36 passed, 2 below in *"])
+    assert "PASS" == gate(gated)["verdict"]
+
+
+@WAYS
+def test_a_gate_in_the_suite(gated: Project, way: tuple[str, ...]) -> None:
+    """Rules in suite.yaml find the promoted baseline; without one they are shown as undecided, and the tests stand."""
+    gated.suite(scenarios=20, gate=["tsq >= -0.5 vs baseline", "infra_error.rate <= 2%"])
+    gated.backend(TWO_WRONG)
+
+    without = gated.run(*way, "scenarios/shop")
+
+    without.assert_outcomes(passed=18, failed=2)
+    without.stdout.fnmatch_lines(["gate * INCONCLUSIVE", "*there is no baseline; --agentbench-baseline names one"])
+    promote_baseline(read_evidence(gated.root / "reports" / "before"), gated.root / "reports")
+    result = gated.run(*way, "scenarios/shop")
+    assert 0 == result.ret
+    result.stdout.fnmatch_lines(["gate * PASS*", "*== 18 passed, 2 below in *"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--agentbench-gate=tqs >= 0.5",), "*gate rule 'tqs >= 0.5': no metric 'tqs'; known: *"),
+        (("--agentbench-baseline=nightly",), "*no run 'nightly'; known: *before*"),
+        (("--agentbench-inconclusive=maybe",), "*--agentbench-inconclusive maybe: should be pass or fail*"),
+        (("--agentbench-verdict=me",), "*--agentbench-verdict me: should be gate or tests*"),
+    ],
+)
+def test_usage_errors(gated: Project, options: tuple[str, ...], sentence: str) -> None:
+    """What cannot be asked is exit status 4, before anything starts."""
+    result = gated.run("scenarios/shop", *options)
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stderr.fnmatch_lines([sentence])
+
+
+def test_a_wrong_rule_in_a_suite(project: Project) -> None:
+    """It is a collection error of that suite, in one sentence."""
+    project.suite(gate=["tsq <= 0.5"])
+
+    result = project.run("scenarios/shop")
+
+    assert pytest.ExitCode.INTERRUPTED == result.ret
+    result.stdout.fnmatch_lines(["*suite.yaml: gate rule 'tsq <= 0.5': tsq is better the higher it is: >=*"])
+
+
+def test_variants(project: Project) -> None:
+    """A variant is compared with its own past: one that the baseline does not know keeps its tests."""
+    project.suite(scenarios=20, variants={"hot": {"agent": {"temperature": 1.0}}})
+    project.run("scenarios/shop")
+    project.directory.rename(project.root / "reports" / "before")
+    project.backend(TWO_WRONG)
+
+    result = project.run("scenarios/shop", "--agentbench-variants=all", "--agentbench-baseline=before")
+
+    result.stdout.fnmatch_lines(["*== 2 failed, 36 passed, 2 below in *"])
+    rules = {rule["suite"]: (rule["n"], rule["reason"]) for rule in gate(project)["rules"]}
+    assert {"shop": (20, "")} == rules
+
+
+def test_quiet(gated: Project) -> None:
+    """-q says the verdict and what did not pass in its one line."""
+    result = gated.run("-q", "scenarios/shop", "--agentbench-baseline=before")
+
+    result.stdout.fnmatch_lines(["agentbench: shop tsq 1.000 [[]*[]]; gate INCONCLUSIVE; shop tsq >= -0.05 vs baseline: INCONCLUSIVE*"])
+
+
+# ------------------------------------------------------------------------------------------------------------------ banking
+
+BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
+
+
+@pytest.fixture
+def banking(project: Project) -> Project:
+    """The shipped suite on an engine that errs at a rate."""
+    for file in BANKING.iterdir():
+        if file.suffix in (".json", ".yaml", ".py"):
+            project.write(f"scenarios/banking/{file.name}", file.read_text(encoding="utf-8"))
+    project.write("backends/embedded.yaml", json.dumps({"kind": "embedded", "policy": "careless", "error_rate": 0.05}))
+    limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
+    project.run("scenarios/banking", "-q", *limits)
+    promote_baseline(read_evidence(project.directory), project.root / "reports")
+    return project
+
+
+@WAYS
+def test_banking_against_itself_and_against_worse(banking: Project, way: tuple[str, ...]) -> None:
+    """The same engine with other errors passes a margin that 100 scenarios resolve; one that errs in 9 of 10 calls fails it."""
+    limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
+    options = (*way, "scenarios/banking", "-q", *limits, "--agentbench-gate=tsq >= -0.1 vs baseline")
+
+    same = banking.run(*options, "--agentbench-set=backend.seed=1")
+    found = gate(banking)["rules"][0]
+    worse = banking.run(*options, "--agentbench-set=backend.error_rate=0.9")
+
+    assert (0, "PASS", 100) == (same.ret, found["verdict"], found["n"])
+    assert found["low"] < 0 < found["high"]
+    assert (1, "FAIL") == (worse.ret, gate(banking)["rules"][0]["verdict"])
+    assert ["the backend is not the baseline's"] == gate(banking)["rules"][0]["notes"]
+    assert default_baseline("banking", banking.root / "reports").stat().st_size < 200_000

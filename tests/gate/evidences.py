@@ -1,0 +1,38 @@
+"""Evidence made up for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial
+from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.verdict import Asked
+
+HASHES = {"scenario": "s", "agent": "a", "scorers": "c", "backend": "b"}
+
+
+def trial(scenario: object, score: float | None = 1.0, *, number: int = 1, status: str = "ok", ttft: float = 100.0, **keys: Any) -> Trial:
+    """A trial of the suite shop, with one call."""
+    scores = {"tsq": score, "repeated": 0.0} if score is not None else {}
+    call = CallTimes(ttft, 10.0, ttft + 100, 20.0, 11, failed=False)
+    fields: dict[str, Any] = {"content": HASHES, "scores": scores, "duration_ms": 1000.0, "calls": (call,), **keys}
+    return Trial("shop", "shop", str(scenario), number, status, **fields)
+
+
+def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
+    """A run of them; all of its data set, unless `scenarios` says otherwise."""
+    every = [*trials]
+    known: dict[str, Any] = {
+        "planned": len(every),
+        "scenarios": {"shop": len({each.scenario for each in every})},
+        "stopwatch": "ok",
+        "rollouts_per_hour": 1000.0,
+        **facts,
+    }
+    return Evidence.of(Facts(known.pop("run", "now"), **known), every)
+
+
+def asked(text: str, *, falling: tuple[str, ...] = ("repeated",), any_part: bool = False) -> Asked:
+    rule = parse_rule(text, ("tsq", "repeated"), falling)
+    return Asked("shop", rule, rule.metric in falling, any_part)

@@ -1,0 +1,153 @@
+"""Evidence: what is taken from a rollout, and that a baseline file holds all of it and no text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.baselines import default_baseline, find_baseline, promote_baseline, read_evidence
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial, call_times, trial_of
+from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.slo import OBJECTIVES, Goodput
+from tests.gate.evidences import evidence, trial
+
+MS = 1_000_000  # nanoseconds
+
+numbers = st.floats(min_value=0, max_value=1e9)
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
+calls = st.builds(CallTimes, *[st.none() | numbers] * 4, st.integers(0, 10_000), st.booleans())
+trials = st.builds(
+    Trial,
+    st.sampled_from(["shop", "bank"]),
+    st.sampled_from(["shop", "shop-hot", "bank"]),
+    names,
+    st.integers(1, 5),
+    st.sampled_from(["ok", "limit", "agent_error", "infra_error", "cancelled"]),
+    content=st.dictionaries(st.sampled_from(["scenario", "agent", "scorers", "backend"]), names),
+    cluster=st.none() | names,
+    attempts=st.integers(1, 3),
+    scores=st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False)),
+    unscored=st.lists(names, max_size=2).map(tuple),
+    duration_ms=numbers,
+    calls=st.lists(calls, max_size=3).map(tuple),
+)
+facts = st.builds(
+    Facts,
+    names,
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.dictionaries(names, st.integers(0, 9)),
+    st.none() | st.sampled_from(["ok", "warn"]),
+    st.none() | numbers,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.dictionaries(st.sampled_from(["ttft", "e2e"]), numbers),
+)
+
+
+@given(facts, st.lists(trials, max_size=6))
+def test_a_baseline_is_the_evidence_written_down(known: Facts, every: list[Trial]) -> None:
+    """What is written line by line is read as it was, number by number."""
+    shop = Evidence.of(known, [each for each in every if each.suite == "shop"])
+    lines = [json.loads(json.dumps(line)) for line in Evidence.of(known, every).to_lines("shop")]
+
+    assert shop == Evidence.from_lines(lines)
+
+
+def rollout(**keys: Any) -> Rollout:
+    chunks = (Chunk(130 * MS, "content"), Chunk(150 * MS, "content"), Chunk(210 * MS, "content"))
+    call = LLMCall(0, 100 * MS, 220 * MS, chunks, completion_tokens=5, said={"text": "SAID"})
+    return Rollout(
+        "shop",
+        "s-1",
+        "hot",
+        2,
+        "ok",
+        content={"scenario": "abc"},
+        cluster="lamps",
+        attempt=3,
+        started_ns=0,
+        ended_ns=500 * MS,
+        calls=(call, LLMCall(0, None, 5, error_kind="connect", error="FAULT")),
+        tool_calls=(ToolCall("find", {"item": "ARGUMENT"}, 1),),
+        answer="ANSWER",
+        messages=({"role": "user", "content": "MESSAGE"},),
+        scores={"tsq": Score(0.5, explanation="WHY")},
+        score_errors={"judge": "SCORER"},
+        log="LOG",
+        **keys,
+    )
+
+
+def test_what_is_taken_from_a_rollout() -> None:
+    """Scores, hashes, attempts, and timings derived from the stamps; a failed call is one."""
+    assert Trial(
+        suite="shop",
+        group="shop-hot",
+        scenario="s-1",
+        trial=2,
+        status="ok",
+        content={"scenario": "abc"},
+        cluster="lamps",
+        attempts=3,
+        scores={"tsq": 0.5},
+        unscored=("judge",),
+        duration_ms=500.0,
+        calls=(CallTimes(30.0, 20.0, 120.0, 60.0, 5, False), CallTimes(None, None, None, None, 0, True)),
+    ) == trial_of(rollout())
+
+
+def test_no_text_is_in_a_baseline() -> None:
+    """Prompts, answers, arguments, logs and errors stay where they are."""
+    lines = json.dumps([*Evidence.of(Facts("r"), [trial_of(rollout())]).to_lines("shop")])
+
+    assert [] == [text for text in ("SAID", "FAULT", "ARGUMENT", "ANSWER", "MESSAGE", "WHY", "SCORER", "LOG") if text in lines]
+
+
+stamps = st.lists(st.integers(1, 400), max_size=4).map(sorted)
+objectives = st.dictionaries(st.sampled_from([*OBJECTIVES]), st.sampled_from([10.0, 50.0, 150.0]), min_size=1)
+
+
+@given(stamps, st.none() | st.integers(0, 9), st.sampled_from([None, "cut"]), objectives)
+def test_a_call_is_good_as_in_the_report(at: list[int], tokens: int | None, error: str | None, slo: dict[str, float]) -> None:
+    """Derived timings judge a call as its raw stamps do."""
+    call = LLMCall(0, 0, 400 * MS, tuple(Chunk(each * MS, "content") for each in at), completion_tokens=tokens, error_kind=error)
+    judged = Goodput(slo)
+    judged.add(call)
+
+    assert {True: (1, 0, 0), False: (0, 1, 0), None: (0, 0, 1)}[call_times(call).good(slo)] == (judged.good, judged.bad, judged.unknown)
+
+
+def test_promoting(tmp_path: Path) -> None:
+    """A run becomes one file for each of its suites, under reports/baselines, and is read from there."""
+    run = evidence([trial(1), trial(2)], run="20260101-000000")
+
+    paths = promote_baseline(run, tmp_path)
+
+    assert [default_baseline("shop", tmp_path)] == paths == [tmp_path / "baselines" / "shop.jsonl"]
+    assert run == read_evidence(find_baseline(str(paths[0]), tmp_path))
+    assert ["shop.jsonl"] == [path.name for path in (tmp_path / "baselines").iterdir()]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/2"}', '{"schema": "agentbench-baseline/1", "suite": "s"}', "3"]
+)
+def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
+    """One sentence with the file, and what writes one."""
+    path = tmp_path / "base.jsonl"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"base\.jsonl is no baseline: .*; `agentbench baseline promote RUN` writes one"):
+        read_evidence(path)
+
+
+def test_an_unknown_baseline(tmp_path: Path) -> None:
+    """A name that is neither a file nor a run is refused with the known runs."""
+    with pytest.raises(ConfigError, match="no run 'nightly'; known: none"):
+        find_baseline("nightly", tmp_path)

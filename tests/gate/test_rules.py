@@ -1,0 +1,125 @@
+"""Gate rules: what they mean, and that one which means nothing is refused with a sentence that says what would work."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.rules import LATENCIES, LATENCY_STATISTICS, SHARES, Rule, parse_rule
+
+SCORES = ("tsq", "hallucinated")
+FALLING = ("hallucinated",)
+
+
+def parsed(text: str) -> Rule:
+    return parse_rule(text, SCORES, FALLING)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "metric", "statistic", "at_least", "limit", "versus", "relative"),
+    [
+        ("tsq >= -0.03 vs baseline", "score", "tsq", "mean", True, -0.03, True, False),
+        ("tsq.mean >= 80%", "score", "tsq", "mean", True, 0.8, False, False),
+        ("hallucinated <= 0.1", "score", "hallucinated", "mean", False, 0.1, False, False),
+        ("hallucinated <= +0.1 vs baseline", "score", "hallucinated", "mean", False, 0.1, True, False),
+        ("ttft.p95 <= 500ms", "latency", "ttft", "p95", False, 500.0, False, False),
+        ("rollout.p50<=1.5 s", "latency", "rollout", "p50", False, 1500.0, False, False),
+        ("tpot.p90 <= +10% vs baseline", "latency", "tpot", "p90", False, 0.1, True, True),
+        ("rollouts_per_hour >= 1200", "rate", "rollouts_per_hour", "", True, 1200.0, False, False),
+        ("output_tokens_per_s >= -5% vs baseline", "rate", "output_tokens_per_s", "", True, -0.05, True, True),
+        ("infra_error.rate <= 2%", "share", "infra_error", "rate", False, 0.02, False, False),
+        ("limit.rate <= 0.05", "share", "limit", "rate", False, 0.05, False, False),
+        ("goodput >= 95%", "goodput", "goodput", "", True, 0.95, False, False),
+        ("  tsq   >=  0  vs   baseline ", "score", "tsq", "mean", True, 0.0, True, False),
+    ],
+)
+def test_meaning(text: str, kind: str, metric: str, statistic: str, at_least: bool, limit: float, versus: bool, relative: bool) -> None:
+    """A metric, a direction, a limit in the metric's unit, and whether it is about the difference to a baseline."""
+    rule = parsed(text)
+
+    assert (kind, metric, statistic, at_least, versus, relative) == (
+        rule.kind, rule.metric, rule.statistic, rule.at_least, rule.versus, rule.relative,
+    )  # fmt: skip
+    assert math.isclose(limit, rule.limit)
+    assert " ".join(text.split()) == rule.text
+
+
+@pytest.mark.parametrize(("text", "margin"), [("tsq >= -0.03 vs baseline", 0.03), ("ttft.p50 <= +10% vs baseline", 0.1), ("tsq >= 0", 0.0)])
+def test_margins(text: str, margin: float) -> None:
+    """A margin says how much worse is accepted, whichever direction is the worse one."""
+    assert math.isclose(margin, parsed(text).margin)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "should be METRIC >= LIMIT or METRIC <= LIMIT"),
+        ("tsq > 0.8", "should be METRIC >= LIMIT"),
+        ("tsq >= 0.8 vs main", "should be METRIC >= LIMIT"),
+        ("tqs >= 0.8", "no metric 'tqs'; known: .*tsq, ttft.p95"),
+        ("ttft.mean <= 500ms", "no statistic of ttft 'mean'; known: p50, p90, p95, p99"),
+        ("ttft <= 500ms", "no statistic of ttft ''; known: p50, p90, p95, p99"),
+        ("ok.rate <= 5%", "no metric 'ok.rate'"),
+        ("tsq <= 0.8", "tsq is better the higher it is: >="),
+        ("hallucinated >= 0.8", "hallucinated is better the lower it is: <="),
+        ("ttft.p95 >= 500ms", "ttft is better the lower it is: <="),
+        ("tsq >= 500ms", "the limit has ms; it may have: none, %"),
+        ("ttft.p95 <= 500", "the limit has no unit; it may have: ms, s"),
+        ("ttft.p50 <= +50ms vs baseline", "is said in percent"),
+        ("tsq >= -3% vs baseline", "is said in the score's own unit, such as -0.03"),
+        ("tsq >= 0.03 vs baseline", "asks for more than the baseline has"),
+        ("ttft.p50 <= -10% vs baseline", "asks for more than the baseline has"),
+        ("infra_error.rate <= 2% vs baseline", "is a fact about one run; leave out `vs baseline`"),
+        ("infra_error.rate <= 200%", "no share can be 200%"),
+        ("goodput >= 95", "no goodput can be 95"),
+        ("rollouts_per_hour >= -5", "no rate can be -5"),
+    ],
+)
+def test_what_is_no_rule(text: str, sentence: str) -> None:
+    """The sentence quotes the rule, and says what is wrong or what would work."""
+    with pytest.raises(ConfigError, match=sentence) as error:
+        parsed(text)
+
+    assert repr(text) in str(error.value)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_rule_or_a_config_error(text: str) -> None:
+    """Nothing else is raised, whatever somebody types."""
+    with suppress(ConfigError):
+        parsed(text)
+
+
+METRICS = st.one_of(
+    st.tuples(st.sampled_from(["tsq", "tsq.mean"]), st.just(">="), st.just(""), st.just(1.0)),
+    st.tuples(
+        st.builds("{}.{}".format, st.sampled_from(LATENCIES), st.sampled_from(LATENCY_STATISTICS)),
+        st.just("<="),
+        st.just("s"),
+        st.just(1000.0),
+    ),
+    st.tuples(st.sampled_from(SHARES), st.just("<="), st.just("%"), st.just(0.01)),
+)
+
+
+@given(METRICS, st.integers(0, 10_000), st.sampled_from(["", " ", "  "]))
+def test_limits_are_read_exactly(metric: tuple[str, str, str, float], hundredths: int, space: str) -> None:
+    """A limit with two decimals is what stands there, times its unit, however it is spaced."""
+    name, relation, unit, worth = metric
+    rule = parsed(f"{name}{space}{relation}{space}{hundredths / 100:.2f}{unit}")
+
+    assert math.isclose(hundredths / 100 * worth, rule.limit, abs_tol=1e-12)
+    assert not rule.versus
+
+
+@given(st.integers(1, 100))
+def test_a_rule_of_its_own_text_is_itself(hundredths: int) -> None:
+    """What reports quote can be asked again."""
+    rule = parsed(f"tsq  >=  -{hundredths / 100}  vs baseline")
+
+    assert rule == parsed(rule.text)

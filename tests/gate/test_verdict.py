@@ -1,0 +1,236 @@
+"""Rules, a run and its baseline become verdicts: what passes, what fails, and what never passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
+from pytest_agentbench.gate.verdict import Judged, cannot_measure, judge_rules, session_verdict
+from tests.gate.evidences import HASHES, asked, evidence, trial
+
+
+def suite(n: int = 100, trials: int = 3, score: float = 0.8, wrong: int = 0, **keys: Any) -> list[Trial]:
+    """So many scenarios, of which the first `wrong` ones score 0."""
+    return [trial(i, 0.0 if i < wrong else score, number=k, **keys) for i in range(n) for k in range(1, trials + 1)]
+
+
+def judged(text: str, run: Evidence, base: Evidence | None = None, **keys: Any) -> Judged:
+    return judge_rules([asked(text, **keys)], run, {"shop": base} if base else {})[0]
+
+
+def verdict(text: str, run: Evidence, base: Evidence | None = None, **keys: Any) -> str:
+    return judged(text, run, base, **keys).decision.verdict
+
+
+BASE = evidence(suite(), run="before")
+
+
+@pytest.mark.parametrize(
+    ("text", "run", "expected"),
+    [
+        ("tsq >= -0.05 vs baseline", {}, "PASS"),
+        ("tsq >= -0.05 vs baseline", {"wrong": 30}, "FAIL"),
+        ("tsq >= -0.05 vs baseline", {"wrong": 7}, "INCONCLUSIVE"),
+        ("tsq >= 0.7", {}, "PASS"),
+        ("tsq >= 0.9", {}, "FAIL"),
+        ("tsq >= 0.8", {}, "INCONCLUSIVE"),
+        ("repeated <= 0.5 vs baseline", {}, "INCONCLUSIVE"),  # without limits and without variation nothing bounds the mean
+        ("ttft.p50 <= 150ms", {}, "PASS"),
+        ("ttft.p50 <= 50ms", {}, "FAIL"),
+        ("ttft.p50 <= +10% vs baseline", {}, "PASS"),
+        ("ttft.p50 <= +10% vs baseline", {"ttft": 120.0}, "FAIL"),
+        ("ttft.p99 <= 150ms", {}, "INCONCLUSIVE"),  # 100 scenarios have no p99
+        ("rollout.p50 <= 2s", {}, "PASS"),
+        ("rollouts_per_hour >= 900", {}, "PASS"),
+        ("rollouts_per_hour >= 1100", {}, "FAIL"),
+        ("rollouts_per_hour >= -1% vs baseline", {}, "PASS"),
+        ("output_tokens_per_s >= 1", {}, "INCONCLUSIVE"),  # this run has no such number
+        ("infra_error.rate <= 0%", {}, "PASS"),
+        ("agent_error.rate <= 1%", {"status": "agent_error"}, "FAIL"),
+        ("goodput >= 95%", {}, "INCONCLUSIVE"),  # nobody said what is good
+    ],
+)
+def test_rules(text: str, run: dict[str, Any], expected: str) -> None:
+    """Scores and latencies pass and fail by their interval, facts as they are."""
+    assert expected == verdict(text, evidence(suite(**run)), BASE)
+
+
+def test_goodput() -> None:
+    """With objectives it is the share of good calls, scenario by scenario."""
+    good = evidence(suite(), slo={"ttft": 150.0})
+
+    assert "PASS" == verdict("goodput >= 90%", good)
+    assert "FAIL" == verdict("goodput >= 90%", evidence(suite(ttft=200.0), slo={"ttft": 150.0}))
+    assert 1.0 == judged("goodput >= 90%", good).decision.estimate
+
+
+def test_an_agents_error_is_the_worst_score() -> None:
+    """Leaving it out would make a run better the more often its agent falls over."""
+    run = evidence([*suite(50), *(trial(i, None, status="agent_error") for i in range(50, 100))])
+
+    found = judged("tsq >= -0.05 vs baseline", run, BASE).decision
+
+    assert "FAIL" == found.verdict
+    assert found.estimate == pytest.approx(-0.4)
+
+
+DOUBTFUL = {
+    "lost": (evidence(suite(), lost=1), "1 of 300 planned rollouts were not run"),
+    "cancelled": (evidence([*suite(), trial(5, None, status="cancelled")]), "1 of 301 planned rollouts were not run"),
+    "infra": (
+        evidence([*suite(), *(trial(5, None, number=9 + i, status="infra_error") for i in range(7))]),
+        "7 of 307 rollouts ended as infra_error, more than 2 %",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+@pytest.mark.parametrize("text", ["tsq >= -0.05 vs baseline", "tsq >= 0.7", "ttft.p50 <= 150ms", "rollouts_per_hour >= 900"])
+def test_a_doubtful_run_never_passes(name: str, text: str) -> None:
+    """What was lost or not measured turns PASS into INCONCLUSIVE, and the reason says so."""
+    run, why = DOUBTFUL[name]
+    found = judged(text, run, BASE).decision
+
+    assert ("INCONCLUSIVE", why) == (found.verdict, found.reason)
+    assert cannot_measure("shop", [asked(text)], run)
+
+
+def test_a_doubtful_run_can_fail() -> None:
+    """A drop that shows in what is left is one."""
+    assert "FAIL" == verdict("tsq >= -0.05 vs baseline", evidence(suite(wrong=40), lost=1), BASE)
+
+
+def test_the_allowed_share_of_infra_errors() -> None:
+    """It is 2 %, or what a rule says; that rule itself fails beyond it."""
+    run = DOUBTFUL["infra"][0]
+    rules = [asked("tsq >= -0.05 vs baseline"), asked("infra_error.rate <= 5%")]
+
+    assert ["PASS", "PASS"] == [each.decision.verdict for each in judge_rules(rules, run, {"shop": BASE})]
+    assert not cannot_measure("shop", rules, run)
+    strict = [rules[0], asked("infra_error.rate <= 1%")]
+    assert ["INCONCLUSIVE", "FAIL"] == [each.decision.verdict for each in judge_rules(strict, run, {"shop": BASE})]
+
+
+@pytest.mark.parametrize(
+    "text", ["tsq >= -0.9 vs baseline", "tsq >= 0", "ttft.p50 <= 9s", "rollouts_per_hour >= 0", "infra_error.rate <= 100%"]
+)
+@pytest.mark.parametrize("status", [None, "infra_error", "cancelled", "agent_error"])
+def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None:
+    """Without an evaluable rollout no rule passes, whatever it asks."""
+    run = evidence([trial(i, None, status=status, calls=()) for i in range(50)] if status else [])
+
+    assert "PASS" != verdict(text, run, BASE)
+
+
+@pytest.mark.parametrize(
+    ("run", "base", "why"),
+    [
+        (evidence(suite()), None, "there is no baseline; --agentbench-baseline names one"),
+        (evidence(suite()), evidence([]), "the baseline now has no shop"),
+        (evidence(suite()), evidence(suite(n=60)), "60 of 100 scenarios of the run and its baseline can be compared"),
+        (evidence(suite(n=60)), BASE, "60 of 100 scenarios of the run and its baseline can be compared"),
+        (
+            evidence(suite(content={**HASHES, "scenario": "changed"})),
+            BASE,
+            "0 of 100 scenarios of the run and its baseline can be compared",
+        ),
+        (evidence(suite(content={**HASHES, "scorers": "changed"})), BASE, "the baseline was scored in another way"),
+        (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, "1 of its scores is missing: the scorer failed"),
+    ],
+)
+def test_what_cannot_be_compared(run: Evidence, base: Evidence | None, why: str) -> None:
+    """A baseline that is not there, has other scenarios, other data or other scorers decides nothing, and is told so."""
+    found = judged("tsq >= -0.05 vs baseline", run, base).decision
+
+    assert "INCONCLUSIVE" == found.verdict
+    assert why in found.reason
+
+
+def test_a_part_of_a_suite() -> None:
+    """A rule of suite.yaml is about the suite; one of the command line is about what ran."""
+    part = evidence(suite(), scenarios={"shop": 1000})
+
+    assert "INCONCLUSIVE" == verdict("tsq >= 0.7", part)
+    assert "PASS" == verdict("tsq >= 0.7", part, any_part=True)
+
+
+@pytest.mark.parametrize("text", ["ttft.p50 <= 9s", "ttft.p50 <= 1ms", "rollouts_per_hour >= 1", "goodput >= 1%"])
+def test_a_saturated_client_times_nothing(text: str) -> None:
+    """Timings of a saturated client neither pass nor fail; scores are what they are."""
+    run = evidence(suite(), stopwatch="client-saturated", slo={"ttft": 150.0})
+
+    assert "INCONCLUSIVE" == verdict(text, run)
+    assert "PASS" == verdict("tsq >= 0.7", run)
+
+
+def test_a_baseline_with_a_saturated_client() -> None:
+    """It times nothing either, and its scores can be compared with."""
+    base = evidence(suite(), stopwatch="client-saturated")
+
+    assert "INCONCLUSIVE" == verdict("ttft.p50 <= +10% vs baseline", evidence(suite()), base)
+    assert "PASS" == verdict("tsq >= -0.05 vs baseline", evidence(suite()), base)
+
+
+def test_failed_calls_have_no_latency() -> None:
+    """A run whose slow calls failed is not fast."""
+    calls = (CallTimes(100.0, 10.0, 200.0, 20.0, 11, False), CallTimes(None, None, None, None, 0, True))
+    found = judged("ttft.p50 <= 150ms", evidence(suite(calls=calls))).decision
+
+    assert ("INCONCLUSIVE", "300 of 600 LLM calls failed, and failed calls have no latency") == (found.verdict, found.reason)
+
+
+def test_what_else_has_changed() -> None:
+    """Another agent, another backend and another share of prefix cache hits are said, and decide nothing."""
+    run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), prefix_cache_hit_ratio=0.9)
+    base = evidence(suite(), prefix_cache_hit_ratio=0.1)
+
+    assert ("the agent is not the baseline's", "the backend is not the baseline's") == judged("tsq >= -0.05 vs baseline", run, base).notes
+    timed = judged("ttft.p50 <= +10% vs baseline", run, base)
+    assert "prefix cache hits were 90 % of the prompt tokens, in the baseline 10 %" in timed.notes
+    assert "PASS" == timed.decision.verdict
+
+
+def test_suspects() -> None:
+    """Scenarios that fell in all their trials are listed, and only those."""
+    base = evidence(suite(n=30, trials=8, score=1.0))
+    run = evidence(suite(n=30, trials=8, score=1.0, wrong=2))
+
+    assert ["0", "1"] == [each.scenario for each in judged("tsq >= -0.2 vs baseline", run, base).suspects]
+
+
+def test_scores_beyond_1_have_no_limits() -> None:
+    """A scorer that goes to ten is judged as what it is, and needs more scenarios for it."""
+    base = evidence([trial(i, float(i % 10)) for i in range(100)])
+
+    assert (
+        "percentile-t"
+        == judged("tsq >= -0.05 vs baseline", evidence([trial(i, float(i * 7 % 10)) for i in range(100)]), base).decision.method
+    )
+    assert "INCONCLUSIVE" == verdict("tsq >= -0.05 vs baseline", evidence([trial(i, 9.0) for i in range(20)]), base)
+
+
+@given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]), max_size=5))
+def test_the_sessions_verdict(verdicts: list[str]) -> None:
+    """One FAIL is one; only all PASS are one; no rule is no PASS."""
+    texts = {"PASS": "tsq >= 0.7", "FAIL": "tsq >= 0.9", "INCONCLUSIVE": "tsq >= 0.8"}
+    found = session_verdict(judge_rules([asked(texts[each]) for each in verdicts], evidence(suite(trials=1)), {}))
+
+    assert found == ("FAIL" if "FAIL" in verdicts else "PASS" if verdicts and set(verdicts) == {"PASS"} else "INCONCLUSIVE")
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 0.5, 1.0])), max_size=30), st.integers(0, 9))
+def test_verdicts_do_not_depend_on_order(pairs: list[tuple[int, float]], turn: int) -> None:
+    """Rollouts end in any order."""
+    trials = [trial(scenario, score, number=number) for number, (scenario, score) in enumerate(pairs)]
+    rules = [asked("tsq >= 0.4"), asked("tsq >= -0.3 vs baseline"), asked("limit.rate <= 1%")]
+    base = {"shop": evidence(suite(n=10, trials=1))}
+
+    one, other = (
+        [(each.decision.verdict, each.decision.n) for each in judge_rules(rules, evidence(order), base)]
+        for order in (trials, trials[turn:] + trials[:turn])
+    )
+    assert one == other

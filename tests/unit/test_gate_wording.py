@@ -1,0 +1,92 @@
+"""How reports say what a gate found."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.verdict import judge_rules
+from pytest_agentbench.gating import told
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
+from tests.gate.evidences import asked, evidence, trial
+
+
+def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **facts: float) -> Evidence:
+    def one(scenario: int, number: int) -> Trial:
+        return trial(scenario, 0.0 if scenario < wrong else 0.5 + scenario % 5 / 10, number=number, ttft=ttft + scenario % 10)
+
+    return evidence((one(scenario, number) for scenario in range(n) for number in range(trials)), **facts)
+
+
+def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
+    return told(judge_rules([asked(text)], new, {"shop": base} if base else {})[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "tsq >= -0.05 vs baseline",
+            "shop tsq >= -0.05 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.050; 100 scenarios, 300 and 300 trials, 95 % adjusted t",
+        ),
+        ("tsq >= 0.5", "shop tsq >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
+        (
+            "ttft.p50 <= 0.2s",
+            "shop ttft.p50 <= 0.2s: PASS, 104.5 ms [104.0 ms, 105.5 ms] against 200.0 ms; 100 scenarios, 300 calls, 95 % block bootstrap",
+        ),
+        (
+            "rollout.p50 <= +10% vs baseline",
+            "shop rollout.p50 <= +10% vs baseline: PASS, +0.0 % [+0.0 %, +0.0 %] against +10.0 %; "
+            "100 scenarios, 300 and 300 trials, 95 % block bootstrap",
+        ),
+        (
+            "rollouts_per_hour >= -5% vs baseline",
+            "shop rollouts_per_hour >= -5% vs baseline: FAIL, -10.0 % against -5.0 %; a fact about 300 rollouts",
+        ),
+        ("rollouts_per_hour >= 1", "shop rollouts_per_hour >= 1: PASS, 900.0 against 1.0; a fact about 300 rollouts"),
+        ("infra_error.rate <= 2%", "shop infra_error.rate <= 2%: PASS, 0.00 % against 2.00 %; a fact about 300 rollouts"),
+        ("output_tokens_per_s >= 1", "shop output_tokens_per_s >= 1: INCONCLUSIVE"),
+    ],
+)
+def test_rules(text: str, said: str) -> None:
+    """Verdict, estimate, interval and threshold in the metric's unit, and what they rest on."""
+    assert said == rule_text(rule(text, run(rollouts_per_hour=900.0), run()))
+
+
+def test_details() -> None:
+    """What could have been found, why nothing was decided, and what was left out."""
+    wide = [*detail_lines(rule("tsq >= -0.01 vs baseline", run(), run()))]
+    small = [*detail_lines(rule("tsq >= -0.01 vs baseline", run(n=3), run(n=3)))]
+    nothing = [*detail_lines(rule("output_tokens_per_s >= 1", run()))]
+    part = [*detail_lines(rule("tsq >= -0.05 vs baseline", run(n=90), run()))]
+    missed = [*detail_lines(rule("ttft.p50 <= 9s", run()))]
+
+    assert [
+        "the interval holds the threshold: more trials or scenarios make it narrower",
+        "a change of 0.048 is found by such a run 4 times out of 5",
+    ] == wide
+    assert "such a run is too small to find any change" in small
+    assert ["the run has no such number"] == nothing
+    assert "scenarios left out: 10 only in the baseline" in part
+    assert missed[0].startswith("a distance from the limit of ")
+    assert missed[0].endswith(" ms is found by such a run 4 times out of 5")
+
+
+def test_the_whole() -> None:
+    """The verdict comes first, then what it was compared with and what it overrules."""
+    gate: Json = {"verdict": "FAIL", "decides": True, "tests_below": 1, "baselines": {"shop": {"run": "a"}, "bank": {"run": "a"}}}
+
+    assert "FAIL; compared with a; 1 test below a threshold, which does not count here" == gate_text(gate)
+    assert "PASS; shown only: the tests decide" == gate_text(
+        {**gate, "verdict": "PASS", "decides": False, "tests_below": 0, "baselines": {}}
+    )
+
+
+def test_suspects() -> None:
+    """The surest ten, and how many more."""
+    found = rule("tsq >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
+    lines = [*suspect_lines({"rules": [found]})]
+
+    assert "0 tsq 0.500 -> 0.000 (p 0.00108)" == lines[0]
+    assert (11, "2 more of tsq, in run.json") == (len(lines), lines[-1])

@@ -1,0 +1,196 @@
+"""The gate of a session: which rules are asked of which suite, with which baseline, and the exit status that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.baselines import default_baseline, write_baseline
+from pytest_agentbench.discovery import Found, check_rules
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gating import CANNOT_MEASURE, CANNOT_TELL, Gate, exit_status, make_gate
+from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
+from pytest_agentbench.settings import Settings, read_settings
+from tests.gate.evidences import evidence, trial
+
+
+def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")) -> Found:
+    """A suite with these rules."""
+    each = tuple(Scenario(str(number), ()) for number in range(scenarios))
+    data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
+    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, gate=gate)
+    return Found(suite.folder, suite, {}, ("default",), trials)
+
+
+@pytest.fixture
+def asking(pytester: pytest.Pytester) -> Any:
+    """The settings of a command line."""
+
+    def settings(*options: str) -> Settings:
+        pytester.makeini("[pytest]\n")
+        return read_settings(pytester.parseconfig(*options))
+
+    return settings
+
+
+def made(suites: list[Found], settings: Settings) -> Gate:
+    gate = make_gate(suites, settings)
+    assert gate is not None
+    return gate
+
+
+def texts(gate: Gate) -> list[tuple[str, str, bool]]:
+    return [(each.group, each.rule.text, each.any_part) for each in gate.asked]
+
+
+def baseline(settings: Settings, n: int = 20, **keys: Any) -> Path:
+    """The promoted baseline of shop."""
+    return write_baseline(evidence([trial(i, **keys) for i in range(n)], run="before"), "shop", default_baseline("shop", settings.reports))
+
+
+def test_nobody_asks(asking: Any) -> None:
+    """Without a rule and a baseline there is no gate, and a baseline that lies there asks nothing."""
+    baseline(asking())
+
+    assert make_gate([found()], asking()) is None
+
+
+def test_rules_of_the_command_line(asking: Any) -> None:
+    """They are asked of every suite that measures it, and take the place of those in suite.yaml that are about the same."""
+    suites = [found("tsq >= 0.5", "tsq >= -0.1 vs baseline"), found(name="bank", scorers=("exact",))]
+    gate = made(suites, asking("--agentbench-gate=tsq.mean >= 0.8", "--agentbench-gate", "infra_error.rate <= 1%"))
+
+    assert [
+        ("shop", "tsq >= -0.1 vs baseline", False),
+        ("shop", "tsq.mean >= 0.8", True),
+        ("shop", "infra_error.rate <= 1%", True),
+        ("bank", "infra_error.rate <= 1%", True),
+    ] == texts(gate)
+
+
+@pytest.mark.parametrize(("rule", "sentence"), [("exact >= 0.5", "no metric 'exact'; known: .*tsq"), ("tsq", "should be METRIC >= LIMIT")])
+def test_a_rule_that_nobody_measures(asking: Any, rule: str, sentence: str) -> None:
+    """It is refused, not passed over."""
+    with pytest.raises(ConfigError, match=sentence):
+        make_gate([found()], asking(f"--agentbench-gate={rule}"))
+
+
+def test_a_wrong_rule_of_a_suite() -> None:
+    """The sentence names the file."""
+    suite = found("tqs >= 0.5").suite
+    assert suite is not None
+
+    with pytest.raises(ConfigError, match=r"scenarios/shop/suite\.yaml: gate rule 'tqs >= 0.5': no metric 'tqs'"):
+        check_rules(suite)
+
+
+def test_a_baseline_alone(asking: Any) -> None:
+    """It asks what it is there for: whether the suite's main score has dropped by 0.05."""
+    path = baseline(asking())
+    gate = made([found()], asking(f"--agentbench-baseline={path}"))
+
+    assert [("shop", "tsq >= -0.05 vs baseline", True)] == texts(gate)
+    assert ({"shop"}, True) == (gate.compared, gate.decides)
+
+
+def test_a_promoted_baseline(asking: Any) -> None:
+    """A rule `vs baseline` finds it under reports/baselines; the suite is then judged by the gate, unless the tests decide."""
+    baseline(asking())
+    suites = [found("tsq >= -0.1 vs baseline")]
+
+    assert {"shop"} == made(suites, asking()).compared
+    assert set() == made(suites, asking("--agentbench-verdict=tests")).compared
+    assert set() == made([found("ttft.p50 <= +10% vs baseline")], asking()).compared
+
+
+def test_no_baseline(asking: Any) -> None:
+    """A rule `vs baseline` stays, for the verdict to say that there is none."""
+    gate = made([found("tsq >= -0.1 vs baseline")], asking())
+
+    assert (1, {}, set()) == (len(gate.asked), gate.baselines, gate.compared)
+
+
+def test_a_baseline_of_other_suites(asking: Any) -> None:
+    """It is a mistake that is told at once."""
+    path = baseline(asking())
+
+    with pytest.raises(ConfigError, match="is one of shop; this session has bank"):
+        make_gate([found(name="bank")], asking(f"--agentbench-baseline={path}"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "trials", "warned"),
+    [
+        ("tsq >= -0.03 vs baseline", 1, True),
+        ("tsq >= -0.5 vs baseline", 1, False),
+        ("tsq >= 0.8", 1, False),
+        ("tsq >= -0.2 vs baseline", 20, False),
+    ],
+)
+def test_warnings(asking: Any, rule: str, trials: int, warned: bool) -> None:
+    """A margin that 20 scenarios do not resolve is told before hours are spent on it."""
+    suites = [found(rule, trials=trials)]
+    warnings = [*made(suites, asking()).warnings(suites, None)]
+
+    assert warned == bool(warnings)
+    if warned:
+        assert "20 scenarios with 1 trial show a drop of" in warnings[0]
+
+
+def test_warnings_know_the_baselines_spread(asking: Any) -> None:
+    """A suite that answered alike in all trials resolves more than one of which nothing is known."""
+    suites = [found("tsq >= -0.2 vs baseline", scenarios=40)]
+    unknown = [*made(suites, asking()).warnings(suites, None)]
+    trials = [trial(i, number=k) for i in range(40) for k in (1, 2, 3)]
+    write_baseline(evidence(trials, run="before"), "shop", default_baseline("shop", asking().reports))
+
+    assert 1 == len(unknown)
+    assert [] == [*made(suites, asking()).warnings(suites, None)]
+
+
+#: pytest's status, verdict, what else, --agentbench-inconclusive, and the status that follows.
+STATUSES = [
+    (0, "PASS", {}, "pass", 0),
+    (0, "FAIL", {}, "pass", 1),
+    (0, "INCONCLUSIVE", {}, "pass", 0),
+    (0, "INCONCLUSIVE", {}, "fail", CANNOT_TELL),
+    (5, "INCONCLUSIVE", {}, "pass", 5),
+    (0, "PASS", {"limits_failed": True}, "pass", 1),
+    (1, "PASS", {}, "pass", 1),  # a test failed over something else
+    (1, "PASS", {"only_infra": True}, "pass", CANNOT_MEASURE),
+    (1, "FAIL", {"only_infra": True}, "pass", 1),
+    (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "pass", CANNOT_MEASURE),
+    (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "fail", CANNOT_MEASURE),
+    (0, "INCONCLUSIVE", {"failure": True}, "pass", CANNOT_MEASURE),
+]
+
+
+def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> int:
+    rest = {"failure": False, "limits_failed": False, "only_infra": False, **what}
+    part = {"verdict": verdict, "unmeasured": rest.pop("unmeasured", [])}
+    return exit_status(pytests, part, **rest, inconclusive=inconclusive)
+
+
+@pytest.mark.parametrize(("pytests", "verdict", "what", "inconclusive", "expected"), STATUSES)
+def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str, expected: int) -> None:
+    """A regression is 1, what could not be measured 6, what could not be told 7 where that is asked for, and all else pytest's own."""
+    assert expected == status_of(pytests, verdict, what, inconclusive)
+
+
+@given(
+    st.sampled_from([0, 1, 5]),
+    st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]),
+    st.fixed_dictionaries({"failure": st.booleans(), "limits_failed": st.booleans(), "only_infra": st.booleans()}),
+    st.sampled_from(["pass", "fail"]),
+)
+def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
+    """The status is 0 only if pytest's is, nothing failed, and the verdict is no FAIL; a FAIL is always 1."""
+    status = status_of(pytests, verdict, what, inconclusive)
+
+    assert (status == 1) or verdict != "FAIL"
+    if status == 0:
+        assert (0, False, False) == (pytests, what["failure"], what["limits_failed"])
