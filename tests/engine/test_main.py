@@ -43,7 +43,7 @@ def test_says_where_it_serves(start_engine: StartEngine) -> None:
         ),
         ({"jitter": 1.5}, "jitter: input should be less than or equal to 1, not 1.5"),
         ({"ttft_ms": -1}, "ttft_ms: input should be greater than or equal to 0, not -1"),
-        ({"policy": "lexicla"}, "no policy 'lexicla'; known: lexical, script"),
+        ({"policy": "lexicla"}, "no policy 'lexicla'; known: careless, lexical, script"),
     ],
 )
 def test_refuses_faulty_settings(start_engine: StartEngine, config: dict[str, Any], sentence: str) -> None:

@@ -27,31 +27,33 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
     ("text", "said"),
     [
         (
-            "tsq >= -0.05 vs baseline",
-            "shop tsq >= -0.05 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.050; 100 scenarios, 300 and 300 trials, 95 % adjusted t",
+            "tsq >= -0.1 vs baseline",
+            "tsq >= -0.1 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.100; 100 scenarios, 300 and 300 trials, 95 % adjusted t",
         ),
-        ("tsq >= 0.5", "shop tsq >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
+        ("tsq >= 0.5", "tsq >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
         (
             "ttft.p50 <= 0.2s",
-            "shop ttft.p50 <= 0.2s: PASS, 104.5 ms [104.0 ms, 105.5 ms] against 200.0 ms; 100 scenarios, 300 calls, 95 % block bootstrap",
+            "ttft.p50 <= 0.2s: PASS, 104.5 ms [104.0 ms, 105.5 ms] against 200.0 ms; 100 scenarios, 300 calls, 95 % block bootstrap",
         ),
         (
-            "rollout.p50 <= +10% vs baseline",
-            "shop rollout.p50 <= +10% vs baseline: PASS, +0.0 % [+0.0 %, +0.0 %] against +10.0 %; "
-            "100 scenarios, 300 and 300 trials, 95 % block bootstrap",
+            "e2e.p50 <= +9% vs baseline",
+            (
+                "e2e.p50 <= +9% vs baseline: PASS, +0.0 % [+0.0 %, +0.0 %] against +9.0 %; "
+                "100 scenarios, 300 and 300 calls, 95 % block bootstrap"
+            ),
         ),
         (
             "rollouts_per_hour >= -5% vs baseline",
-            "shop rollouts_per_hour >= -5% vs baseline: FAIL, -10.0 % against -5.0 %; a fact about 300 rollouts",
+            "rollouts_per_hour >= -5% vs baseline: FAIL, -10.0 % against -5.0 %; a fact about 300 rollouts",
         ),
-        ("rollouts_per_hour >= 1", "shop rollouts_per_hour >= 1: PASS, 900.0 against 1.0; a fact about 300 rollouts"),
-        ("infra_error.rate <= 2%", "shop infra_error.rate <= 2%: PASS, 0.00 % against 2.00 %; a fact about 300 rollouts"),
-        ("output_tokens_per_s >= 1", "shop output_tokens_per_s >= 1: INCONCLUSIVE"),
+        ("rollouts_per_hour >= 1", "rollouts_per_hour >= 1: PASS, 900.0 against 1.0; a fact about 300 rollouts"),
+        ("infra_error.rate <= 2%", "infra_error.rate <= 2%: PASS, 0.00 % against 2.00 %; a fact about 300 rollouts"),
+        ("output_tokens_per_s >= 1", "output_tokens_per_s >= 1: INCONCLUSIVE"),
     ],
 )
 def test_rules(text: str, said: str) -> None:
     """Verdict, estimate, interval and threshold in the metric's unit, and what they rest on."""
-    assert said == rule_text(rule(text, run(rollouts_per_hour=900.0), run()))
+    assert f"shop {said}" == rule_text(rule(text, run(rollouts_per_hour=900.0), run()))
 
 
 def test_details() -> None:
