@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend, baseline, calibrate, doctor, env, gate, imports, power, rescore, weights
+from pytest_agentbench.commands import backend, baseline, calibrate, diff, doctor, env, gate, imports, power, rescore, scrub, weights
 from pytest_agentbench.commands.plain import Plain
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     subset.set_defaults(run=run_subset)
 
     backend.add(commands)
+    diff.add(commands)
     doctor.add(commands)
 
     show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
@@ -81,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     calibrate.add(commands)
     power.add(commands)
     rescore.add(commands)
+    scrub.add(commands)
     imports.add(commands)
     env.add(commands)
     weights.add(commands)

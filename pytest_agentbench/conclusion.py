@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench import windows
 from pytest_agentbench.discovery import Found
+from pytest_agentbench.fingerprint import run_identity, suite_setup
 from pytest_agentbench.gate.decisions import FAIL, PASS
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, environment, known_mean
+from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
@@ -63,6 +64,7 @@ class Seen:
 def gather(controller: Controller) -> Gathered:
     """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
     assert controller.directory is not None and controller.services is not None and controller.ledger is not None
+    assert controller.environment is not None
     controller.services.finish()
     controller.ledger.journal.close()
     earlier = {each.number: each.concurrency for each in controller.sessions}
@@ -71,8 +73,17 @@ def gather(controller: Controller) -> Gathered:
     stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
     spans = performance.sessions[controller.session].calls
     told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
-    facts = environment(controller.config.rootpath)
-    return Gathered(seen.tallies, performance.summary(), stopwatch, told, seen.sessions, seen.model, seen.damaged, seen.trials, facts)
+    return Gathered(
+        seen.tallies,
+        performance.summary(),
+        stopwatch,
+        told,
+        seen.sessions,
+        seen.model,
+        seen.damaged,
+        seen.trials,
+        controller.environment.result(),
+    )
 
 
 def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Json:
@@ -80,10 +91,12 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
     ledger, services, settings = controller.ledger, controller.services, controller.settings
     assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
     suites: Json = {}
+    setups: Json = {}
     limits: list[Limit] = []
     for found, variant, group in groups(controller.found):
         if found.suite and (group in ledger.selected or gathered.tallies[group].statuses):
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
+            setups[group] = suite_setup(found.suite, variant, found.trials)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
     run: Json = {
@@ -111,6 +124,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             "concurrency": controller.concurrency,
         },
         "environment": gathered.environment,
+        "identity": None,
         "backend": {
             "name": controller.backend.name,
             "note": controller.backend.note,
@@ -125,9 +139,11 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "performance": gathered.performance,
         "serving": gathered.serving,
         "processes": services.costs,
+        "tests": controller.outcomes.summary(),
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
         "gate": None,
     }
+    run["identity"] = run_identity(run, setups, controller.backend.identity, controller.backend.facts)
     if controller.gate and not services.missing:
         run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
     return {**run, "verdict": verdict(services, suites, limits, run["gate"])}

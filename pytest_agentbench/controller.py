@@ -19,11 +19,14 @@ import pytest
 
 from pytest_agentbench.discovery import Found, find, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 from pytest_agentbench.worker import BELOW, UNMEASURED
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pytest_agentbench.conclusion import Gathered
     from pytest_agentbench.gating import Gate
     from pytest_agentbench.ledger import Ledger
@@ -59,7 +62,9 @@ class Controller:
         self.failed_tests = 0
         self.unmeasured_tests = 0  # of the failed ones, those that had nothing to judge
         self.tests_below = 0  # a threshold, where the gate decides
+        self.outcomes = Outcomes(config.rootpath)
         self.started_at = datetime.now().astimezone()
+        self.environment: Future[Json] | None = None  # what this session runs on
         self._old_sigterm: Any = None
 
     # -------------------------------------------------------------------------------------------------- start
@@ -130,12 +135,13 @@ class Controller:
         return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
-        from pytest_agentbench.redact import Redactor
+        from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
         from pytest_agentbench.sessions import folder_of
 
         assert self.backend is not None
-        self._redactor = Redactor()
+        suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
+        self._redactor = Redactor({*named_secrets((self.backend.description, suites))})
         try:
             self._open_run()
         except ConfigError as error:
@@ -145,8 +151,20 @@ class Controller:
             raise pytest.UsageError(why) from error
         assert self.directory is not None and self.ledger is not None
         self._catch_sigterm()
+        self._look_around()
         folder = folder_of(self.directory, self.session)
-        self.services = Services(self.backend, folder, self._pool_config(), self._tap_config(), self.ledger, insists=self._insists)
+        configs = self._pool_config(), self._tap_config()
+        self.services = Services(self.backend, folder, *configs, self.ledger, self._redactor, insists=self._insists)
+
+    def _look_around(self) -> None:
+        """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from pytest_agentbench.run import environment
+
+        looking = ThreadPoolExecutor(1, "agentbench-environment")
+        self.environment = looking.submit(environment, self.config.rootpath)
+        looking.shutdown(wait=False)
 
     def _open_run(self) -> None:
         """A new run directory, or one that an earlier session left; raises ConfigError where that cannot be gone on with."""
@@ -239,6 +257,7 @@ class Controller:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
+        self.outcomes.add(report)
         maxfail = self.config.getoption("maxfail", 0)
         self.tests_below += hasattr(report, BELOW)
         self.unmeasured_tests += hasattr(report, UNMEASURED)
@@ -289,8 +308,9 @@ class Controller:
         from pytest_agentbench.conclusion import conclude
         from pytest_agentbench.directory import discard, point_latest
         from pytest_agentbench.ledger import remember_durations
-        from pytest_agentbench.reports import REPORTS, load_report
+        from pytest_agentbench.reports import REPORTS, ci, load_report
         from pytest_agentbench.run import write_run
+        from pytest_agentbench.scrub import scrub
 
         assert self.ledger is not None
         assert self.directory is not None
@@ -311,11 +331,14 @@ class Controller:
             write_run(self.run, self.directory)
             for name in REPORTS:
                 load_report(name)(self.run, self.directory)
+            ci.write_reports(ci.system(self.settings.ci, os.environ), self.run, self.directory)
             remember_durations(self.settings.reports, self.settings.backend, self.ledger.durations)
             point_latest(self.directory)
         except OSError as error:  # the disk is full, say: what was measured is in the journal and on the screen
             self.unwritten = f"the reports cannot be written: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        finally:
+            scrub(self.directory, self._redactor)
         self.config.hook.pytest_agentbench_report(run=self.run, directory=self.directory)
 
     def _status(self, session: pytest.Session, run: Json) -> int:
@@ -365,6 +388,17 @@ class Controller:
             write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
             if self.unwritten:
                 terminalreporter.write_line(self.unwritten, red=True)
+            self._annotate(terminalreporter)
+
+    def _annotate(self, terminalreporter: Any) -> None:
+        """GitHub reads annotations from what a step prints."""
+        from pytest_agentbench.reports.annotations import commands
+        from pytest_agentbench.reports.ci import system
+
+        assert self.run is not None
+        if system(self.settings.ci, os.environ) == "github":
+            for line in commands(self.run, Path(os.environ.get("GITHUB_WORKSPACE") or self.config.rootpath)):
+                terminalreporter.write_line(line)
 
 
 def refuse_distant(workers: Sequence[str]) -> None:

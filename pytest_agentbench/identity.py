@@ -124,14 +124,21 @@ class Contents:
         return self._tools[id(tools)]
 
 
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
+def differences(old: Any, new: Any) -> list[str]:
     """`temperature 0.0 is now 0.6` for everything that is not the same in two trees of settings."""
+    return [f"{path} {_said(was)} is now {_said(now)}".lstrip() for path, was, now in changes(old, new)]
+
+
+def changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(path, old, new) of everything that is not the same in two trees; what one of them lacks is None."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        names = dict.fromkeys([*old, *new])
-        return [each for name in names for each in differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))]
+        for name in dict.fromkeys([*old, *new]):
+            yield from changes(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))
+        return
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         old, new = [*old], [*new]
-    return [] if old == new else [f"{path} {_said(old)} is now {_said(new)}".lstrip()]
+    if old != new:
+        yield path, old, new
 
 
 def _said(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import json
 import os
@@ -25,6 +26,21 @@ SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
+
+#: What a run may owe its numbers to, beside the backend.
+PACKAGES = (
+    "pytest-agentbench",
+    "pytest",
+    "pytest-xdist",
+    "aiohttp",
+    "openai",
+    "uvloop",
+    "orjson",
+    "pydantic",
+    "numpy",
+    "scipy",
+    "bfcl-eval",
+)
 
 
 @dataclass
@@ -157,12 +173,11 @@ def _interval(values: Mapping[str, Sequence[float]], limits: tuple[float, float]
 
 def environment(root: Path) -> Json:
     """What this run ran on, as far as it can be known without asking the network."""
-    names = ("pytest-agentbench", "pytest", "pytest-xdist", "aiohttp", "openai", "uvloop")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "packages": {name: version for name in names if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "git": _git(root),
     }
 
@@ -175,15 +190,19 @@ def _version(name: str) -> str | None:
 
 
 def _git(root: Path) -> Json | None:
-    def ask(*words: str) -> str | None:
+    def ask(*words: str) -> bytes | None:
         try:
-            done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=5, check=False)
+            done = subprocess.run(["git", *words], cwd=root, capture_output=True, timeout=5, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit = ask("rev-parse", "HEAD")
-    return None if commit is None else {"commit": commit, "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+    if commit is None:
+        return None
+    dirty = bool(ask("status", "--porcelain", "--untracked-files=no"))
+    changes = ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
+    return {"commit": commit.decode(), "dirty": dirty, "diff": None if changes is None else hashlib.sha256(changes).hexdigest()[:16]}
 
 
 def write_run(run: Mapping[str, Any], directory: Path) -> Path:

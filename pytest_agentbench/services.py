@@ -16,6 +16,7 @@ from typing import Protocol
 from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.redact import Redactor
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
@@ -47,13 +48,16 @@ class Desk(Protocol):
 class Services:
     """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
 
-    def __init__(self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk, *, insists: bool) -> None:
+    def __init__(
+        self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk, redactor: Redactor, *, insists: bool
+    ) -> None:
         """`directory` is for logs and samples.
 
         `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
         self.insists = insists
+        self._redactor = redactor
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
@@ -84,7 +88,7 @@ class Services:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or f"{reason}{self._saved()}"
+        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
         if not self._send({"op": "failed", "reason": self.failure, "status": "missing" if self.missing else "infra_error"}):
             self._abandon()
 
@@ -170,7 +174,7 @@ class Services:
             if self._finishing:
                 return  # it was stopped while it started
             fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
-            self.failure = self.failure or f"the backend {self.backend.name!r} {fault}"
+            self.failure = self.failure or self._redactor.plain(f"the backend {self.backend.name!r} {fault}")
             self.missing = isinstance(error, MissingError) and not self.insists
 
     def _start_sampler(self) -> None:

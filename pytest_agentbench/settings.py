@@ -18,6 +18,7 @@ from pytest_agentbench.records import STATUSES
 
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
+CI = ("auto", "github", "gitlab", "off")
 RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
 
 
@@ -65,6 +66,7 @@ OPTIONS = (
     Option("resume", "go on with a run, and run only what is missing or failed: its name or directory (default: the latest)", "[RUN]"),
     Option("resume-rerun", "statuses of rollouts that a resumed run runs again, or `none`", "STATUSES", ",".join(RERUN)),
     Option("taps", "processes that relay and time the LLM calls: more than one when the report says that one is not enough", "N", "1"),
+    Option("ci", "what CI gets to read: `auto` (detected), `github`, `gitlab` or `off`", "WHERE", "auto"),
     Option("reports", "directory that run directories are written to", "DIR", "reports"),
     Option("inline", "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n"),
 )
@@ -93,6 +95,7 @@ class Settings:
     budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
     taps: int
     retries: int
+    ci: str  # one of CI
     resume: str | None  # a run, or `latest`
     resume_rerun: tuple[str, ...]  # statuses
     reports: Path
@@ -170,6 +173,7 @@ def read_settings(config: pytest.Config) -> Settings:
         },
         taps=_checked("taps", values, _positive) or 1,
         retries=int(values["retries"]) if values["retries"].isdecimal() else _usage("retries", values["retries"], "0 or more"),
+        ci=values["ci"] if values["ci"] in CI else _usage("ci", values["ci"], f"one of {', '.join(CI)}"),
         resume=values["resume"] or None,
         resume_rerun=_rerun(values["resume-rerun"]),
         reports=Path(config.rootpath, values["reports"]),

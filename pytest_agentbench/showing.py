@@ -26,6 +26,7 @@ def properties(rollout: Rollout) -> list[tuple[str, object]]:
     itl = [gap / 1e6 for call in good for gap in metrics.itl_ns(call)]
     medians = (("ttft_ms_p50", percentile(ttft, 50)), ("itl_ms_p50", percentile(itl, 50)))
     found += [(name, round(median, 3)) for name, median in medians if median is not None]
+    found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.calls))]
     found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.calls)), ("attempt", rollout.attempt)]
     return [_shared(*each) for each in found]
 

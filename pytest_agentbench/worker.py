@@ -180,8 +180,9 @@ class Worker:
             report.when = "setup"  # what fails there is an ERROR for pytest, JUnit and everybody else: nothing was judged
         if rollout is not None and call.when == "call":
             report.duration += rollout.duration_s
-        if rollout is not None and call.when != "setup":  # JUnit reads the teardown's
-            report.user_properties.extend(properties(rollout))
+        if call.when != "setup" or report.failed:  # JUnit reads the teardown's, other reports that of the failure
+            trouble = item.stash.get(TROUBLE, None)
+            report.user_properties.extend(properties(rollout) if rollout else [("status", trouble[1])] if trouble else [])
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
         if report.failed and report.when == "setup" and (TROUBLE in item.stash or (rollout and rollout.status in UNJUDGED)):

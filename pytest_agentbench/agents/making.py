@@ -20,6 +20,9 @@ UPGRADE = "stream_upgrade"
 #: Metadata of an option that holds the settings of another agent, which is made from them: `field(metadata=AN_AGENT)`.
 AN_AGENT: Mapping[str, bool] = {"agent": True}
 
+#: Metadata of an option that is a text for a model: `field(default=TEXT, metadata=A_PROMPT)`.
+A_PROMPT: Mapping[str, bool] = {"prompt": True}
+
 #: Metadata of an option that is a path below the suite's folder, which is put before it: `field(default=".", metadata=A_PATH)`.
 A_PATH: Mapping[str, bool] = {"path": True}
 
@@ -84,6 +87,17 @@ def brings_code(settings: Any, folder: Path) -> bool:
         return True
     inner = [name for name, about in _options(load_agent(kind, folder)).items() if about.get("agent")]
     return any(brings_code(settings[name], folder) for name in inner if name in settings)
+
+
+def prompts_of(agent: Agent) -> dict[str, str]:
+    """Option -> what this agent, and those that it has as options, tell a model besides the scenario."""
+    found: dict[str, str] = {}
+    for name, about in _options(type(agent)).items():
+        if about.get("prompt"):
+            found[name] = getattr(agent, name)
+        elif about.get("agent"):
+            found |= {f"{name}.{inner}": text for inner, text in prompts_of(getattr(agent, name)).items()}
+    return found
 
 
 def is_black_box(agent: Agent) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from pytest_agentbench.agents.asking import ask, check_count
+from pytest_agentbench.agents.making import A_PROMPT
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, content_text, question_text, system_text
 from pytest_agentbench.agents.react_text import Action, FinalAnswer, ReactTextError, read_answer
 from pytest_agentbench.agents.toolbox import Toolbox
@@ -20,8 +21,8 @@ from pytest_agentbench.scenarios import Scenario
 class React:
     """Options: see docs/agents.md."""
 
-    system_prompt: str = SYSTEM_PROMPT  # holds {tools} and {tool_names}
-    additional_instructions: str = ""  # behind the system prompt
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # holds {tools} and {tool_names}
+    additional_instructions: str = field(default="", metadata=A_PROMPT)  # behind the system prompt
     max_tool_calls: int = 15
     parse_agent_response_max_retries: int = 1  # of each step, the first answer not counted
     retry_agent_response_parsing_errors: bool = True

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import AN_AGENT
+from pytest_agentbench.agents.making import A_PROMPT, AN_AGENT
 from pytest_agentbench.agents.running import work_once
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.agents.toolbox import Toolbox
@@ -88,8 +88,8 @@ class SelfEvaluating:
     max_retries: int = 2
     min_confidence_threshold: float = 0.7
     pass_feedback_to_agent: bool = False
-    evaluation_prompt_template: str = EVALUATION
-    feedback_template: str = FEEDBACK
+    evaluation_prompt_template: str = field(default=EVALUATION, metadata=A_PROMPT)
+    feedback_template: str = field(default=FEEDBACK, metadata=A_PROMPT)
 
     def __post_init__(self) -> None:
         if type(self.max_retries) is not int or not 0 <= self.max_retries <= 5:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytest_agentbench.agents.asking import TruncationRetry, ask, check_count
+from pytest_agentbench.agents.making import A_PROMPT
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, EmptyAnswer, LimitReached
 from pytest_agentbench.llm import LLM, Reply
@@ -22,7 +23,7 @@ class ToolCalling:
     """Options: see docs/agents.md."""
 
     max_turns: int = 12  # model calls, those that are made again not counted
-    system_prompt: str = SYSTEM_PROMPT
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
     parallel: bool = True  # whether an answer may call several tools
     truncation_retry: Json = field(default_factory=dict)  # the options of TruncationRetry
     max_empty_response_retries: int = 0

@@ -1,4 +1,4 @@
-"""Where commands print what a session prints."""
+"""Where commands print sections that pytest would print."""
 
 from __future__ import annotations
 

@@ -209,12 +209,12 @@ def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) ->
 
 
 def latencies(trials: Iterable[Trial], metric: str) -> dict[str, list[float]]:
-    """Scenario -> milliseconds, of its measured rollouts or of their calls."""
+    """Scenario -> milliseconds, of its measured rollouts or of their calls. Imported rollouts may have taken no time: it is unknown."""
     found: dict[str, list[float]] = {}
     for trial in trials:
         values = found.setdefault(trial.scenario, [])
         if metric == "rollout":
-            values += [trial.duration_ms] if trial.status in ("ok", "limit") else []
+            values += [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
         else:
             values += [value for call in trial.calls if (value := getattr(call, metric)) is not None]
     return {scenario: [max(value, SHORTEST_MS) for value in values] for scenario, values in found.items()}

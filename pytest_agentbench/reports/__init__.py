@@ -14,7 +14,7 @@ Report = Callable[[Json, Path], Path]
 REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write"}
 
 
-def load_report(name: str) -> Report:
+def load_report(name: str, known: Mapping[str, str] = REPORTS) -> Report:
     """The function behind a report's name; raises ConfigError for an unknown one, with the known ones."""
-    report: Report = load_object("report", name, REPORTS, Path())
+    report: Report = load_object("report", name, known, Path())
     return report

@@ -46,11 +46,12 @@ from pytest_agentbench.reports.wording import (
 
 def write(run: Json, directory: Path) -> Path:
     path = directory / "report.md"
-    path.write_text("\n".join(_lines(run)) + "\n", encoding="utf-8", errors="backslashreplace")
+    path.write_text("\n".join(lines(run)) + "\n", encoding="utf-8", errors="backslashreplace")
     return path
 
 
-def _lines(run: Json) -> Iterator[str]:
+def lines(run: Json) -> Iterator[str]:
+    """The lines of report.md."""
     backend = run["backend"]
     yield f"# Run {run['id']}: {run['verdict']}"
     yield ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytest_agentbench.serving.ready import listed_models
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.spec import AnySpec, EmbeddedSpec, UrlSpec
 from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.serving.versions import told
 
 
 class Backend(Protocol):
@@ -32,6 +34,15 @@ class Backend(Protocol):
     def identity(self) -> Json:
         """What decides how it answers, and how fast: a run has rollouts of one identity only. Asked before the start."""
         return {name: value for name, value in self.description.items() if name not in ("name", "note")}
+
+    @property
+    def facts(self) -> Json:
+        """What else of it can change from run to run, asked when the session ends; what is not known is not there, or null.
+
+        `services` (service -> packages, image), `files` (hashes of what the YAML names), `server` (what it tells of itself),
+        `model` (which weights), `hardware` (`gpus`, their names, and `driver`).
+        """
+        return {}
 
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
@@ -67,6 +78,10 @@ class Embedded(Backend):
         said = self.spec.model_dump(exclude={"name", "note", "thresholds", "port", "request_log", "script"}, exclude_none=True)
         return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
+    @property
+    def facts(self) -> Json:
+        return {"hardware": {"gpus": [], "driver": None}}
+
     def start(self, directory: Path) -> Endpoint:
         model = self.spec.model or f"embedded-{self.spec.policy}"
         options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
@@ -101,11 +116,16 @@ class Url(Backend):
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
         if spec.headers:
             self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
+        self._told: Json = {}  # what the server tells of itself, once it has
 
     @property
     def identity(self) -> Json:
         """What runs there is not ours to know."""
         return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model}
+
+    @property
+    def facts(self) -> Json:
+        return {"server": self._told}
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
@@ -113,7 +133,12 @@ class Url(Backend):
         models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")
-        return replace(endpoint, model=self.spec.model or models[0])
+        endpoint = replace(endpoint, model=self.spec.model or models[0])
+        threading.Thread(target=self._ask, args=(endpoint,), name="agentbench-versions", daemon=True).start()  # nobody waits for it
+        return endpoint
+
+    def _ask(self, endpoint: Endpoint) -> None:
+        self._told = told(endpoint)
 
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))

@@ -89,6 +89,21 @@ def size_of(engine: Any, image: str) -> int | None:
         return None
 
 
+def digest_of(image: str) -> str | None:
+    """The digest of an image in its registry, or of one that comes from none its own id; None where that cannot be found out."""
+    try:
+        engine = connect()
+    except BackendError:
+        return None
+    try:
+        found = engine.images.get(image)
+        return str(next(iter(found.attrs.get("RepoDigests") or ()), found.id)).rpartition("@")[2]
+    except faults():
+        return None
+    finally:
+        engine.close()
+
+
 def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
     layers: dict[str, tuple[int, int]] = {}  # bytes here, bytes in all
     started = said = time.monotonic()

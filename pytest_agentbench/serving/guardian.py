@@ -27,6 +27,7 @@ from pytest_agentbench import wire
 from pytest_agentbench.child import read_config, serving
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.records import Json
+from pytest_agentbench.redact import Redactor
 from pytest_agentbench.serving.stack import Stack
 from pytest_agentbench.serving.stackspec import StackSpec
 
@@ -43,6 +44,7 @@ class Guardian:
 
     def __init__(self, config: Json) -> None:
         self.home, self.logs = Path(config["home"]), Path(config["logs"])
+        self._redactor = Redactor()
         self._lock: int = config["lock"]  # as long as this process has it others see that the stack has an owner
         os.set_inheritable(self._lock, False)  # services shall not keep it
         self.spec = StackSpec(**config["spec"])
@@ -218,7 +220,8 @@ class Guardian:
 
     def log(self, text: str) -> None:
         with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping
-            file.write(f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} {text}\n")
+            now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+            file.write(f"{now} {self._redactor.plain(text)}\n")
 
     def _write_facts(self, **changes: Any) -> None:
         draft = self.home / f".{FACTS}"

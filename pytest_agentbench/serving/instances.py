@@ -13,6 +13,7 @@ from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.service import Process, Running, environment
 from pytest_agentbench.serving.stackspec import HttpCheck, ServiceSpec, StackSpec
 from pytest_agentbench.serving.templates import dependencies, expand, texts
+from pytest_agentbench.serving.versions import program_of
 
 HOST = "127.0.0.1"
 
@@ -85,6 +86,10 @@ class Factory:
         self.check_texts(instance)
         self._python(instance)
         self._secrets(instance)
+
+    def program(self, instance: Instance) -> Path | None:
+        """What a process of it starts, where that is known; None of a container."""
+        return None if instance.spec.image is not None else program_of(instance.spec.run, self._python(instance))
 
     def image(self, instance: Instance) -> str:
         """The image of a container."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
+from pytest_agentbench.serving.bootfacts import boot_facts
 from pytest_agentbench.serving.claims import Claims, Log, fetch_images, refuse_taken
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of
 from pytest_agentbench.serving.logs import tail
@@ -19,6 +20,7 @@ from pytest_agentbench.serving.ready import PAUSE, Ladder, warm_up
 from pytest_agentbench.serving.service import Running
 from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.templates import dependencies
+from pytest_agentbench.serving.versions import told
 
 NOTICED = 0.5  # seconds after which a death that is the cause of something else is known
 
@@ -109,6 +111,7 @@ class Stack:
         self.facts["waited_for_gpus_s"] = round(time.monotonic() - asked, 3)
         self._doing.clear()
         self._factory = factory
+        self.facts |= boot_facts(self.spec, factory, self.instances)
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
 
     def _noting(self, name: str) -> Log:
@@ -174,6 +177,7 @@ class Stack:
         ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
         try:
             self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]
+            self.facts["server"] = told(ladder.answering)
             proven = time.monotonic()
             self._workers = ladder.workers
             does(f"warming up with {self.warm_up} requests")

@@ -12,6 +12,7 @@ from pytest_agentbench.serving import gpus, stacks
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.serving.versions import named_files
 
 
 class Stacked(Backend):
@@ -35,6 +36,11 @@ class Stacked(Backend):
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "here", "warm_up", "sample_every"}
         return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True)
+
+    @property
+    def facts(self) -> Json:
+        boot = self._held.boot if self._held is not None else {}
+        return {**{name: boot.get(name) for name in ("services", "server", "model", "hardware")}, "files": named_files(self.spec)}
 
     def start(self, directory: Path) -> Endpoint:
         """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""

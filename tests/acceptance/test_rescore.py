@@ -113,7 +113,7 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
     for rollout in read_journal(rescored(shop)):
         assert {"tsq", "judged", "exact_match"} <= {*rollout.scores}
     assert 1 == main(["rescore", "--scorer", "exact_mach"])
-    assert "agentbench: no scorer 'exact_mach'; known: exact, exact_match, " in capsys.readouterr().err
+    assert "agentbench: no scorer 'exact_mach'; known: action_completion, exact, " in capsys.readouterr().err
 
 
 def test_limits_are_judged_again(shop: Project) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
-from tests.benchmarks import collecting, endurance, importing, makespan, one_process, resuming, stack, workers
+from tests.benchmarks import collecting, endurance, importing, makespan, one_process, redacting, resuming, stack, workers
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "import": importing.measure,
     "one_process": one_process.measure,
     "collect": collecting.measure,
+    "redact": redacting.measure,
     "makespan": makespan.measure,
     "workers": workers.measure,
     "endurance": endurance.measure,

@@ -183,6 +183,13 @@ def test_failed_calls_have_no_latency() -> None:
     assert ("INCONCLUSIVE", "300 of 600 LLM calls failed, and failed calls have no latency") == (found.verdict, found.reason)
 
 
+def test_imported_rollouts_may_have_no_time() -> None:
+    """A baseline without durations is not infinitely fast."""
+    base = evidence(suite(duration_ms=0.0))
+
+    assert "INCONCLUSIVE" == verdict("rollout.p50 <= +10% vs baseline", evidence(suite()), base)
+
+
 def test_what_else_has_changed() -> None:
     """Another agent, another backend and another share of prefix cache hits are said, and decide nothing."""
     run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), prefix_cache_hit_ratio=0.9)

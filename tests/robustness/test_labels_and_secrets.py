@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import quote
 
 import pytest
 
+from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.serving.process import Child
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.small_stacks import PASSES, own_folder, stack
 
 BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
@@ -103,7 +108,11 @@ class Passing(BaseHTTPRequestHandler):
     def _pass_on(self, body: bytes | None) -> None:
         self.server.authorizations.append((self.path, self.headers["authorization"]))
         request = urllib.request.Request(self.server.upstream + self.path, body, {"content-type": "application/json"})
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as answer:
+        try:
+            opened = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20)
+        except urllib.error.HTTPError as refusal:  # an answer like any other
+            opened = refusal
+        with opened as answer:
             content = answer.read()
             self.send_response(answer.status)
             self.send_header("content-type", answer.headers["content-type"])
@@ -116,9 +125,9 @@ class Passing(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def engine(project: Project) -> Iterator[str]:
+def engine(project: Project, script: Path | None = None) -> Iterator[str]:
     """The address of an engine that a user started by hand."""
-    script = project.write("by-hand.yaml", json.dumps(FIND_THEN_ANSWER))
+    script = script or project.write("by-hand.yaml", json.dumps(FIND_THEN_ANSWER))
     child = Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "by-hand"}, project.root / "by-hand.log")
     try:
         yield f"http://127.0.0.1:{child.ready()['port']}"
@@ -203,3 +212,148 @@ class Agent:
     assert any("ValueError: cannot log in with [redacted]" in rollout.reason for rollout in project.rollouts)
     for text in (result.stdout.str() + result.stderr.str(), *(text for _, text in files_of(project.root / "reports"))):
         assert [] == [word for word in (secret, quoted, "quote-and-", "sk-aaaa") if word in text]
+
+
+#: Where a key is planted -> the key, of a shape that is known or the value of a variable.
+PLANTED = {
+    "prompt": f"sk-proj-{'Pr0mpt' * 8}",
+    "tool arguments": f"hf_{'T00lArg' * 5}",
+    "answer": f"nvapi-{'Answ3r-' * 9}",
+    "answer of the judge": f"ghp_{'Jud93ment' * 4}",
+    "error message": "xoxb-123456789012-Err0rMessage",
+    "environment": 'Env1ron"ment/with spaces',
+    "header": "H3ader-Value-that-is-long-enough",
+    "log": f"eyJhbGciOiJI.eyJzdWIiOiIx.{'L0gged' * 5}",
+    "exception": "AKIAEXCEPTION1234567",
+    "scorer": f"AIza{'Scorer7' * 5}",
+    "command line": f"glpat-{'C0mmandLine' * 2}",
+}
+
+PLANTING_AGENT = """
+import base64, logging, os
+from dataclasses import dataclass
+from urllib.parse import quote
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+@dataclass(frozen=True)
+class Agent(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        value = os.environ["SHOP_PASSWORD"]
+        encoded = quote(value, safe="") + " " + base64.b64encode(("me:" + value).encode()).decode()
+        logging.getLogger("shop").warning("LOG " + value + " " + encoded + os.environ["SHOP_ACCESS"])
+        if scenario.id == "shop-2":
+            raise ValueError("EXCEPTION")
+        return await super().run(scenario, llm, tools)
+"""
+
+
+@WAYS
+def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Keys in prompts, tool arguments, answers, judgements, errors, logs, headers, options and variables are in no file and no output."""
+    summary = project.root / "summary.md"
+    for name, value in (("GITHUB_ACTIONS", "true"), ("GITHUB_STEP_SUMMARY", str(summary)), ("SHOP_ACCESS", PLANTED["header"])):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SHOP_PASSWORD", PLANTED["environment"])
+    project.suite(
+        scenarios=4,
+        agent={"kind": "./agent.py:Agent"},
+        scorers=["tsq", "action_completion", "./scorer.py:fussy"],
+        thresholds={"tsq": 1.0, "tsq.mean": 1.0},
+        expected=("find_item", "order_item"),
+    )
+    entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
+    for entry in entries:
+        entry["question"] += f" My key is {PLANTED['prompt']}, in a URL {quote(PLANTED['environment'])}."
+    project.write("scenarios/shop/data.json", json.dumps(entries))
+    agent = PLANTING_AGENT.replace("LOG", PLANTED["log"]).replace("EXCEPTION", PLANTED["exception"])
+    project.write("scenarios/shop/agent.py", agent)
+    scorer = f"def fussy(scenario, rollout):\n    assert scenario.id != 'shop-1', {PLANTED['scorer']!r}\n    return 1.0\n"
+    project.write("scenarios/shop/scorer.py", scorer)
+    arguments = {"item": f"lamp {PLANTED['tool arguments']} {PLANTED['environment']}"}
+    judgement = {"goal_1": {"reasoning": f"{PLANTED['answer of the judge']} {PLANTED['environment']}", "completed": True}}
+    rules: list[Json] = [
+        {"match": {"contains": "<goals>"}, "text": json.dumps(judgement)},
+        {"match": {"contains": "shop-3:"}, "status": 400, "message": f"no such key: {PLANTED['error message']}"},
+        {"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": arguments}]},
+        {"text": f"It is {PLANTED['answer']}."},
+    ]
+    script = project.write("by-hand.yaml", json.dumps(rules))
+    with engine(project, script) as url, recorded(url) as proxy:
+        address = f"http://127.0.0.1:{proxy.server_port}/v1"
+        project.write("backends/keyed.yaml", json.dumps({"kind": "url", "url": address, "api_key_env": "SHOP_ACCESS"}))
+
+        option = f"--agentbench-set=description={PLANTED['command line']}"
+        result = project.run(*way, "--agentbench-backend=keyed", option, "-vv", "--junitxml=reports/junit.xml", "scenarios/shop")
+
+        assert {f"Bearer {PLANTED['header']}"} == {authorization for _, authorization in proxy.authorizations}
+    assert ["agent_error", "infra_error", "ok", "ok"] == sorted(rollout.status for rollout in project.rollouts), result.stdout.str()
+    assert any("[redacted]" in str(rollout.messages) for rollout in project.rollouts)
+    texts = {
+        **dict(files_of(project.root / "reports")),
+        summary: summary.read_text(),
+        Path("output"): result.stdout.str() + result.stderr.str(),
+    }
+    assert {"rollouts.jsonl", "run.json", "report.md", "comment.md", "metrics.txt", "junit.xml", "summary.md"} <= {
+        file.name for file in texts
+    }
+    assert [] == [
+        (file.name, where) for file, text in texts.items() for where, key in PLANTED.items() for form in forms(key) if form in text
+    ]
+
+
+def forms(key: str) -> set[str]:
+    """How a key may look in a file; of base64 the middle, which what is around it does not change."""
+    return {
+        key,
+        json.dumps(key)[1:-1],
+        json.dumps(json.dumps(key))[3:-3],
+        quote(key, safe=""),
+        base64.b64encode(f"me:{key}".encode()).decode()[8:-4],
+    }
+
+
+LOOKS = """
+from pathlib import Path
+
+def test_it(rollout):
+    (log,) = Path("reports").glob("2*/backend/guardian.log")
+    assert "--say 'starting with [redacted] and [redacted]'" in log.read_text()
+"""
+
+
+def test_services_write_no_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a service of a stack prints and is started with is in no log when the session is over; a later look finds what came after."""
+    key, value = f"sk-ant-{'Prin7ed' * 6}", "Pa55word-of-the-shop"
+    monkeypatch.setenv("SHOP_PASSWORD", value)
+    with own_folder(monkeypatch):
+        project.suite(scenarios=2, test=LOOKS)
+        stack(project, "--say", f"starting with {key} and {value}")
+
+        result = project.run("--agentbench-backend=small", "scenarios/shop")
+
+    result.assert_outcomes(passed=2)
+    logs = {file.name: text for file, text in files_of(project.directory / "backend")}
+    assert {"engine.log", "guardian.log"} <= set(logs)
+    assert "starting with [redacted]***" in logs["engine.log"]
+    assert [] == [file for file, text in files_of(project.root / "reports") if key in text or value in text]
+
+    with (project.directory / "backend" / "engine.log").open("a") as log:
+        log.write(f"late: {value}\n")
+    assert 0 == main(["scrub", str(project.root / "reports")])
+    assert "late: [redacted]" in (project.directory / "backend" / "engine.log").read_text()
+
+
+def test_a_service_that_dies_tells_no_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a log that an error shows, on the terminal and in reports, is without keys, those that only the YAML names included."""
+    monkeypatch.setenv("SHOP_ACCESS", "a-key-that-nobody-may-read-0815")
+    with own_folder(monkeypatch):
+        project.suite(scenarios=1, test=PASSES)
+        options = ("--slow", "60", "--die-after", "0.3", "--say", "no access with a-key-that-nobody-may-read-0815")
+        stack(project, *options, service={"secrets": ["SHOP_ACCESS"]})
+
+        result = project.run("--agentbench-backend=small", "--junitxml=reports/junit.xml", "scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    assert "no access with [redacted]" in result.stdout.str()
+    assert "0815" not in result.stdout.str() + result.stderr.str()
+    assert [] == [file for file, text in files_of(project.root / "reports") if "0815" in text]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from pytest_agentbench.redact import MARK, Redactor
+from pytest_agentbench.scrub import scrub
+from pytest_agentbench.serving.logs import tail
 
 
 @pytest.mark.parametrize(
@@ -78,3 +87,165 @@ def test_a_record_stays_a_record(monkeypatch: pytest.MonkeyPatch, value: str) ->
     record = {"messages": [{"value": "value", "at": 991234567899}], "settings": {"a\\": '"'}, "text": f"<{value}>"}
 
     assert {**record, "text": f"<{MARK}>"} == json.loads(Redactor()(json.dumps(record)))
+
+
+#: Keys of well-known makers, as generators of random ones.
+SHAPES = [
+    r"sk-[A-Za-z0-9]{48}",
+    r"sk-ant-api03-[A-Za-z0-9_-]{90}",
+    r"sk-proj-[A-Za-z0-9_-]{70}",
+    r"hf_[A-Za-z0-9]{34}",
+    r"nvapi-[A-Za-z0-9_-]{64}",
+    r"gh[pousr]_[A-Za-z0-9]{36}",
+    r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}",
+    r"glpat-[A-Za-z0-9_-]{20}",
+    r"(AKIA|ASIA)[A-Z0-9]{16}",
+    r"xox[bp]-[0-9]{12}-[A-Za-z0-9]{24}",
+    r"AIza[A-Za-z0-9_-]{35}",
+    r"ya29\.[A-Za-z0-9_-]{60}",
+    r"npm_[A-Za-z0-9]{36}",
+    r"eyJ[A-Za-z0-9_-]{20}\.eyJ[A-Za-z0-9_-]{40}\.[A-Za-z0-9_-]{43}",
+]
+KEYS = st.one_of(*(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True) for shape in SHAPES))
+
+#: What a key may stand between.
+AROUND = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+#: How a text gets into a record: as it is, or as JSON within JSON.
+DEPTHS = st.integers(0, 3)
+
+#: Texts that begin as secrets do, and are none.
+DECOYS = st.sampled_from(
+    [
+        "risk-assessment-of-every-customer",
+        "sk-short",
+        "the bearer of all these letters",
+        "Basic understanding-of-many-things",
+        "AKIAIO",
+        "eyJ",
+        "https://example.org:8000/a@b",
+        "hf_datasets",
+        "-----BEGIN CERTIFICATE-----",
+        "ghp_",
+        "://",
+        "\\",
+        '"',
+        "é\u2028",
+    ]
+)
+PLAIN_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | AROUND | DECOYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(AROUND | DECOYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def nested(text: str, depth: int, ascii: bool) -> str:
+    for _ in range(depth):
+        text = json.dumps({"arguments": text}, ensure_ascii=ascii)
+    return text
+
+
+@given(PLAIN_JSON, st.booleans())
+def test_what_has_no_secret_is_not_touched(record: object, ascii: bool) -> None:
+    """JSON without a secret comes out as it went in, to the last character, and so does any other text."""
+    text = json.dumps(record, ensure_ascii=ascii)
+
+    assert text == Redactor()(text)
+    assert text == Redactor().plain(text)
+    assert text.encode() == Redactor().blanked(text.encode())
+
+
+@given(KEYS, AROUND, AROUND, DEPTHS, st.booleans())
+def test_no_key_is_left(key: str, before: str, after: str, depth: int, ascii: bool) -> None:
+    """A key of a known maker is found between any other text, and in JSON within JSON; what comes out is valid JSON still."""
+    assume(not re.search(r"[A-Za-z0-9]\Z", before))
+    text = nested(f"{before}{key}{after}", depth + 1, ascii)
+
+    redacted = Redactor()(text)
+
+    assert key not in redacted
+    assert {"arguments"} == set(json.loads(redacted))
+    assert key not in Redactor().plain(text)
+    assert key.encode() not in (blanked := Redactor().blanked(text.encode()))
+    assert len(text.encode()) == len(blanked)
+
+
+ENCODINGS: Mapping[str, Callable[[str], str]] = {
+    "as it is": lambda value: value,
+    "in a URL": lambda value: quote(value, safe=""),
+    "in a query": quote_plus,
+    "in base64": lambda value: base64.b64encode(value.encode()).decode(),
+    "in base64 for URLs": lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
+    "as a password of basic access": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
+    "as a password with more behind it": lambda value: base64.b64encode(f"bob:{value}:".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=8).filter(str.strip), AROUND, DEPTHS, st.booleans())
+def test_no_value_is_left(monkeypatch: pytest.MonkeyPatch, encoding: str, value: str, around: str, depth: int, ascii: bool) -> None:
+    """A value of a secret-looking variable is found however it is written, and the record is valid JSON afterwards."""
+    assume(len(value.strip()) >= 8)
+    monkeypatch.setenv("SHOP_API_KEY", value)
+    written = ENCODINGS[encoding](value)
+    text = nested(f"{around}{written}{around}", depth + 1, ascii)
+    redactor = Redactor()
+
+    redacted = redactor(text)
+
+    assume(core(written) not in f"{around}{MARK}arguments")
+    assert {"arguments"} == set(json.loads(redacted))
+    opened: str | None = redacted
+    while opened is not None:
+        assert core(written) not in opened
+        opened = argument_of(opened)
+    assert core(written) not in redactor.plain(f"{around}{written}{around}")
+    assert core(written).encode() not in redactor.blanked(f"{around}{written}{around}".encode())
+
+
+def core(written: str) -> str:
+    """A part that only the value accounts for: base64 mixes the ends with what is around them."""
+    return written.rstrip("=")[-8:-2]
+
+
+def argument_of(text: str) -> str | None:
+    """One level less of JSON; None when there is none, or a mark stands where it was."""
+    try:
+        return str(json.loads(text)["arguments"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of services lose their secrets where they lie, wherever a block ends, and a service that still writes goes on at the end."""
+    monkeypatch.setenv("SHOP_PASSWORD", "swörd-fish-0815")
+    line = f"logged in with sk-{'a' * 48} and swörd-fish-0815\n"
+    log = tmp_path / "backend" / "worker-0.log"
+    log.parent.mkdir()
+    harmless = f"{'.' * ((1 << 20) - (1 << 14) - 2)}risk-assessment-of-every-customer"  # the second block begins within it
+    straddling = f"{harmless.ljust((1 << 20) - 60, '.')} key=sk-{'a' * 100}\n"  # over the end of the first block
+    with log.open("a", encoding="utf-8") as service:
+        service.write(straddling + line * 30_000 + "a word, risk-assessment-of-every-customer\n" * 60_000)
+        service.flush()
+
+        assert [log] == scrub(tmp_path, Redactor())
+        service.write("still here\n")
+
+    text = log.read_text(encoding="utf-8")
+    assert [
+        f"{harmless.ljust((1 << 20) - 60, '.')} key=[redacted]{'*' * 93}",
+        *["logged in with [redacted]" + "*" * 41 + " and [redacted]" + "*" * 6] * 30_000,
+        *["a word, risk-assessment-of-every-customer"] * 60_000,
+        "still here",
+    ] == text.splitlines()
+    assert [] == scrub(tmp_path, Redactor())
+
+
+def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What errors and commands show of a log has no secret in it."""
+    monkeypatch.setenv("SHOP_PASSWORD", "correct horse")
+    (tmp_path / "engine.log").write_text(f"one\nthe correct horse has sk-{'a' * 40}\n")
+
+    assert ["one", f"the {MARK} has {MARK}"] == tail(tmp_path / "engine.log")

@@ -201,7 +201,7 @@ def test_run_json_is_written_whole(tmp_path: Path) -> None:
 
 
 def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run says what it ran on; a folder under git adds its commit and whether it was changed."""
+    """A run says what it ran on; a folder under git adds its commit, whether it was changed, and a hash of how."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
     assert environment(tmp_path)["git"] is None
@@ -215,7 +215,11 @@ def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert clean == environment(tmp_path)
     (tmp_path / "a").write_text("2")
     dirty = environment(tmp_path)
+    (tmp_path / "a").write_text("3")
+    dirtier = environment(tmp_path)
 
+    assert clean["git"]["diff"] is None
+    assert dirty["git"]["diff"] != dirtier["git"]["diff"]
     assert (40, False, True) == (len(clean["git"]["commit"]), clean["git"]["dirty"], dirty["git"]["dirty"])
     assert os.cpu_count() == clean["cpus"]
     assert {"pytest", "pytest-agentbench"} <= clean["packages"].keys()

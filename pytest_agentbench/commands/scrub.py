@@ -1,0 +1,30 @@
+"""`agentbench scrub`: secrets out of the logs of a run whose session could not do it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    scrub = commands.add_parser("scrub", help="take known keys and values of secret-looking variables out of the logs in a directory")
+    scrub.add_argument("directory", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="default: reports")
+    scrub.set_defaults(run=run_scrub)
+
+
+def run_scrub(options: argparse.Namespace) -> None:
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.redact import Redactor
+    from pytest_agentbench.scrub import scrub
+
+    if not options.directory.is_dir():
+        raise ConfigError(f"{options.directory} is no directory")
+    try:
+        found = scrub(options.directory, Redactor())
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}; its secrets are still in it") from error
+    for log in found:
+        print(f"scrubbed {log}")
+    print(f"{len(found)} logs had secrets in them" if found else "no log had a secret in it")

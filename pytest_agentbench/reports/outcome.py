@@ -1,0 +1,98 @@
+"""What CI has to know of a run first: its verdict, what a gate says, which tests failed. Older runs lack some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.wording import mean_text
+
+#: Exit status -> what it says. docs/ci.md has what to do about each.
+EXIT_STATUSES = {
+    0: "all well",
+    1: "a test, a limit or the gate failed",
+    2: "interrupted",
+    3: "internal error",
+    4: "usage error",
+    5: "no tests",
+    6: "the infrastructure failed, so nothing is known of quality",
+    7: "the gate cannot tell",
+}
+
+
+class Rule(NamedTuple):
+    """A limit or a rule of the gate, and what became of it."""
+
+    suite: str
+    text: str
+    verdict: str  # PASS | FAIL | INCONCLUSIVE | NOT JUDGED
+    found: str  # the number, its interval, why
+
+
+def headline(run: Json) -> str:
+    """`FAIL, exit status 1: a test, a limit or the gate failed`"""
+    status = run["exit_status"]
+    return str(run["verdict"]) + (f", exit status {status}: {EXIT_STATUSES.get(status, 'see pytest')}" if status else "")
+
+
+def means(run: Json) -> Iterator[str]:
+    """`banking tsq 0.612 [0.571, 0.653]`: the first score of each suite."""
+    for name, suite in run["suites"].items():
+        yield f"{name} {suite['scorers'][0]} {mean_text(suite['scores'][suite['scorers'][0]]['mean'])}"
+
+
+def rules(run: Json) -> list[Rule]:
+    """The worst first: what failed, what is open, what holds."""
+    found = [*_gate(run.get("gate") or {}), *_limits(run["limits"])]
+    order = {"FAIL": 0, "INCONCLUSIVE": 1}
+    return sorted(found, key=lambda rule: order.get(rule.verdict, 2))
+
+
+def _limits(limits: list[Json]) -> Iterator[Rule]:
+    for limit in limits:
+        verdict = "FAIL" if limit["failed"] else "PASS" if limit["judged"] else "NOT JUDGED"
+        text = f"{limit['name']} {'<=' if limit['ceiling'] else '>='} {limit['limit']:g}"
+        yield Rule(limit["suite"], text, verdict, "; ".join(filter(None, (_value(limit["value"]), limit["note"]))))
+
+
+def _gate(gate: Json) -> Iterator[Rule]:
+    for rule in gate.get("rules", ()):
+        interval = "" if rule["low"] is None or rule["high"] is None else f" [{rule['low']:.4g}, {rule['high']:.4g}]"
+        found = "; ".join(filter(None, (f"{_value(rule['estimate'])}{interval}", rule["reason"])))
+        yield Rule(rule["suite"], rule["rule"], rule["verdict"], found)
+
+
+def _value(value: float | None) -> str:
+    return "nothing measured" if value is None else f"{value:.4g}"
+
+
+def suspects(run: Json) -> list[tuple[str, Json]]:
+    """(suite and metric, scenario that may have got worse since the baseline), the surest first."""
+    found = [
+        (f"{rule['suite']} {rule['rule'].split()[0]}", each)
+        for rule in (run.get("gate") or {}).get("rules", ())
+        for each in rule["suspects"]
+    ]
+    return sorted(found, key=lambda each: float(each[1]["p"]))
+
+
+def failed_tests(run: Json) -> list[Json]:
+    """Tests that failed, the lowest score first, where they have one."""
+    main = {suite["scorers"][0] for suite in run["suites"].values()}
+    failed = [each for each in run.get("tests", {}).get("failures", ()) if each["outcome"] == "failed"]
+
+    def score(test: Json) -> float:
+        return min((value for name, value in test["properties"].items() if name in main), default=0.0)
+
+    return sorted(failed, key=score)
+
+
+def unmeasured(run: Json) -> dict[str, list[Json]]:
+    """Tests that are errors, by the status of their rollout: `infra_error`, `cancelled`, or `error` where there is none."""
+    groups: dict[str, list[Json]] = {}
+    for each in run.get("tests", {}).get("failures", ()):
+        if each["outcome"] == "error":
+            status = each["properties"].get("status")
+            groups.setdefault(status if status in ("infra_error", "cancelled") else "error", []).append(each)
+    return groups

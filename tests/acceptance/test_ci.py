@@ -1,0 +1,192 @@
+"""What CI gets to read: summary, annotations, comment, metrics, JUnit; on GitHub, on GitLab, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pytest_agentbench.reports.comment import LIMIT as COMMENT_LIMIT
+from pytest_agentbench.reports.summary import LIMIT as SUMMARY_LIMIT
+from tests.openmetrics import parsed
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+#: Options: no second try, and the limit is judged although a part could not be measured.
+JUDGED = ("--agentbench-retries=0", "--agentbench-threshold=tsq.mean=0.9")
+
+CI_FILES = {"comment.md", "metrics.txt", "summary.md"}
+
+
+def on_github(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment of a step; returns the file of its summary."""
+    summary = project.root / "step-summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.root))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    return summary
+
+
+def commands(result: pytest.RunResult) -> list[str]:
+    """The workflow commands that a step printed: GitHub reads them at the beginning of a line."""
+    return [line for line in result.outlines if line.startswith("::")]
+
+
+def troubled(project: Project) -> None:
+    """A suite in which scenario 0 is right, 1 and 2 fail, 3 and 4 cannot be measured; and whose limit fails."""
+    project.suite(scenarios=5, expected=("find_item",), thresholds={"tsq": 0.5, "tsq.mean": 0.9})
+    wrong = {"tool_calls": [{"name": "return_item", "arguments": {"item": "50%, or\nmore: ::error::"}}]}
+    project.backend(
+        [
+            *({"match": {"contains": f"shop-{each}:"}, "status": 500, "message": "out of memory"} for each in (3, 4)),
+            {"match": {"contains": "shop-1:", "turn": 0}, **wrong},
+            {"match": {"contains": "shop-2:", "turn": 0}, **wrong},
+            *FIND_THEN_ANSWER,
+        ]
+    )
+
+
+@WAYS
+def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """On GitHub the summary of the step grows, annotations name the verdict first, and a comment lies in the run directory."""
+    summary = on_github(project, monkeypatch)
+    summary.write_text("of another program\n")
+    troubled(project)
+
+    result = project.run(*way, *JUDGED, "scenarios/shop")
+
+    result.assert_outcomes(passed=1, failed=2, errors=2)
+    assert 1 == result.ret
+    found = commands(result)
+    failed = r"::error file=scenarios/shop/test_shop\.py,line=\d+,title=test_tools\[shop-[12]\]::assert 0\.000 >= 0\.5.*"
+    for pattern, line in zip(
+        (
+            r"::error title=agentbench%3A FAIL::FAIL, exit status 1: .*; shop tsq 0\.333 \[.*",
+            r"::error file=scenarios/shop/suite\.yaml,line=1,title=shop%3A tsq\.mean >= 0\.9::FAIL: 0\.3333",
+            r"::error title=infra_error%3A 2 tests could not be measured::2 tests .* shop\[shop-[34]\]: infra_error: .*out of memory.*",
+            failed,
+            failed,
+        ),
+        found,
+        strict=True,
+    ):
+        assert re.fullmatch(pattern, line), line
+    written = summary.read_text()
+    assert written.startswith("of another program\n")
+    assert "## agentbench: FAIL, exit status 1: a test, a limit or the gate failed" in written
+    assert "## Serving performance" in written
+    comment = (project.directory / "comment.md").read_text()
+    assert comment.startswith("<!-- agentbench: shop on embedded -->\n## agentbench: FAIL")
+    assert 2 == len(
+        re.findall(r"^\| `scenarios/shop/test_shop.py::test_tools\[shop-[12]\]` \| `assert 0.000 >= 0.5", comment, re.MULTILINE)
+    )
+    assert "### Not measured: infra_error" in comment
+    tests = project.run_json["tests"]
+    assert (1, 2, 2, 0) == tuple(tests[name] for name in ("passed", "failed", "errors", "skipped"))
+
+
+@WAYS
+def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """On GitLab there are metrics in the OpenMetrics format, which its own parser takes, and the comment; nothing is printed for GitHub."""
+    monkeypatch.setenv("GITLAB_CI", "true")
+    troubled(project)
+
+    result = project.run(*way, *JUDGED, "scenarios/shop")
+
+    assert [] == commands(result)
+    assert {"comment.md", "metrics.txt"} == CI_FILES & {file.name for file in project.directory.iterdir()}
+    text = (project.directory / "metrics.txt").read_text()
+    assert text.endswith("# EOF\n")
+    samples = {(sample.name, *sorted(sample.labels.values())): sample.value for family in parsed(text) for sample in family.samples}
+    suite, performance = project.run_json["suites"]["shop"], project.run_json["performance"]
+    assert suite["scores"]["tsq"]["mean"]["value"] == samples["agentbench_score_mean", "shop", "tsq"]
+    assert (3, 2) == (samples["agentbench_rollouts", "ok", "shop"], samples["agentbench_rollouts", "infra_error", "shop"])
+    assert (1, 0) == (samples["agentbench_verdict", "FAIL"], samples["agentbench_verdict", "PASS"])
+    assert performance["ttft_ms"]["p50"] / 1e3 == pytest.approx(samples["agentbench_ttft_seconds", "p50"])
+    assert performance["failed_calls"] == {"server_error": samples["agentbench_failed_calls", "server_error"]}
+
+
+@WAYS
+def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Where there is no CI, and where it is switched off, nothing of it is written or printed."""
+    project.suite(scenarios=2)
+
+    plain = project.run(*way, "scenarios/shop")
+    assert [] == commands(plain)
+    assert set() == CI_FILES & {file.name for file in project.directory.iterdir()}
+
+    summary = on_github(project, monkeypatch)
+    assert [] == commands(project.run(*way, "--agentbench-ci=off", "scenarios/shop"))
+    assert set() == CI_FILES & {file.name for file in project.directory.iterdir()}
+    assert not summary.exists()
+
+
+def test_asked_for_by_hand(project: Project) -> None:
+    """`github` and `gitlab` can be tried out anywhere; the ini file may say so, and a wrong word is a usage error."""
+    project.suite(scenarios=2)
+
+    result = project.run("--agentbench-ci=github", "scenarios/shop")
+    assert [re.fullmatch(r"::notice title=agentbench%3A PASS::PASS; shop tsq 1\.000.*", line) is not None for line in commands(result)] == [
+        True
+    ]
+    assert {file.name for file in project.directory.iterdir()} >= CI_FILES
+
+    project.run("-o", "agentbench_ci=gitlab", "scenarios/shop")
+    assert {"comment.md", "metrics.txt"} == CI_FILES & {file.name for file in project.directory.iterdir()}
+
+    wrong = project.run("--agentbench-ci=jenkins", "scenarios/shop")
+    assert 4 == wrong.ret
+    wrong.stderr.fnmatch_lines(["*--agentbench-ci jenkins: should be one of auto, github, gitlab, off"])
+
+
+@WAYS
+def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Of many failures the ten most important are annotated, the lowest scores first and the last one counting the rest."""
+    summary = on_github(project, monkeypatch)
+    project.suite(scenarios=25, expected=("find_item", "order_item"), thresholds={"tsq": 0.9})
+    project.backend([{"match": {"contains": "shop-17:"}, "text": "No."}, *FIND_THEN_ANSWER])
+
+    result = project.run(*way, "--tb=no", "scenarios/shop")
+
+    found = commands(result)
+    assert 10 == len(found)
+    assert "title=agentbench%3A PASS::PASS, exit status 1" in found[0]
+    assert "title=test_tools[shop-17]::" in found[1]
+    assert re.fullmatch(r"::error title=17 more::17 more annotations of run \S+ its report names them", found[-1])
+    assert summary.stat().st_size < SUMMARY_LIMIT
+    comment = (project.directory / "comment.md").read_text()
+    assert "and 5 more." in comment
+    assert len(comment) < COMMENT_LIMIT
+
+
+def test_a_full_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others wrote into the summary counts: ours is cut to what is left, or left out, and never makes GitHub show nothing."""
+    summary = on_github(project, monkeypatch)
+    project.suite(scenarios=2)
+    for there, complete in ((SUMMARY_LIMIT - 5000, False), (SUMMARY_LIMIT - 1500, None)):
+        summary.write_text("x" * there)
+        project.run("scenarios/shop")
+        assert there <= summary.stat().st_size <= SUMMARY_LIMIT
+        ours = summary.read_text()[there:]
+        if complete is None:
+            assert not ours
+        else:
+            assert re.search(r"\*\*Cut here: \d+ of \d+ lines are left out, among them .*`report.md` of run \S+ has them\.\*\*", ours)
+
+
+@WAYS
+def test_junit(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Each test case has status, scores, tokens and duration as properties, those that could not be measured their status; no warning."""
+    monkeypatch.setenv("GITLAB_CI", "true")
+    troubled(project)
+
+    result = project.run(*way, "-W", "error", *JUDGED, "--junitxml=junit.xml", "scenarios/shop")
+
+    assert "warning" not in result.stdout.str().lower()
+    cases = {str(case.get("name")): case for case in ET.parse(project.root / "junit.xml").iter("testcase")}
+    found = {name: {str(each.get("name")): str(each.get("value")) for each in case.iter("property")} for name, case in cases.items()}
+    good = found["test_tools[shop-0]"]
+    assert ("ok", "1.0", "2") == (good["status"], good["tsq"], good["llm_calls"])
+    assert min(float(good[name]) for name in ("rollout_s", "prompt_tokens", "output_tokens")) > 0
+    assert "infra_error" == found["test_tools[shop-3]"]["status"]

@@ -1,0 +1,165 @@
+"""`agentbench diff`: two real runs, which differ in one thing or in nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.differing import read, setup_changes
+from pytest_agentbench.fingerprint import PARTS
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, Project
+from tests.small_stacks import PASSES, own_folder, stack
+
+Capture = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.timeout(240)  # several sessions in one test
+
+TWO_TOOLS: list[Json] = [
+    {
+        "match": {"turn": 0, "contains": "shop-1"},
+        "tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}, {"name": "order_item", "arguments": {"item": "lamp"}}],
+    },
+    *FIND_THEN_ANSWER,
+]
+
+
+@pytest.fixture
+def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project under git with a suite of three scenarios."""
+    project.suite()
+    monkeypatch.chdir(project.root)
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com", "-c", "commit.gpgsign=false"]
+    for command in (("init", "--quiet"), ("add", "."), (*who, "commit", "--quiet", "--message", "Start")):
+        subprocess.run(["git", *command], cwd=project.root, check=True)
+    return project
+
+
+def ran(project: Project, *options: str) -> Path:
+    project.run("scenarios/shop", *options)
+    return project.directory
+
+
+def differing(old: Path, new: Path) -> list[tuple[str, str]]:
+    return [(each.part, each.path) for each in setup_changes(read(old), read(new))]
+
+
+def test_one_thing_at_a_time(shop: Project) -> None:
+    """Two equal runs differ in nothing; each setting that is changed is the only thing that is named."""
+    first = ran(shop)
+
+    assert [] == differing(first, ran(shop))
+    assert [("agent", "shop.temperature")] == differing(first, ran(shop, "--agentbench-set", "agent.temperature=0.5"))
+    assert [("options", "concurrency")] == differing(first, ran(shop, "--agentbench-concurrency", "3"))
+    assert [("options", "suites.shop.trials")] == differing(first, ran(shop, "--agentbench-trials", "2"))
+    assert [("backend", "spec.seed")] == differing(first, ran(shop, "--agentbench-set", "backend.seed=3"))
+    assert [("agent", "shop.system_prompt"), ("prompts", "shop.system_prompt")] == sorted(
+        differing(first, ran(shop, "--agentbench-set", "agent.system_prompt=Help."))
+    )
+
+
+def test_other_files(shop: Project) -> None:
+    """A tool that is described otherwise changes the data, the tools and the code; a script of the engine the backend and the code."""
+    first = ran(shop)
+    shop.backend(TWO_TOOLS)
+    other_backend = ran(shop)
+    file = shop.root / "scenarios/shop/data.json"
+    file.write_text(file.read_text().replace("Orders an item.", "Orders one."))
+    other_tools = ran(shop)
+
+    code = [("code", "dirty"), ("code", "diff")]
+    assert [*code, ("backend", "spec.script")] == differing(first, other_backend)
+    assert [("code", "diff"), ("data", "shop.sha256"), ("tools", "shop")] == differing(other_backend, other_tools)
+
+
+def test_the_identity_is_whole(shop: Project) -> None:
+    """All parts are there, with a hash each; what ran on no GPU says so, and the commit is the one that is there."""
+    identity = read(ran(shop)).identity
+
+    assert identity is not None
+    assert [*PARTS, "hashes"] == [*identity]
+    assert [*PARTS] == [*identity["hashes"]]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=shop.root, check=True, capture_output=True, text=True).stdout.strip()
+    assert {"commit": head, "dirty": False, "diff": None} == identity["code"]
+    assert {"gpus": [], "driver": None} == identity["hardware"]
+    assert {rollout.content["backend"] for rollout in shop.rollouts} == {identity["backend"]["hash"]}
+
+
+def test_what_is_printed(shop: Project, capsys: Capture) -> None:
+    """The setup comes first, then each score with its difference and the scenarios that changed, then the speed with its doubts."""
+    old = ran(shop)
+    shop.backend(TWO_TOOLS)
+    ran(shop, "--agentbench-concurrency", "2")
+
+    assert 0 == main(["diff", old.name, "latest"])
+
+    said = capsys.readouterr().out.splitlines()
+    wanted = [
+        "old         ",
+        "new         ",
+        "setup",
+        "code        dirty: false -> true",
+        "backend     spec.script: ",
+        "options     concurrency: 8 -> 2",
+        "the same    packages, model, hardware, ",
+        "shop",
+        "rollouts    3 ok in both",
+        "tsq         1.000 ",
+        "            -0.111 ",
+        "            shop-1 1.000 -> 0.667",
+        "speed",
+        "doubtful    another number of rollouts in flight: 8 and 2",
+        "TTFT ",
+        "rollouts/h ",
+    ]
+    lines = iter(said)
+    assert [] == [start for start in wanted if not any(line.startswith(start) for line in lines)], "\n".join(said)
+
+
+def test_equal_runs_are_said_to_be_equal(shop: Project, capsys: Capture) -> None:
+    """Of two equal runs the page says so, of the setup and of the scores; the runs may be named by their directories."""
+    old, new = ran(shop), ran(shop)
+
+    assert 0 == main(["diff", str(old), str(new)])
+
+    said = capsys.readouterr().out.splitlines()
+    assert "the same    everything" in said
+    assert "            the same on each of 3 scenarios of both runs" in said
+
+
+def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:
+    """It is named, with those that are."""
+    old = ran(shop)
+
+    assert 1 == main(["diff", old.name, "20000101-000000"])
+
+    assert f"no run '20000101-000000'; known: {old.name}" in capsys.readouterr().err
+
+
+def test_files_that_are_written(shop: Project) -> None:
+    """What identity and environment say of the code is one thing, so nobody has to choose."""
+    run = json.loads((ran(shop) / "run.json").read_text())
+
+    assert run["environment"]["git"] == run["identity"]["code"]
+    assert run["environment"]["packages"] == run["identity"]["packages"]
+
+
+def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its boot found out of services, server, weights and GPUs is in the identity."""
+    stack(project)
+    project.suite(test=PASSES)
+    with own_folder(monkeypatch):
+        project.run("scenarios/shop", "--agentbench-backend=small").assert_outcomes(passed=3)
+
+    identity = read(project.directory).identity
+    assert identity is not None
+    assert ["engine"] == [*identity["backend"]["services"]]
+    assert {"version": None, "owned_by": None} == identity["backend"]["server"]
+    assert {"name": "tiny", "revision": None, "files": None} == identity["model"]
+    assert {"gpus": [], "driver": None} == identity["hardware"]
+    assert identity["options"]["warm"] is False

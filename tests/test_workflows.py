@@ -1,0 +1,155 @@
+"""The workflow files of docs/ci: what they call exists, and they do what a machine with a GPU needs of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_agentbench.cli import main, parser
+from pytest_agentbench.serving.process import child_environment
+from pytest_agentbench.settings import OPTIONS
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "docs" / "ci").glob("*.yml"))
+GITHUB = [file for file in FILES if file.name.startswith("github-")]
+
+#: Options and commands of workflows that are being made.
+PENDING = {"--agentbench-baseline", "--agentbench-gate", "--agentbench-inconclusive", "--agentbench-resume", "--agentbench-ab"}
+
+Node = dict[Any, Any]
+
+
+def loaded(file: Path) -> Node:
+    """A file as YAML; the key `on` of workflows is a truth value there."""
+    content: Node = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return content
+
+
+def scripts(node: Any) -> Iterator[str]:
+    """Everything that a shell runs, wherever it stands."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in ("run", "script", "before_script", "after_script"):
+                yield from [value] if isinstance(value, str) else value
+            else:
+                yield from scripts(value)
+    elif isinstance(node, list):
+        for each in node:
+            yield from scripts(each)
+
+
+def commands(file: Path, program: str) -> list[list[str]]:
+    """The words behind a program of the environment, of every line that calls it."""
+    lines = [line.strip() for script in scripts(loaded(file)) for line in script.replace("\\\n", " ").splitlines()]
+    return [shlex.split(found[1]) for line in lines if (found := re.match(rf"(?:exec )?\.venv/bin/{program}\s+(.*)", line))]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_commands_exist(file: Path) -> None:
+    """Every `agentbench` command of a workflow is one that the program knows, with arguments that it takes."""
+    found = commands(file, "agentbench")
+
+    for words in found:
+        assert callable(parser().parse_args(words).run)
+    names = {" ".join(words[:2]) for words in found}
+    assert {"reap", "scrub reports"} < names
+    environments = {name for words in found if words[:2] == ["env", "create"] for name in words[2:]}
+    backends = {name for words in found if words[0] == "doctor" for name in words[1:]}
+    assert {f"{name}.yaml" for name in backends | environments} <= {each.name for each in (ROOT / "backends").iterdir()}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_options_exist(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pytest of a workflow starts with its options, as a real one that only collects shows; those still being made are left out."""
+    monkeypatch.chdir(tmp_path)
+    main(["init", "banking"])
+    (tmp_path / "backends" / "vllm.yaml").write_text((ROOT / "backends" / "vllm.yaml").read_text())
+    known = {f"--agentbench-{option.name}" for option in OPTIONS}
+    runs = {tuple(words) for words in commands(file, "pytest")}
+
+    assert runs
+    for words in runs:
+        used = {word.partition("=")[0] for word in words if word.startswith("--agentbench-")}
+        assert set() == used - known - PENDING
+        kept = [word for word in words if word.partition("=")[0] not in PENDING - known]
+        start = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *kept]
+        done = subprocess.run(start, env=child_environment(), capture_output=True, text=True, timeout=60, check=False)
+        assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def jobs(file: Path) -> list[Node]:
+    """The jobs of a workflow that run on a machine of our own."""
+    every = loaded(file)["jobs"].values()
+    assert all("timeout-minutes" in job for job in every)
+    return [job for job in every if "self-hosted" in job["runs-on"]]
+
+
+@pytest.mark.parametrize("file", GITHUB, ids=lambda file: file.name)
+def test_github(file: Path) -> None:
+    """A job on the GPU: no fork, no right to write, pytest in the shell's place, and whatever happens reap, scrub and upload."""
+    workflow = loaded(file)
+    events = workflow[True]  # `on`
+
+    assert {"contents": "read"} == workflow["permissions"]
+    assert {"group", "cancel-in-progress"} == set(workflow["concurrency"])
+    assert "pull_request_target" not in events
+    for job in jobs(file):
+        if "pull_request" in events:
+            assert "github.event.pull_request.head.repo.full_name == github.repository" == job["if"]
+        else:
+            assert workflow["concurrency"]["cancel-in-progress"] is False
+        assert "permissions" not in job
+        steps = job["steps"]
+        assert {"persist-credentials": False} == steps[0]["with"]
+        assert "HF_HOME" in job["env"]
+        runs = [step["run"].splitlines() for step in steps if "pytest scenarios" in step.get("run", "")]
+        assert runs
+        for lines in runs:
+            starts = [line for line in lines if ".venv/bin/pytest" in line]
+            assert all(line.startswith("exec ") for line in starts)
+            assert lines[-1] == starts[-1] or starts[-1].endswith("\\")
+        first = next(number for number, step in enumerate(steps) if "pytest scenarios" in step.get("run", ""))
+        assert any("agentbench reap" in step.get("run", "") for step in steps[:first])
+        *_, hand_over, upload = steps
+        assert ("always()", "always()") == (hand_over["if"], upload["if"])
+        assert hand_over["run"].index("agentbench reap") < hand_over["run"].index("agentbench scrub reports")
+        assert {"reports", "junit.xml", "!reports/latest"} <= set(upload["with"]["path"].split())
+
+
+def test_gitlab() -> None:
+    """The twin: no fork, one job at a time on the GPU, whatever happens reap and scrub, and reports that GitLab shows."""
+    pipeline = loaded(ROOT / "docs" / "ci" / "gitlab.yml")
+    base = pipeline[".agentbench"]
+
+    assert "agentbench reap" in base["after_script"][0]
+    assert "agentbench scrub reports" in base["after_script"][1]
+    assert "always" == base["artifacts"]["when"]
+    assert {"junit": "junit.xml", "metrics": "metrics.txt"} == base["artifacts"]["reports"]
+    running = {name: job for name, job in pipeline.items() if isinstance(job, dict) and "extends" in job}
+    assert {"agentbench smoke", "agentbench gate", "agentbench nightly"} == set(running)
+    for name, job in running.items():
+        assert "timeout" in job
+        assert ("resource_group" in job) == (name != "agentbench smoke")
+    assert "$CI_MERGE_REQUEST_SOURCE_PROJECT_PATH == $CI_PROJECT_PATH" in running["agentbench smoke"]["rules"][0]["if"]
+    assert [6] == running["agentbench gate"]["retry"]["exit_codes"]
+
+
+def test_what_a_runner_sends_reaches_pytest(tmp_path: Path) -> None:
+    """A step is a script that `bash -e` runs, and only that process is told of a cancelled job: with `exec` it is the program itself."""
+    program = "import signal, sys\nsignal.signal(signal.SIGINT, lambda *_: sys.exit(42))\nprint('ready', flush=True)\nsignal.pause()\n"
+    (tmp_path / "program.py").write_text(program)
+    script = tmp_path / "step.sh"
+    script.write_text(f"exec {shlex.quote(sys.executable)} {shlex.quote(str(tmp_path / 'program.py'))}\n")
+    with subprocess.Popen(["bash", "-e", str(script)], stdout=subprocess.PIPE, text=True) as step:
+        assert step.stdout is not None
+        assert "ready\n" == step.stdout.readline()
+        step.send_signal(2)
+        assert 42 == step.wait(30)
