@@ -47,24 +47,29 @@ def run_power(options: argparse.Namespace) -> None:
         raise ConfigError(f"{options.suite / SUITE_FILE}: {unknown_name('score', score, suite.score_names)}")
     if score in LOWER_IS_BETTER:
         raise ConfigError(f"{score} has no greatest value, so nobody knows before a run what it can find; a run says it below each rule")
-    count, size = _size(suite)
+    count, size = size_of(suite)
     within, source = _noise(options, suite, score)
     print(f"{suite.name}: {size}; {score} of a trial varies by {within**0.5:.3f} around its scenario's mean (standard deviation), {source}")
-    if count < 2:
-        raise ConfigError(f"{suite.name}: {size} cannot be compared with anything; it takes 2 scenarios, or clusters, at least")
     designs = [Design(count, number, within, confidence=CONFIDENCE) for number in options.trials]
     for line in (*_found(designs), "", *_needed(designs)):
         print(line)
 
 
-def _size(suite: Suite) -> tuple[int, str]:
-    """(how many independent scenarios a suite has, in words): those of one cluster may all fail together."""
+def size_of(suite: Suite) -> tuple[int, str]:
+    """(how many independent scenarios a suite has, in words): those of one cluster may all fail together.
+
+    Raises ConfigError for too few to decide anything.
+    """
+    from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.bounded import Clusters
+    from pytest_agentbench.gate.intervals import too_few
 
     total = len(suite.scenarios)
     clusters = Clusters.of([(each.cluster is None, each.cluster or each.id) for each in suite.scenarios])
+    if why := too_few(clusters):
+        raise ConfigError(f"{suite.name}: {why}")
     if clusters.single:
-        return total, f"{total} scenario{'s' * (total != 1)}"
+        return total, f"{total} scenarios"
     worth = int(clusters.effective)
     return worth, f"{total} scenarios in {len(clusters.sizes)} clusters, counted as {worth}"
 
