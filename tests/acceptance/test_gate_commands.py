@@ -38,28 +38,36 @@ def gate_lines(text: str) -> list[str]:
     return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "suspect  ", " " * 12))]
 
 
+HALF, CLOSE, LENIENT = "tsq >= -0.5 vs baseline", "tsq >= -0.05 vs baseline", "infra_error.rate <= 10%"
+
+
 @pytest.mark.parametrize(
-    ("rules", "margin", "inconclusive", "status"),
+    ("answers", "rules", "inconclusive", "status"),
     [
-        (TWO_WRONG, 0.5, "pass", 0),
-        (ALL_WRONG, 0.5, "pass", 1),
-        (TWO_WRONG, 0.05, "pass", 0),
-        (TWO_WRONG, 0.05, "fail", 7),
-        (ONE_FAILS, 0.5, "pass", 6),
+        (TWO_WRONG, [HALF], "pass", 0),
+        (ALL_WRONG, [HALF], "pass", 1),
+        (TWO_WRONG, [CLOSE], "pass", 0),
+        (TWO_WRONG, [CLOSE], "fail", 7),
+        (ONE_FAILS, [HALF], "pass", 6),
+        (ONE_FAILS, [HALF, LENIENT], "pass", 6),
     ],
-    ids=["pass", "fail", "inconclusive", "inconclusive-fails", "infra"],
+    ids=["pass", "fail", "inconclusive", "inconclusive-fails", "infra", "infra-allowed"],
 )
 def test_the_offline_verdict_is_the_sessions(
-    gated: Project, capsys: Capture, rules: list[Json], margin: float, inconclusive: str, status: int
+    gated: Project, capsys: Capture, answers: list[Json], rules: list[str], inconclusive: str, status: int
 ) -> None:
     """`agentbench gate` says of a run, with the same options, what its session said, in the same words, with the same exit status."""
-    rule = f"tsq >= -{margin} vs baseline"
-    gated.backend(rules)
-    options = (f"--agentbench-gate={rule}", "--agentbench-baseline=before", f"--agentbench-inconclusive={inconclusive}")
+    gated.backend(answers)
+    options = (
+        "--agentbench-baseline=before",
+        f"--agentbench-inconclusive={inconclusive}",
+        *(f"--agentbench-gate={rule}" for rule in rules),
+    )
     session = gated.run("scenarios/shop", "--agentbench-retries=0", *options)
     capsys.readouterr()
 
-    again = main(["gate", "latest", "--baseline", "before", "--gate", rule, "--inconclusive", inconclusive])
+    words = [word for rule in rules for word in ("--gate", rule)]
+    again = main(["gate", "latest", "--baseline", "before", "--inconclusive", inconclusive, *words])
 
     assert (status, status) == (session.ret, again)
     assert 2 < len(gate_lines(session.stdout.str()))
