@@ -18,6 +18,7 @@ from tests.benchmarks import collecting, endurance, importing, makespan, one_pro
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
+from tests.benchmarks.verdicts import real as verdicts_real
 
 BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "import": importing.measure,
@@ -31,6 +32,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "timing": timing.measure,
     "stack": stack.measure,
     "verdicts": verdicts.measure,
+    "verdicts_real": verdicts_real.measure,
 }
 WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
 
@@ -64,10 +66,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help="which ones (default: all)")
     parser.add_argument("--list", action="store_true", help="say what each one measures")
-    parser.add_argument("--repeat", type=int, metavar="N", help="runs of each arm where several are compared")
-    parser.add_argument("--quick", action="store_true", help="timing: less than a minute, 48 plain streams; verdicts: less than a minute")
+    parser.add_argument(
+        "--repeat", type=int, metavar="N", help="runs of each arm where several are compared; verdicts_real: runs that are the same"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="timing: less than a minute, 48 plain streams; verdicts and verdicts_real: less than a minute"
+    )
     parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="timing, verdicts: write the table there, as Markdown")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="timing, verdicts, verdicts_real: write the table there, as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON as well")
     arguments = parser.parse_args()
     for name in arguments.names:

@@ -1,1 +1,1 @@
-"""Do the gate's verdicts hold? Simulated suites with a known truth."""
+"""Do the gate's verdicts hold? Simulated suites with a known truth, and real runs."""
