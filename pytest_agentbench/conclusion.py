@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench import windows
+from pytest_agentbench.comparing import Comparison
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.fingerprint import run_identity, suite_setup
 from pytest_agentbench.gate.decisions import FAIL, PASS
@@ -24,6 +25,7 @@ from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
 from pytest_agentbench.serving.sampler import Sampler
 from pytest_agentbench.serving.samples import read_samples
+from pytest_agentbench.stopwatch import SATURATED
 from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
@@ -141,12 +143,31 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "processes": services.costs,
         "tests": controller.outcomes.summary(),
         "limits": [{**asdict(limit), "failed": limit.failed} for limit in limits],
+        "cache": cache_state(services, settings.cache),
+        "ab": compare_arms(controller, gathered.stopwatch) if settings.ab else None,
         "gate": None,
     }
     run["identity"] = run_identity(run, setups, controller.backend.identity, controller.backend.facts)
     if controller.gate and not services.missing:
         run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
     return {**run, "verdict": verdict(services, suites, limits, run["gate"])}
+
+
+def cache_state(services: Services, policy: str) -> Json:
+    """How the prefix cache was made ready, block by block where it was."""
+    turns = services.turns
+    return {"policy": policy, "blocks": turns.blocks if turns else [], "salted": turns.why_salted if turns else {}}
+
+
+def compare_arms(controller: Controller, stopwatch: Json) -> Json:
+    """The paired comparison of an A/B session."""
+    services, directory = controller.services, controller.directory
+    assert services is not None and directory is not None and services.turns is not None
+    comparison = Comparison(controller.settings.ab, controller.found)
+    for rollout in read_journal(directory, lambda _: None):  # damage is told of elsewhere
+        comparison.add(rollout)
+    facts = services.turns.facts(services.failure)
+    return comparison.summary(facts, services.turns.blocks, saturated=stopwatch["verdict"] == SATURATED)
 
 
 def verdict(services: Services, suites: Json, limits: Sequence[Limit], gate: Json | None) -> str:

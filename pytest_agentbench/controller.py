@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 import pytest
 
-from pytest_agentbench.discovery import Found, find, merged_thresholds, not_named, suite_folders
+from pytest_agentbench.arms import CARRY, Side
+from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
@@ -96,7 +98,7 @@ class Controller:
         if why := not_named(folder, self.config.args, self.config.getoption("markexpr", "")):
             return Found(folder, None, {}, (), 1, why, skip=True)
         changes, insists = settings.suite_changes, settings.insists
-        found = find(folder, changes, settings.variants, settings.trials, settings.agent, insists=insists)
+        found = in_arms(find(folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
         if found.skip:
             advise(self.config, found.error)
         return found
@@ -104,7 +106,7 @@ class Controller:
     def _choose_backend(self) -> None:
         settings = self.settings
         try:
-            self.backend = self.config.hook.pytest_agentbench_make_backend(config=self.config, name=settings.backend)
+            self.backend = self._make_backend()
             limits = self.backend.thresholds
             self.found = [
                 dataclasses.replace(each, thresholds=merged_thresholds(each, limits, settings.thresholds)) if each.suite else each
@@ -120,6 +122,27 @@ class Controller:
             self.gate = make_gate(self.found, self.settings)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
+
+    def _make_backend(self) -> Backend:
+        """The backend under test, or two of them under one roof."""
+
+        def make(name: str) -> Backend:
+            backend: Backend = self.config.hook.pytest_agentbench_make_backend(config=self.config, name=name)
+            return backend
+
+        arms = {arm.name: functools.partial(make, arm.value) for arm in self.settings.ab if arm.kind == "backend"}
+        if not arms:
+            return make(self.settings.backend)
+        from pytest_agentbench.serving.arms import Arms
+
+        return Arms(arms)
+
+    @property
+    def identity(self) -> Json:
+        """The backend's, and how its cache is made ready."""
+        assert self.backend is not None
+        policy = self.settings.cache
+        return {**self.backend.identity, **({} if policy == CARRY else {"prefix_cache": policy})}
 
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str) -> Backend:
@@ -138,6 +161,7 @@ class Controller:
         from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
         from pytest_agentbench.sessions import folder_of
+        from pytest_agentbench.turns import Turns
 
         assert self.backend is not None
         suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
@@ -153,8 +177,9 @@ class Controller:
         self._catch_sigterm()
         self._look_around()
         folder = folder_of(self.directory, self.session)
+        turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
         configs = self._pool_config(), self._tap_config()
-        self.services = Services(self.backend, folder, *configs, self.ledger, self._redactor, insists=self._insists)
+        self.services = Services(self.backend, folder, *configs, self.ledger, self._redactor, turns, insists=self._insists)
 
     def _look_around(self) -> None:
         """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
@@ -183,13 +208,13 @@ class Controller:
         identities = {name: suite_identity(suite) for name, suite in suites.items()}
         earlier = read_sessions(directory)
         if old is not None:
-            contents = Contents(suites, digest(self.backend.identity))
+            contents = Contents(suites, digest(self.identity))
             journal = self.ledger.journal
-            self.ledger.stored = take_up(journal, contents, identities, self.backend.identity, earlier, settings.resume_rerun)
+            self.ledger.stored = take_up(journal, contents, identities, self.identity, earlier, settings.resume_rerun)
             self.session = 1 + max([each.number for each in earlier], default=1)
         folder_of(directory, self.session).mkdir(exist_ok=True)
         started_at = self.started_at.isoformat(timespec="seconds")
-        now = Session(self.session, started_at, self.command, self.concurrency, self.backend.identity, identities)
+        now = Session(self.session, started_at, self.command, self.concurrency, self.identity, identities)
         append_session(directory, now, self._redacted)
         self.sessions = [*earlier, now]
 
@@ -200,7 +225,8 @@ class Controller:
     @property
     def _insists(self) -> bool:
         """Whether somebody asked for this backend, or for a verdict: then a test that cannot run is an ERROR, no SKIP."""
-        return self.config.getoption("agentbench_backend", None) is not None or self.settings.insists
+        chosen = self.config.getoption("agentbench_backend", None) is not None or bool(self.settings.ab)
+        return chosen or self.settings.insists
 
     def _pool_config(self) -> Json:
         from pytest_agentbench.identity import digest
@@ -209,8 +235,9 @@ class Controller:
         assert self.directory is not None and self.backend is not None and self.ledger is not None
         return {
             "session": self.session,
+            "turns": self._turns_config() if self._in_blocks else None,
             "stored": self.ledger.stored.to_wire(),
-            "backend": digest(self.backend.identity),
+            "backend": digest(self.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
             "run": self.directory.name,
@@ -223,6 +250,15 @@ class Controller:
                 "durations": known_durations(self.settings.reports, self.settings.backend),
             },
         }
+
+    @property
+    def _in_blocks(self) -> bool:
+        return bool(self.settings.ab) or self.settings.cache != CARRY
+
+    def _turns_config(self) -> Json:
+        """Variants of a session without arms are all of one, which has no name."""
+        sides = {name: found.sides.get(name, Side(name, "")) for found in self.found for name in found.variants}
+        return {"sides": sides, "policy": self.settings.cache, "in_sequence": getattr(self.backend, "in_sequence", False)}
 
     def _tap_config(self) -> Json:
         calls = {name: seconds for name, seconds in self.settings.budgets.items() if name != "rollout"}

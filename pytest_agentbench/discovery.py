@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench import arms as arms_of
+from pytest_agentbench.arms import Arm, Side
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import SUITE_FILE, Suite
@@ -26,6 +29,7 @@ class Found:
     trials: int
     error: str = ""
     skip: bool = False  # whether the error is no fault: its tests are skipped
+    sides: Mapping[str, Side] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
 
     @property
     def name(self) -> str:
@@ -135,6 +139,20 @@ def check_rules(suite: Suite) -> None:
             parse_rule(text, suite.score_names, LOWER_IS_BETTER)
         except ConfigError as error:
             raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
+
+
+def in_arms(found: Found, arms: Sequence[Arm]) -> Found:
+    """The suite under each arm of an A/B session."""
+    from pytest_agentbench.rollouts import preflight
+
+    if found.suite is None or not arms:
+        return found
+    try:
+        suite, variants = arms_of.in_arms(found.suite, found.variants, arms)
+        preflight(suite, variants)
+    except ConfigError as error:
+        return Found(found.folder, None, {}, (), 1, str(error))
+    return dataclasses.replace(found, suite=suite, variants=variants, sides=arms_of.sides(found.variants, arms))
 
 
 def choose_variants(suite: Suite, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -103,6 +103,10 @@ class Asking(Protocol):
 
 def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked."""
+    if settings.ab:
+        if settings.gate or settings.baseline:
+            raise ConfigError("--agentbench-ab compares its two arms with each other; gates and baselines are for sessions of one backend")
+        return None
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports)) if settings.baseline else None
     groups = [*_groups(found)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):

@@ -129,6 +129,7 @@ class Access:
     upgrade: bool | None = None  # whether calls that do not stream travel as streams; None: as each of them asks
     keep: bool = False  # whether the records of the calls keep what the model said
     judge: bool = False  # the calls judge an agent's work, and are no part of it
+    calls: int | None = None  # so many calls are relayed, later ones are refused; None: all
     endpoint: Json | None = None  # url, model, api_key (name of an environment variable); None: the backend under test
 
 
@@ -260,7 +261,7 @@ class Rollout:
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
     content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
-    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand)
+    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1
     earlier_attempts: tuple[Json, ...] = ()  # {attempt, status, reason, duration_s} of those before it

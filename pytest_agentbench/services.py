@@ -17,11 +17,13 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.redact import Redactor
+from pytest_agentbench.serving.arms import Arms, failures_of
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.sampler import Sampler
 from pytest_agentbench.serving.samples import FILE as SAMPLES
+from pytest_agentbench.turns import Turns
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
@@ -49,14 +51,23 @@ class Services:
     """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
 
     def __init__(
-        self, backend: Backend, directory: Path, pool_config: Json, tap_config: Json, desk: Desk, redactor: Redactor, *, insists: bool
+        self,
+        backend: Backend,
+        directory: Path,
+        pool_config: Json,
+        tap_config: Json,
+        desk: Desk,
+        redactor: Redactor,
+        turns: Turns | None = None,
+        *,
+        insists: bool,
     ) -> None:
         """`directory` is for logs and samples.
 
         `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
-        self.insists = insists
+        self.insists, self.turns = insists, turns
         self._redactor = redactor
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -108,6 +119,9 @@ class Services:
             self._drained.wait(DRAIN)
         self._finishing = True
         self.desk.wanted.set()  # a boot that nobody wanted ends here
+        if self.turns is not None:
+            self.turns.close()
+        self.failure = self.failure or self._redactor.plain("; ".join(failures_of(self.backend).values()))
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()
@@ -137,6 +151,8 @@ class Services:
             self.fail(self.failure)
             return
         self.desk.begun()
+        if isinstance(self.backend, Arms):
+            self.backend.on_gone = self._gone
         self._send({"op": "start", "endpoint": asdict(self.endpoint), "taps": taps})
         _thread(self._watch_backend, "agentbench-watch-backend")
         for tap in self._taps.values():
@@ -191,6 +207,21 @@ class Services:
         """A part of the backend is away; with an empty text it is there again."""
         self._send({"op": "hold", "why": why})
 
+    def _gone(self, arm: str, why: str) -> None:
+        self._send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
+
+    def _turn(self, arm: str, rollouts: int) -> None:
+        """Makes an arm ready for its next rollouts, and tells the pool."""
+        assert self.turns is not None and self.endpoint is not None
+        try:
+            answer, swapped = self.turns.begin(self.endpoint, arm, rollouts)
+        except Exception as error:  # a backend may come from a hook
+            answer, swapped = {"op": "turn", "failure": f"arm {arm} cannot run: {error!r}"}, False
+        if swapped and self.sampler is not None:
+            self.sampler.stop()
+            self._start_sampler()
+        self._send({**answer, "failure": self._redactor.plain(answer["failure"])})
+
     def _watch_tap(self, tap: Child) -> None:
         tap.process.wait()
         if not self._finishing:
@@ -211,6 +242,9 @@ class Services:
                 self._abandon()
 
     def _handle(self, message: Json, body: bytes) -> None:
+        if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
+            _thread(functools.partial(self._turn, message["arm"], message["rollouts"]), "agentbench-turn")
+            return
         if message["op"] in self._told:
             self.labels = message.get("labels", self.labels)
             self._told[message["op"]].set()
@@ -230,6 +264,12 @@ class Services:
                 return b""
             case "finished":
                 return self.desk.finished(message, body)
+            case "measure" if self.turns:
+                self.turns.measure(message["primed"])
+                return b""
+            case "measured" if self.turns:
+                self.turns.close()
+                return b""
             case "fetch":
                 return self.desk.recorded(RolloutKey(*message["key"]))
             case other:

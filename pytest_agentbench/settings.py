@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
+from pytest_agentbench.arms import CACHE_POLICIES, CARRY, Arm, parse_arms
 from pytest_agentbench.directory import LATEST
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import STATUSES
@@ -38,6 +39,8 @@ class Option(NamedTuple):
 
 OPTIONS = (
     Option("backend", "the stack under test: a name in backends/, a YAML file, or the base URL of a running server", "NAME", "embedded"),
+    Option("ab", "compare two backends, or two agents as agent:KIND, in one session, in interleaved blocks", "[NAME=]A,[NAME=]B"),
+    Option("cache", "the prefix cache of the backend when measuring begins: `cold`, `primed`, or `carry` (as it is)", "POLICY", CARRY),
     Option("keep-backend", "leave a stack running this long after the session (30m), for the next one of the same backend", "TIME"),
     Option("gpu-wait", "wait this long for GPUs that others have", "TIME", "0s"),
     Option("concurrency", "rollouts in flight at once (default: the number of xdist workers, or 8)", "N"),
@@ -77,6 +80,8 @@ class Settings:
     """What the user asked for, checked."""
 
     backend: str
+    ab: tuple[Arm, ...]  # two, or none
+    cache: str  # one of CACHE_POLICIES
     keep_backend: float | None  # seconds
     gpu_wait: float  # seconds
     concurrency: int | None
@@ -149,6 +154,8 @@ def read_settings(config: pytest.Config) -> Settings:
     values = {option.name: _value(config, option) for option in OPTIONS}
     return Settings(
         backend=values["backend"],
+        ab=_checked("ab", values, parse_arms) or (),
+        cache=_checked("cache", values, _cache_policy) or CARRY,
         keep_backend=_checked("keep-backend", values, seconds),
         gpu_wait=_checked("gpu-wait", values, seconds) or 0.0,
         concurrency=_checked("concurrency", values, _positive),
@@ -185,8 +192,21 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
     """Raises pytest.UsageError for options that do not go together."""
     if settings.inline and workers:
         raise pytest.UsageError("--agentbench-inline runs rollouts in this process and cannot be used with -n; leave out one of them")
+    if settings.inline and (settings.ab or settings.cache != CARRY):
+        raise pytest.UsageError(
+            f"--{PREFIX}-inline runs rollouts when tests ask for them; --{PREFIX}-ab and --{PREFIX}-cache need blocks of them"
+        )
+    for arm in settings.ab[:1]:
+        if config.getoption(f"agentbench_{arm.kind}", None) is not None:
+            raise pytest.UsageError(f"--{PREFIX}-ab names two {arm.kind}s; leave out --{PREFIX}-{arm.kind}")
     if config.getoption("agentbench_resume_rerun", None) is not None and settings.resume is None:
         raise pytest.UsageError(f"--{PREFIX}-resume-rerun says what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
+
+
+def _cache_policy(text: str) -> str:
+    if text not in CACHE_POLICIES:
+        raise ValueError(f"one of {', '.join(CACHE_POLICIES)}")
+    return text
 
 
 def _rerun(text: str) -> tuple[str, ...]:

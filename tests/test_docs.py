@@ -514,10 +514,20 @@ def gated_run(project: Project) -> None:
     project.run("scenarios/shop", "--agentbench-trials=4", "--agentbench-baseline=latest", *rules)
 
 
+def compared_run(project: Project) -> None:
+    """An A/B run whose arms differ in the state of their caches, one of them without a reset."""
+    with routing() as router:
+        project.run(f"--agentbench-ab=embedded,other={router.url}", "--agentbench-cache=cold", "--agentbench-limit=2", "scenarios/judged")
+
+
+def primed_run(project: Project) -> None:
+    project.run("--agentbench-cache=primed", "--agentbench-limit=1", "scenarios/judged")
+
+
 def test_run_json_is_documented(project: Project) -> None:
     """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
     runs, records = [], []
-    for run in (eventful_run, labelled_run, gated_run):
+    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run):
         run(project)
         runs.append(project.run_json)
         records += [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -527,4 +537,4 @@ def test_run_json_is_documented(project: Project) -> None:
         assert [] == [fault for value in values for fault in faults(value, "", table, seen)]
         assert set() == set(table) - seen
     assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
-    assert {"scenario", "adhoc"} == {record["kind"] for record in records}
+    assert {"scenario", "adhoc", "primer"} == {record["kind"] for record in records}

@@ -65,6 +65,7 @@ class Engine:
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
+        application.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
         return application
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -76,6 +77,11 @@ class Engine:
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "pytest-agentbench"}
         return json_response(orjson.dumps({"object": "list", "data": [model]}))
+
+    async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
+        """As vLLM's, which has it in development mode only."""
+        self._cache.clear()
+        return web.Response()
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
         arrived = _now()

@@ -36,6 +36,9 @@ class PrefixCache:
         self.capacity = capacity
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
+    def clear(self) -> None:
+        self._blocks.clear()
+
     def admit(self, prompt: Prompt) -> int:
         """Tokens of `prompt` that were cached; all of its full blocks are from now on.
 

@@ -68,6 +68,7 @@ class Facts:
     lost: int = 0  # of them, those that never ended
     scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> how many its data set has
     stopwatch: str | None = None  # its verdict on the timings
+    cache: str = "carry"  # how the prefix cache was made ready
     rollouts_per_hour: float | None = None
     output_tokens_per_s: float | None = None
     prefix_cache_hit_ratio: float | None = None
@@ -85,6 +86,7 @@ class Facts:
             lost=run["plan"]["not_run"],
             scenarios={name: suite["dataset"]["size"] for name, suite in run["suites"].items()},
             stopwatch=run["stopwatch"]["verdict"],
+            cache=run["settings"].get("cache", "carry"),
             slo=run["settings"]["slo"],
             commit=(run["environment"]["git"] or {}).get("commit"),
             finished_at=run["finished_at"],

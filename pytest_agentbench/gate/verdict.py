@@ -101,10 +101,8 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
 def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
     """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
     group, rule = asked.group, asked.rule
-    if rule.kind in TIMED:
-        for evidence in (run, base) if rule.versus and base else (run,):
-            if evidence.facts.stopwatch == SATURATED:
-                return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
+    if rule.kind in TIMED and (why := _badly_timed(run, base if rule.versus else None)):
+        return why
     if rule.kind in ("latency", "goodput"):
         calls = [call for trial in run.groups.get(group, ()) for call in trial.calls]
         failed = sum(call.failed for call in calls)
@@ -117,6 +115,15 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
         if rule.versus and base and (here := run.hashes(group, "scorers")) and (there := base.hashes(group, "scorers")) and here != there:
             return f"the baseline was scored in another way (scorers {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
+    return ""
+
+
+def _badly_timed(run: Evidence, base: Evidence | None) -> str:
+    for evidence in filter(None, (run, base)):
+        if evidence.facts.stopwatch == SATURATED:
+            return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
+    if base and (there := base.facts.cache) != (here := run.facts.cache):
+        return f"the prefix cache was {there} in the baseline, and is {here} now (--agentbench-cache)"
     return ""
 
 

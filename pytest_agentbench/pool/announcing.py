@@ -7,9 +7,9 @@ import contextvars
 import secrets
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import aiohttp
@@ -32,6 +32,12 @@ class Tally:
     failed: int = 0  # releases that failed when their rollout ended; some may have worked at the session's end
     bypassed: int = 0  # releases that were answered like any call: by something that does not know of rollouts
     left: int = 0  # not released when the session ended
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """The sum of the tallies of several endpoints."""
+    every = [astuple(each) for each in tallies]
+    return Tally(*map(sum, zip(*every, strict=True)))
 
 
 @dataclass

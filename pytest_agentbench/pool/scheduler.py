@@ -10,10 +10,12 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.pool.blocks import Block
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 
 Run = Callable[[RolloutKey], Awaitable[Rollout]]
@@ -33,6 +35,17 @@ class Outcome:
     recorded: bool = False
 
 
+class Turns(Protocol):
+    """What happens between two blocks of rollouts, where they run in blocks."""
+
+    def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
+
+    async def enter(self, block: Block) -> str:
+        """Returns why its rollouts cannot run; may raise InfraError."""
+
+    async def leave(self) -> None: ...
+
+
 class Scheduler:
     """Runs the jobs of a plan, each once, `concurrency` at a time."""
 
@@ -49,6 +62,10 @@ class Scheduler:
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
+        self.turns: Turns | None = None  # None: all rollouts are one block
+        self._blocks: deque[Block] = deque()
+        self._arm: str | None = None  # whose block is under way
+        self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome]] = {}
         self._recording: set[RolloutKey] = set()  # those that ended and are on their way to the journal
@@ -62,9 +79,12 @@ class Scheduler:
         if self.broken:
             return
         new = [key for key in dict.fromkeys(keys) if key not in self._outcomes and key not in self.stored]
-        self._waiting.extend(new if self.keep_order else longest_first(new, self.durations))
         for key in new:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
+        if self.turns is None:
+            self._waiting.extend(self._ordered(new))
+        else:
+            self._blocks.extend(self.turns.arrange(new))
         self._fill()
 
     def start(self) -> None:
@@ -84,13 +104,27 @@ class Scheduler:
         """Nothing more is started; those that wait for it are told at once. What runs goes on."""
         self.broken, self.broken_status = reason, status
         self.there.set()
-        for key in self._waiting:
-            self._outcomes[key].set_result(Outcome(status, reason))
-        self._waiting.clear()
+        self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
+
+    def drop(self, arm: str, reason: str) -> None:
+        """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
+        self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
+
+    def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
+        """Of what is about to run, and of the blocks of some arms."""
+        keys = [*self._waiting] if waiting else []
+        keys += [key for block in self._blocks if block.arm in arms for key in block.keys]
+        if waiting:
+            self._waiting.clear()
+        self._blocks = deque(block for block in self._blocks if block.arm not in arms)
+        for key in keys:
+            self._outcomes[key].set_result(outcome)
 
     def cancel(self, reason: str) -> None:
         """Stops, and ends what runs as well. What has ended still gets into the journal."""
         self.stop(reason, "cancelled")
+        if self._turning is not None:
+            self._turning.cancel()
         for key, task in self._running.items():
             if key not in self._recording:
                 task.cancel()
@@ -103,7 +137,10 @@ class Scheduler:
             if self.broken:
                 return Outcome(self.broken_status, self.broken)
             self._outcomes[key] = asyncio.get_running_loop().create_future()
-            self._waiting.appendleft(key)
+            if self.turns is None:
+                self._waiting.appendleft(key)
+            else:
+                self._blocks.extend(self.turns.arrange([key]))
             self._fill()
         return await asyncio.shield(self._outcomes[key])
 
@@ -113,14 +150,46 @@ class Scheduler:
 
     async def drained(self) -> None:
         """Returns when nothing runs."""
-        while self._running:
-            await asyncio.wait([*self._running.values()])
+        while running := [*self._running.values(), *filter(None, (self._turning,))]:
+            await asyncio.wait(running)
+
+    def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
+        return keys if self.keep_order else longest_first(keys, self.durations)
 
     def _fill(self) -> None:
-        while self.started and self.there.is_set() and self._waiting and len(self._running) < self.concurrency:
+        if self.turns is not None and self._is_between():
+            self._turning = asyncio.create_task(self._turn(self.turns))
+            self._turning.add_done_callback(self._turned)
+        while self.started and self._turning is None and self.there.is_set() and self._waiting and len(self._running) < self.concurrency:
             key = self._waiting.popleft()
             self._running[key] = asyncio.create_task(self._finish(key))
             self._running[key].add_done_callback(functools.partial(self._ended, key))
+
+    def _is_between(self) -> bool:
+        """Whether a block has ended, or there is one to begin."""
+        idle = self._turning is None and not self._waiting and not self._running
+        return self.started and idle and (bool(self._blocks) or self._arm is not None)
+
+    async def _turn(self, turns: Turns) -> None:
+        if self._arm is not None:
+            self._arm = None
+            await turns.leave()
+        if not self._blocks:
+            return
+        block = self._blocks.popleft()
+        self._waiting.extend(self._ordered(block.keys))  # where `stop` finds them
+        if why := await turns.enter(block):
+            self._refuse(Outcome("infra_error", why), set())
+        else:
+            self._arm = block.arm
+
+    def _turned(self, task: asyncio.Task[None]) -> None:
+        self._turning = None
+        if not task.cancelled() and (error := task.exception()):
+            self._refuse(
+                Outcome("infra_error", str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {error!r}"), set()
+            )
+        self._fill()
 
     async def _finish(self, key: RolloutKey) -> Outcome:
         try:

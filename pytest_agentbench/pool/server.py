@@ -20,8 +20,9 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
-from pytest_agentbench.pool.announcing import Announcer
+from pytest_agentbench.pool.announcing import Announcer, total
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
+from pytest_agentbench.pool.turning import Turning
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
 from pytest_agentbench.scenarios import Scenario, Suite
@@ -40,9 +41,12 @@ class Pool:
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
         self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
         self.templates: list[Template] = []
-        self.scheduler = Scheduler(self._run, self._record, **config["scheduling"])
+        self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*key): Outcome(status, recorded=True) for *key, status in config["stored"]["kept"]}
         self.scheduler.attempts = {RolloutKey(*key): attempts for key, attempts in config["stored"]["attempts"]}
+        self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
+        self.scheduler.turns = self.turning
+        self.salt = ""  # before the system prompts of agents
         self.number: int = config["session"]  # of the session within its run
         self.contents = Contents(self.suites, config["backend"])
         self.time_limit: float | None = config["time_limit"]
@@ -58,6 +62,7 @@ class Pool:
         self.draining: asyncio.Task[None] | None = None
         self.taps: Taps | None = None
         self.announcer: Announcer | None = None
+        self.announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
         self.tap_url = ""
         self.tokens = 0
         self.session: aiohttp.ClientSession | None = None
@@ -70,8 +75,8 @@ class Pool:
             await self.finished.wait()
             server.close()
             await asyncio.gather(*(template.close() for template in self.templates))
-            if self.announcer is not None and self.draining is None:  # the controller is gone, and with it the taps
-                await self.announcer.farewell()
+            if self.draining is None:  # the controller is gone, and with it the taps
+                await self._farewell()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -104,6 +109,11 @@ class Pool:
                 _answer_with(self.replies.popleft(), body, message.get("error", ""))
             case "start":
                 await self._start(**message)
+            case "turn":
+                assert self.turning is not None
+                self.turning.told(message)
+            case "gone":
+                self.scheduler.drop(message["arm"], message["reason"])
             case "hold":
                 self.scheduler.hold(message["why"])
             case "failed":
@@ -118,23 +128,22 @@ class Pool:
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
-        if self.announcer is not None:
-            await self.announcer.farewell()
+        await self._farewell()
         if self.controller is not None:
-            tally = self.announcer.tally if self.announcer is not None else None
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally and tally.announced else None}))
+            tally = total([each.tally for each in self.announcers.values()])
+            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.announced else None}))
             await self.controller.drain()
         self.finished.set()
 
+    async def _farewell(self) -> None:
+        await asyncio.gather(*(each.farewell() for each in self.announcers.values()))
+
     async def _start(self, endpoint: Json, taps: Json) -> None:
         """The backend answers: point the taps at it and go."""
-        assert self.session is not None
-        self.endpoint = Endpoint(**endpoint)
         self.tap_url = f"http://127.0.0.1:{taps['port']}"
         try:
-            self.announcer = Announcer(self.endpoint, self.session, self.run)
             self.taps = await Taps.connect(taps["control_ports"], taps["token"])
-            await self.taps.point_at(self.endpoint)
+            await self.point_at(Endpoint(**endpoint))
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
         except (OSError, InfraError) as error:
@@ -146,7 +155,22 @@ class Pool:
             reason = f"the session's time limit of {self.time_limit:g} s is over"
             asyncio.get_running_loop().call_later(self.time_limit, self.scheduler.stop, reason, "cancelled")
 
-    async def _ask_controller(self, question: Json, body: bytes = b"") -> bytes:
+    async def point_at(self, endpoint: Endpoint) -> None:
+        """Where calls go from now on, and who is told of rollouts; raises ConfigError for labels that nobody knows."""
+        assert self.session is not None and self.taps is not None
+        if endpoint.url not in self.announcers:
+            self.announcers[endpoint.url] = Announcer(endpoint, self.session, self.run)
+        self.announcer = self.announcers[endpoint.url]
+        if endpoint != self.endpoint:
+            await self.taps.point_at(endpoint)
+        self.endpoint = endpoint
+
+    def tell(self, message: Json) -> None:
+        """Tells the controller something that it does not reply to."""
+        if self.controller is not None:
+            self.controller.write(wire.pack(message))
+
+    async def ask(self, question: Json, body: bytes = b"") -> bytes:
         """The controller's reply; it answers in the order of the questions. Raises InfraError with the reason when it cannot."""
         await self.controlled.wait()
         if self.controller is None:
@@ -156,7 +180,7 @@ class Pool:
         self.controller.write(wire.pack(question, body))
         return await reply
 
-    async def _record(self, rollout: Rollout) -> bytes:
+    async def record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
@@ -171,7 +195,7 @@ class Pool:
             "duration_s": rollout.duration_s,
         }
         line = record_line(rollout)
-        return await self._ask_controller(summary, line) or line
+        return await self.ask(summary, line) or line
 
     # ------------------------------------------------------------------------------------------ a test process
 
@@ -207,7 +231,7 @@ class Pool:
             case "said":
                 return {}, orjson.dumps(await self.said(message["id"]))
             case "submit":
-                return {}, await self._record(Rollout.from_json(body))
+                return {}, await self.record(Rollout.from_json(body))
             case other:
                 return {"status": "infra_error", "reason": f"the pool does not know {other!r}"}, b""
 
@@ -218,7 +242,7 @@ class Pool:
         self.planned = True
         keys = [RolloutKey(*key) for key in message["keys"]]
         stored = len(self.scheduler.stored.keys() & set(keys))
-        await self._ask_controller({"op": "plan", "keys": len(set(keys)), "stored": stored, "selected": message["selected"]})
+        await self.ask({"op": "plan", "keys": len(set(keys)), "stored": stored, "selected": message["selected"]})
         self.scheduler.plan(keys)
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
@@ -226,13 +250,13 @@ class Pool:
         if not outcome.recorded:
             return asdict(outcome), b""
         body = self.scheduler.body(key)
-        return asdict(outcome), body if body is not None else await self._ask_controller({"op": "fetch", "key": key})
+        return asdict(outcome), body if body is not None else await self.ask({"op": "fetch", "key": key})
 
     async def _backend_there(self) -> None:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
         await self.controlled.wait()
-        if self.controller is not None and not self.booted.is_set():
-            self.controller.write(wire.pack({"op": "want"}))
+        if not self.booted.is_set():
+            self.tell({"op": "want"})
         await self.booted.wait()
         await self.scheduler.there.wait()
 
@@ -247,9 +271,13 @@ class Pool:
     # ------------------------------------------------------------------------------------------ running
 
     async def _run(self, key: RolloutKey) -> Rollout:
+        scenario, setup, budget = await self.setup_of(key)
+        return await run_rollout(key, scenario, setup, self, self.session, budget)
+
+    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
+        """Raises InfraError as `_setup` does."""
         suite = self.suites[key.suite]
-        budget = self.budget or suite.timeout
-        return await run_rollout(key, self._scenario(key), await self._setup(suite, key.variant), self, self.session, budget)
+        return self._scenario(key), await self._setup(suite, key.variant), self.budget or suite.timeout
 
     def _scenario(self, key: RolloutKey) -> Scenario:
         return self.scenarios[key.suite, key.scenario]
@@ -279,7 +307,8 @@ class Pool:
         id = f"{self.tokens}-{secrets.token_urlsafe(16)}"
         elsewhere = _elsewhere(access.endpoint) if access.endpoint else None
         label = NO_LABEL if elsewhere else self.announcer.announce(id, key, access.judge)
-        await self.taps.open(id, access.upgrade, label, keep=access.keep, elsewhere=elsewhere)
+        salt = "" if access.judge else self.salt
+        await self.taps.open(id, access.upgrade, label, keep=access.keep, elsewhere=elsewhere, salt=salt, calls=access.calls)
         return id, f"{self.tap_url}/r/{id}/v1", (elsewhere or self.endpoint).model
 
     async def said(self, id: str) -> list[Json]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.quantiles import HIGH
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import comparison
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.wording import (
     COLUMNS,
@@ -70,6 +71,7 @@ def lines(run: Json) -> Iterator[str]:
     yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
         yield from _suite(name, suite)
+    yield from comparison.markdown(run)
     yield from _limits(run["limits"])
     yield from _gate(run.get("gate"))
     yield from _performance(run["performance"], run["stopwatch"])

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.wording import (
     COLUMNS,
@@ -67,6 +68,7 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
     _write_performance(terminal, run["performance"], run["stopwatch"])
     if serving := run.get("serving"):
         _write_serving(terminal, serving)
+    _write_comparison(terminal, run)
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if gate := run.get("gate"):
@@ -96,6 +98,13 @@ def write_gate(terminal: Terminal, gate: Json) -> None:
 
 def _colour(verdict: str) -> dict[str, bool]:
     return {{"PASS": "green", "FAIL": "red"}.get(verdict, "yellow"): True}
+
+
+def _write_comparison(terminal: Terminal, run: Json) -> None:
+    if text := cache_text(run):
+        terminal.write_line(f"cache       {text}")
+    for about, line, colour in comparison_lines(run):
+        terminal.write_line(f"{about:<11} {line}", **({colour: True} if colour else {}))
 
 
 def _write_left(terminal: Terminal, run: Json) -> None:

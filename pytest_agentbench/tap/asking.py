@@ -14,6 +14,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.serving.labels import merged
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.salting import salted
 
 #: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
 LARGE = 1 << 20
@@ -44,6 +45,7 @@ class Wish(NamedTuple):
     upgrade: bool  # make a stream of a call that does not stream
     usage: bool  # ask for the usage of one that does
     fields: Json  # labels; what the agent wrote itself counts more
+    salt: str = ""  # before the system prompt
 
 
 def ask(route: str, body: bytes, wish: Wish) -> Asked:
@@ -58,6 +60,8 @@ def ask(route: str, body: bytes, wish: Wish) -> Asked:
     model, streamed = str(asked.get("model") or ""), bool(asked.get("stream"))
     if wish.fields:
         asked = merged(asked, wish.fields)
+    if wish.salt:
+        asked = salted(dialect.name, asked, wish.salt)
     if not streamed:
         stream = dialect.as_stream(asked) if wish.upgrade else None
         return Asked(stream or _labelled(asked, wish) or body, model, upgraded=stream is not None)
@@ -93,9 +97,9 @@ def _with_usage(asked: Json) -> bytes | None:
 
 
 def _labelled(asked: Json, wish: Wish) -> bytes | None:
-    """The body to which fields were added; None without any, or where it cannot be written."""
+    """The body to which fields or a salt were added; None without any, or where it cannot be written."""
     try:
-        return jsontext.dumps(asked) if wish.fields else None
+        return jsontext.dumps(asked) if wish.fields or wish.salt else None
     except ValueError:
         return None
 

@@ -78,13 +78,22 @@ class Taps:
         await self._ask(op="upstream", **self._upstream(endpoint))
 
     async def open(
-        self, id: str, upgrade: bool | None, label: Label = NO_LABEL, *, keep: bool = False, elsewhere: Endpoint | None = None
+        self,
+        id: str,
+        upgrade: bool | None,
+        label: Label = NO_LABEL,
+        *,
+        keep: bool = False,
+        elsewhere: Endpoint | None = None,
+        salt: str = "",
+        calls: int | None = None,
     ) -> None:
         """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks.
 
-        With `keep` the records of its calls hold what the model said. `elsewhere` is where its calls go instead.
+        With `keep` the records of its calls hold what the model said. `elsewhere` is where its calls go instead. `salt` is put before
+        their system prompts, and only so many `calls` are relayed.
         """
-        more = {"keep": keep, "upstream": None if elsewhere is None else self._upstream(elsewhere)}
+        more = {"keep": keep, "upstream": None if elsewhere is None else self._upstream(elsewhere), "salt": salt, "calls": calls}
         await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict(), **more)
 
     async def said(self, id: str) -> list[Json]:

@@ -39,6 +39,8 @@ class Caller:
     fields: Mapping[str, Json]  # labels: dialect -> what its bodies get
     upstream: Upstream | None  # where its calls go; None: where all go
     keep: bool  # whether the records of its calls hold what the model said
+    salt: str  # before the system prompt of its calls; empty: none
+    calls: int | None  # how many of them are relayed; None: all
     exchanges: list[Exchange] = field(default_factory=list)
 
 
@@ -60,7 +62,10 @@ class Relay:
             return 410, "the rollout of this address has ended"
         if id not in self.open:
             return 404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL"
-        if self.upstream is None and self.open[id].upstream is None:
+        caller = self.open[id]
+        if caller.calls is not None and len(caller.exchanges) >= caller.calls:
+            return 410, "this rollout fills the prefix cache, and has made its first call"
+        if self.upstream is None and caller.upstream is None:
             return 503, "the backend is not ready"
         return None
 
@@ -75,7 +80,8 @@ class Relay:
         if dialect is None:
             upstream.send(exchange)
             return exchange
-        wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, caller.fields.get(dialect.name) or {})
+        fields = caller.fields.get(dialect.name) or {}
+        wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt)
         if len(request.body) < LARGE:
             exchange.asked = ask(request.route, request.body, wish)
             upstream.send(exchange)
@@ -135,7 +141,8 @@ class Relay:
             elsewhere = self._elsewhere(facts) if (facts := question.get("upstream")) else None
         except NoPlace as error:
             return {"error": str(error)}
-        self.open[id] = Caller(question.get("upgrade"), headers, fields, elsewhere, bool(question.get("keep")))
+        keep, salt, calls = bool(question.get("keep")), str(question.get("salt") or ""), question.get("calls")
+        self.open[id] = Caller(question.get("upgrade"), headers, fields, elsewhere, keep, salt, calls)
         return {"ok": True}
 
     def _elsewhere(self, facts: Json) -> Upstream:

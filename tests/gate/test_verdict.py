@@ -167,6 +167,18 @@ def test_a_saturated_client_times_nothing(text: str) -> None:
     assert "PASS" == verdict("tsq >= 0.7", run)
 
 
+def test_another_cache_policy() -> None:
+    """Timings with a cold cache are not compared with those of a warm one; limits and scores do not mind."""
+    run, base = evidence(suite(), cache="cold"), evidence(suite())
+    verdicts = {
+        text: judged(text, run, base).decision for text in ("ttft.p50 <= +50% vs baseline", "ttft.p50 <= 10s", "tsq >= -0.5 vs baseline")
+    }
+
+    assert ["the prefix cache was carry in the baseline, and is cold now (--agentbench-cache)", "", ""] == [
+        decision.reason for decision in verdicts.values()
+    ]
+
+
 def test_a_baseline_with_a_saturated_client() -> None:
     """It times nothing either, and its scores can be compared with."""
     base = evidence(suite(), stopwatch="client-saturated")

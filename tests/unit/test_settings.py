@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import yaml  # noqa: F401  # here, because pytester forgets what tests import, and half of yaml does not survive that
 
+from pytest_agentbench.arms import parse_arms
 from pytest_agentbench.settings import OPTIONS, Option, Settings, read_settings
 
 #: For each option: a value for the command line, another one for the ini file, and what they are read as.
 VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "backend": ("vllm", "http://127.0.0.1:8000/v1", "vllm", "http://127.0.0.1:8000/v1"),
+    "ab": ("a=x,b=y", "agent:react,agent:tool_calling", parse_arms("a=x,b=y"), parse_arms("agent:react,agent:tool_calling")),
+    "cache": ("cold", "primed", "cold", "primed"),
     "keep-backend": ("30m", "1h", 1800.0, 3600.0),
     "gpu-wait": ("5m", "10s", 300.0, 10.0),
     "concurrency": ("48", "4", 48, 4),
@@ -72,6 +75,8 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     """Without options: the embedded backend, the suite's own agent, two retries, reports beside the tests."""
     expected = Settings(
         backend="embedded",
+        ab=(),
+        cache="carry",
         keep_backend=None,
         gpu_wait=0.0,
         agent=None,

@@ -117,11 +117,10 @@ def test_templates() -> None:
         expand("{prot}", values, "x.yaml")
 
 
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text("ab {}:", max_size=4), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-    )
-)
+TEXTS = st.text("ab {}:", max_size=4)
+
+
+@given(st.recursive(st.none() | st.integers() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
 def test_json_passes_unharmed(value: Any) -> None:
     """Whatever an option's JSON holds, only a name in braces is a template."""
     written = json.dumps({"option": value})

@@ -1,0 +1,201 @@
+"""The two arms of an A/B session against each other: quality and speed, paired by scenario, and what else differed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+
+from pytest_agentbench import windows
+from pytest_agentbench.arms import Arm, Side
+from pytest_agentbench.discovery import Found
+from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, Decision
+from pytest_agentbench.gate.latency import compare_latency
+from pytest_agentbench.gate.paired import Sample, compare
+from pytest_agentbench.metrics import e2e_ns, output_tokens, tpot_ns, ttft_ns
+from pytest_agentbench.quantiles import percentile
+from pytest_agentbench.records import STATUSES, Json, Rollout, RolloutKey
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.serving.cachestate import together
+from pytest_agentbench.turns import Facts
+from pytest_agentbench.windows import Span
+
+#: Latencies of calls that are compared; `rollout` is compared as well.
+OF_CALLS = {"ttft": ttft_ns, "tpot": tpot_ns, "e2e": e2e_ns}
+PERCENTILES = (50, 90)
+SHORTEST_MS = 1e-3  # ratios need a latency above 0
+APART = 0.1  # hit ratios that differ by more than this are no equal conditions
+
+BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
+
+
+@dataclass
+class Measured:
+    """What is known of a suite under one variant and arm."""
+
+    scores: defaultdict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(dict))  # score -> scenario -> values
+    latencies: defaultdict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(dict))  # milliseconds
+    contents: dict[str, str] = field(default_factory=dict)  # scenario -> hash
+
+
+@dataclass
+class Totals:
+    """Of all suites under one arm."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    spans: defaultdict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))  # session -> rollouts
+    evaluable: int = 0
+    calls: int = 0
+    failed_calls: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cached_of: int = 0  # prompt tokens of calls whose usage says how many were cached
+    model: str | None = None
+
+    def add(self, rollout: Rollout) -> None:
+        self.statuses[rollout.status] += 1
+        self.spans[rollout.session].append((rollout.started_ns, rollout.ended_ns))
+        self.evaluable += rollout.evaluable
+        self.model = rollout.settings.get("model", self.model)
+        for call in rollout.calls:
+            self.calls += 1
+            self.failed_calls += call.error_kind is not None
+            self.output_tokens += 0 if call.error_kind else output_tokens(call)
+            if call.cached_tokens is not None and call.prompt_tokens:
+                self.cached_tokens += call.cached_tokens
+                self.cached_of += call.prompt_tokens
+
+    def summary(self) -> Json:
+        """Rates are over the time in which any rollout of the arm ran."""
+        busy_s = sum(windows.total_ns(windows.at_least(spans, 1)) for spans in self.spans.values()) / 1e9
+        return {
+            "model": self.model,
+            "rollouts": {status: self.statuses[status] for status in STATUSES},
+            "calls": self.calls,
+            "failed_calls": self.failed_calls,
+            "busy_s": busy_s,
+            "rollouts_per_hour": self.evaluable * 3600 / busy_s if busy_s else None,
+            "output_tokens_per_s": self.output_tokens / busy_s if busy_s else None,
+            "cached_share": self.cached_tokens / self.cached_of if self.cached_of else None,
+        }
+
+
+class Comparison:
+    """Takes the rollouts of a session, and compares its second arm with the first one."""
+
+    def __init__(self, arms: Sequence[Arm], found: Sequence[Found]) -> None:
+        self._arms = arms
+        self._found = {each.name: each for each in found if each.suite}
+        self._measured: defaultdict[tuple[str, Side], Measured] = defaultdict(Measured)
+        self._totals = {arm.name: Totals() for arm in arms}
+
+    def add(self, rollout: Rollout) -> None:
+        found = self._found.get(rollout.suite)
+        if rollout.kind != "scenario" or found is None or rollout.variant not in found.sides:
+            return
+        side = found.sides[rollout.variant]
+        self._totals[side.arm].add(rollout)
+        measured, scenario = self._measured[rollout.suite, side], rollout.scenario
+        measured.contents[scenario] = rollout.content.get("scenario", "")
+        for name in found.suite.score_names if found.suite else ():
+            values = measured.scores[name].setdefault(scenario, [])
+            if name in rollout.scores:
+                values.append(float(rollout.scores[name]))
+            elif rollout.status == "agent_error" and name not in LOWER_IS_BETTER:
+                values.append(0.0)  # the worst
+        if rollout.evaluable:
+            measured.latencies["rollout"].setdefault(scenario, []).append(max(rollout.duration_s * 1e3, SHORTEST_MS))
+        for call in rollout.calls:
+            for name, latency in OF_CALLS.items():
+                if call.error_kind is None and (value := latency(call)) is not None:
+                    measured.latencies[name].setdefault(scenario, []).append(max(value / 1e6, SHORTEST_MS))
+
+    def summary(self, facts: Facts, blocks: Sequence[Json], *, saturated: bool) -> Json:
+        """What run.json says; `saturated`: timings are the client's own."""
+        arms = [self._arm(arm, facts, blocks) for arm in self._arms]
+        doubt, sequence = "; ".join(filter(None, (facts.failure, *facts.failures.values()))), facts.in_sequence
+        return {
+            "arms": arms,
+            "order": "in sequence" if sequence else "interleaved",
+            "comparisons": [*self._comparisons(doubt, "the stopwatch was saturated: timings are of the client" if saturated else "")],
+            "warnings": [*self._warnings(arms, blocks, sequence=sequence)],
+        }
+
+    def _arm(self, arm: Arm, facts: Facts, blocks: Sequence[Json]) -> Json:
+        own = [block for block in blocks if block["arm"] == arm.name]
+        return {
+            **asdict(arm),
+            "load_s": facts.load_s.get(arm.name),
+            "failure": facts.failures.get(arm.name, ""),
+            "blocks": len(own),
+            **self._totals[arm.name].summary(),
+            "prefix_cache": together([block["prefix_cache"] for block in own if block["prefix_cache"]]),
+        }
+
+    def _comparisons(self, doubt: str, doubt_of_speed: str) -> Iterator[Json]:
+        base_arm, new_arm = (arm.name for arm in self._arms)
+        for name, found in self._found.items():
+            assert found.suite is not None
+            clusters = {scenario.id: scenario.cluster for scenario in found.suite.scenarios}
+            for variant in dict.fromkeys(side.variant for side in found.sides.values()):
+                base, new = (self._measured[name, Side(variant, arm)] for arm in (base_arm, new_arm))
+                group = RolloutKey(name, "", variant).group
+                for score in found.suite.score_names:
+                    decision = compare_scores(score, samples(new, score, clusters), samples(base, score, clusters))
+                    yield _said(group, score, (score_mean(base, score), score_mean(new, score)), decision, (BETTER, WORSE), doubt)
+                for metric in (*OF_CALLS, "rollout"):
+                    for q in PERCENTILES:
+                        decision = compare_latency(new.latencies[metric], base.latencies[metric], q, 0.0)
+                        old, now = (percentile(chain(*each.latencies[metric].values()), q) for each in (base, new))
+                        yield _said(group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubt or doubt_of_speed)
+
+    def _warnings(self, arms: Sequence[Json], blocks: Sequence[Json], *, sequence: bool) -> Iterator[str]:
+        first, second = (hit_ratio(arm) for arm in arms)
+        names = [arm["name"] for arm in arms]
+        if first is not None and second is not None and abs(first - second) > APART:
+            yield (
+                f"the prefix cache was not in the same state: {first * 100:.0f} % of the prompt tokens were hits in {names[0]}, "
+                f"{second * 100:.0f} % in {names[1]}; see --agentbench-cache"
+            )
+        if len({bool(block["salt"]) for block in blocks}) > 1:
+            yield "one arm's cache was reset, the other one's prompts were salted, which makes them a few tokens longer"
+        if sequence:
+            yield f"{names[0]} ran before {names[1]}, because both do not fit on this machine: what changed with time is in the difference"
+
+
+def hit_ratio(arm: Json) -> float | None:
+    """By the counters of the server, or else by the usage of the calls."""
+    told: float | None = arm["prefix_cache"]["hit_ratio"]
+    by_calls: float | None = arm["cached_share"]
+    return by_calls if told is None else told
+
+
+def samples(measured: Measured, score: str, clusters: Mapping[str, str | None]) -> dict[str, Sample]:
+    return {
+        scenario: Sample(measured.contents[scenario], tuple(values), clusters.get(scenario))
+        for scenario, values in measured.scores[score].items()
+    }
+
+
+def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sample]) -> Decision:
+    """With a margin of 0: PASS is better, FAIL is worse."""
+    every = [value for found in (new, base) for each in found.values() for value in each.scores]
+    limits = (0.0, 1.0) if score not in LOWER_IS_BETTER and all(0 <= value <= 1 for value in every) else None
+    return compare(new, base, 0.0, limits=limits, higher_is_better=score not in LOWER_IS_BETTER)
+
+
+def score_mean(measured: Measured, score: str) -> float | None:
+    """Trials averaged within their scenarios first."""
+    means = [sum(values) / len(values) for values in measured.scores[score].values() if values]
+    return sum(means) / len(means) if means else None
+
+
+def _said(
+    suite: str, metric: str, values: tuple[float | None, float | None], decision: Decision, words: tuple[str, str], doubt: str
+) -> Json:
+    """A comparison as run.json has it, `values` being the first arm's and the second one's; with a doubt nothing is concluded."""
+    if doubt:
+        decision = replace(decision, verdict=INCONCLUSIVE, reason=doubt)
+    finding = {PASS: words[0], FAIL: words[1]}.get(decision.verdict) or ("inconclusive" if decision.reason else SAME)
+    return {"suite": suite, "metric": metric, "base": values[0], "new": values[1], "finding": finding, **asdict(decision)}

@@ -1,0 +1,53 @@
+"""Rollouts in blocks: one arm at a time, in the order ABBA, so that what drifts during a session meets both arms alike."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_agentbench.arms import Side
+from pytest_agentbench.records import RolloutKey
+
+WAVES = 4  # rollouts of a block for each one in flight: the end of a block, when few are, is a small part of it then
+
+Tasks = list[dict[str, RolloutKey]]  # arm -> rollout of the same scenario and trial
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rollouts that run without one of another arm between them."""
+
+    arm: str
+    keys: tuple[RolloutKey, ...]
+
+
+def arrange(keys: Sequence[RolloutKey], sides: Mapping[str, Side], concurrency: int, *, in_sequence: bool = False) -> list[Block]:
+    """Blocks of all rollouts; `sides` says what each variant is made of, the arms in their order.
+
+    No block has two trials of a scenario, so that a block which begins with an empty cache is a cold one. The arms of a pair of blocks
+    run the same scenarios, every second pair in the other order: AB BA AB. `in_sequence` runs all of one arm first.
+    """
+    arms = [*dict.fromkeys(side.arm for side in sides.values())]
+    groups: dict[tuple[str, int], dict[tuple[str, str], dict[str, RolloutKey]]] = {}
+    for key in keys:
+        side = sides[key.variant]
+        groups.setdefault((side.variant, key.trial), {}).setdefault((key.suite, key.scenario), {})[side.arm] = key
+    fewest = 2 if len(arms) > 1 and len(groups) == 1 else 1
+    chunks = [chunk for tasks in groups.values() for chunk in _chunks([*tasks.values()], concurrency if len(arms) > 1 else None, fewest)]
+    blocks = [
+        Block(arm, tuple(task[arm] for task in chunk if arm in task))
+        for number, chunk in enumerate(chunks)
+        for arm in (arms if number % 2 == 0 else arms[::-1])
+    ]
+    if in_sequence:
+        blocks.sort(key=lambda block: arms.index(block.arm))
+    return [block for block in blocks if block.keys]
+
+
+def _chunks(tasks: Tasks, concurrency: int | None, fewest: int) -> list[Tasks]:
+    """Parts of nearly the same size; without a concurrency one."""
+    count = 1 if concurrency is None else max(fewest, math.ceil(len(tasks) / (WAVES * concurrency)))
+    ends = [len(tasks) * number // count for number in range(count + 1)]
+    return [tasks[start:end] for start, end in itertools.pairwise(ends)]

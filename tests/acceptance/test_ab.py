@@ -1,0 +1,316 @@
+"""A/B sessions on real engines: a known difference is found, none is none, and an arm that fails is not taken for a bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.process import Child
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.small_stacks import PASSES, own_folder, stack
+
+pytestmark = pytest.mark.timeout(120)
+
+SATURATED = "client-saturated"
+AB_BA = ["a", "b", "b", "a"]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[str]:
+    """The base URL of an embedded engine that is nobody's backend."""
+    child = Child("pytest_agentbench.engine", {"model": "m"}, tmp_path / "engine.log")
+    try:
+        yield f"http://127.0.0.1:{child.ready()['port']}/v1"
+    finally:
+        child.stop()
+
+
+def comparison(project: Project, metric: str) -> Json:
+    found: list[Json] = [each for each in project.run_json["ab"]["comparisons"] if each["metric"] == metric]
+    return found[0]
+
+
+def arms(project: Project) -> list[str]:
+    """Whose blocks there were, in their order."""
+    return [block["arm"] for block in project.run_json["cache"]["blocks"]]
+
+
+def spans(project: Project, arm: str) -> tuple[tuple[int, int], ...]:
+    """When the rollouts of an arm ran."""
+    return tuple((each.started_ns, each.ended_ns) for each in project.rollouts if each.variant == arm)
+
+
+@WAYS
+def test_a_slower_backend_is_found(project: Project, way: tuple[str, ...]) -> None:
+    """Both run the same scenarios, never at a time, as AB BA; the slower one is found, of the same scores nothing is claimed."""
+    project.suite(scenarios=24)
+    project.backend(name="quick")
+    project.backend(name="slow", ttft_ms=150)
+
+    result = project.run(*way, "--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6")
+
+    result.assert_outcomes(passed=48)
+    run = project.run_json
+    assert AB_BA == arms(project)
+    assert not any(one[0] < other[1] and other[0] < one[1] for one in spans(project, "a") for other in spans(project, "b"))
+    assert [24, 24] == [arm["rollouts"]["ok"] for arm in run["ab"]["arms"]]
+    assert ["shop-a", "shop-b"] == [*run["suites"]]
+    ttft, tsq = comparison(project, "ttft.p50"), comparison(project, "tsq")
+    assert 1.5 < ttft["low"] < ttft["high"]
+    assert ("inconclusive" if run["stopwatch"]["verdict"] == SATURATED else "slower") == ttft["finding"]
+    assert ("no difference shown", 24, 1.0, 1.0) == (tsq["finding"], tsq["n"], tsq["base"], tsq["new"])
+    assert all(arm["load_s"] > 0 and arm["prefix_cache"]["queried_tokens"] > 0 for arm in run["ab"]["arms"])
+    result.stdout.fnmatch_lines(["A/B * b (slow) against a (quick), interleaved", "a * 24 of 24 rollouts evaluable in 2 blocks, *"])
+    assert "## A/B: b (slow) against a (quick), interleaved" in (project.directory / "report.md").read_text()
+
+
+@WAYS
+def test_worse_answers_are_found(project: Project, way: tuple[str, ...]) -> None:
+    """A backend that calls the wrong tool is worse; its tests fail, those of the other arm pass, and -k chooses an arm."""
+    project.suite(scenarios=12)
+    project.backend(name="good")
+    wrong: list[Json] = [
+        {**FIND_THEN_ANSWER[0], "tool_calls": [{"name": "return_item", "arguments": {"item": "lamp"}}]},
+        FIND_THEN_ANSWER[1],
+    ]
+    project.backend(wrong, name="bad")
+
+    result = project.run(*way, "--agentbench-ab=good,bad")
+
+    result.assert_outcomes(passed=12, failed=12)
+    tsq = comparison(project, "tsq")
+    assert ("worse", 1.0, 0.0) == (tsq["finding"], tsq["base"], tsq["new"])
+    result.stdout.fnmatch_lines(["shop * tsq * 1.000 -> 0.000, *: bad is worse"])
+    project.run(*way, "--agentbench-ab=good,bad", "-k", "good").assert_outcomes(passed=12)
+    assert "inconclusive" == comparison(project, "tsq")["finding"]
+
+
+def test_the_same_twice(project: Project) -> None:
+    """A backend against itself: no difference of scores, latencies about the same, and a process for each arm."""
+    project.suite(scenarios=24)
+    project.backend(ttft_ms=30)
+
+    project.run("--agentbench-ab=first=embedded,second=embedded", "--agentbench-concurrency=4").assert_outcomes(passed=48)
+
+    assert "no difference shown" == comparison(project, "tsq")["finding"]
+    ttft = comparison(project, "ttft.p50")
+    assert 0.5 < ttft["low"] < ttft["high"] < 2
+    assert {"first", "second"} == {path.name for path in (project.directory / "backend").iterdir() if path.is_dir()}
+
+
+def test_two_agents(project: Project) -> None:
+    """Agents are compared on one backend, each with the suite's sampling; the suite's own variant does not run."""
+    project.suite(scenarios=4, test=PASSES, agent={"kind": "tool_calling", "temperature": 0.5})
+    project.write("backends/embedded.yaml", json.dumps({"kind": "embedded"}))
+
+    project.run("--agentbench-ab=agent:tool_calling,agent:react").assert_outcomes(passed=8)
+
+    suites = project.run_json["suites"]
+    assert ["tool_calling", "react", "react", "tool_calling"] == arms(project)
+    assert {"shop-tool_calling": "tool_calling", "shop-react": "react"} == {name: suite["agent"]["kind"] for name, suite in suites.items()}
+    assert {0.5} == {suite["agent"]["temperature"] for suite in suites.values()}
+    assert "inconclusive" != comparison(project, "tsq")["finding"]
+
+
+def test_a_stack_and_a_url(project: Project, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arms may be of any kind; each is asked for its own model, and nothing of the stack is left."""
+    project.suite(scenarios=4, test=PASSES)
+    stack(project)
+    with own_folder(monkeypatch):
+        project.run(f"--agentbench-ab=small,other={engine}").assert_outcomes(passed=8)
+
+    assert {"small": "tiny", "other": "m"} == {each.variant: each.settings["model"] for each in project.rollouts}
+    assert ["tiny", "m"] == [arm["model"] for arm in project.run_json["ab"]["arms"]]
+
+
+def test_stacks_that_do_not_fit_together(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is one GPU for two stacks, one runs after the other with one swap; load times and a warning are told."""
+    project.suite(scenarios=4, test=PASSES)
+    for name in ("one", "two"):
+        stack(project, name=name, service={"gpus": 1})
+    monkeypatch.setenv("AGENTBENCH_GPUS", "0")
+    with own_folder(monkeypatch):
+        result = project.run("--agentbench-ab=one,two", "--agentbench-trials=2")
+
+    result.assert_outcomes(passed=16)
+    assert ["one", "one", "two", "two"] == arms(project)
+    ab = project.run_json["ab"]
+    assert ("in sequence", True) == (ab["order"], all(arm["load_s"] > 0 for arm in ab["arms"]))
+    result.stdout.fnmatch_lines(["not equal * one ran before two, *"])
+
+
+@WAYS
+@pytest.mark.parametrize("dead", [0, 1], ids=["first", "second"])
+def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead: int) -> None:
+    """Its tests are ERRORs with the reason, those of the other arm run; nothing is concluded, and the run fails."""
+    project.suite(scenarios=3)
+    project.backend(name="good")
+    both = ["x=good", "x=good"]
+    both[dead] = "gone=http://127.0.0.1:9/v1"
+
+    result = project.run(*way, f"--agentbench-ab={','.join(both)}")
+
+    result.assert_outcomes(passed=3, errors=3)
+    run = project.run_json
+    assert "FAIL" == run["verdict"]
+    assert run["ab"]["arms"][dead]["failure"].startswith("arm gone: the backend 'url' is not there: ")
+    assert {"inconclusive"} == {each["finding"] for each in run["ab"]["comparisons"]}
+    assert all("arm gone: the backend 'url' is not there" in each["reason"] for each in run["ab"]["comparisons"])
+    result.stdout.fnmatch_lines(["            nothing is compared: *arm gone: *"])
+    result.stdout.fnmatch_lines(["shop[[]shop-0-gone[]]: infra_error: arm gone: the backend 'url' is not there: *"])
+
+
+def test_an_arm_that_dies(project: Project) -> None:
+    """What an arm had left to do when it died are ERRORs that say so, and the other arm runs to its end."""
+    project.suite(scenarios=6)
+    project.backend(name="good")
+    project.backend([{"match": {"contains": "Customer shop-1:"}, "exit": True}, *FIND_THEN_ANSWER], name="mortal")
+
+    project.run("--agentbench-ab=good,mortal", "--agentbench-concurrency=1").assert_outcomes(passed=7, errors=5)
+
+    arm = project.run_json["ab"]["arms"][1]
+    assert (1, 1) == (arm["rollouts"]["ok"], arm["rollouts"]["infra_error"])  # those after it were not tried in vain
+    assert arm["failure"].startswith("arm mortal: the backend 'mortal' is gone: ")
+    assert 6 == project.run_json["ab"]["arms"][0]["rollouts"]["ok"]
+    assert "FAIL" == project.run_json["verdict"]
+
+
+def test_no_arm_at_all(project: Project) -> None:
+    """Where neither arm boots the session says both reasons."""
+    project.suite(scenarios=1)
+
+    result = project.run("--agentbench-ab=a=http://127.0.0.1:9/v1,b=http://127.0.0.1:9/v1")
+
+    result.assert_outcomes(errors=2)
+    assert all(f"arm {arm}: the backend 'url' is not there" in project.run_json["backend"]["failure"] for arm in "ab")
+
+
+def test_it_goes_on(project: Project) -> None:
+    """A session that ran a part of an A/B is gone on with: what is there is compared with what comes; another arm is another setup."""
+    project.suite(scenarios=6)
+    project.backend(name="good")
+    project.backend(name="late", ttft_ms=1)
+    both = "--agentbench-ab=left=good,right=good"
+    project.run(both, "-k", "shop-0 or shop-1 or right").assert_outcomes(passed=8)
+
+    project.run(both, "--agentbench-resume").assert_outcomes(passed=12)
+
+    assert ("no difference shown", 6) == (comparison(project, "tsq")["finding"], comparison(project, "tsq")["n"])
+    assert ["left"] == [*dict.fromkeys(arms(project))]
+    assert 4 == project.run("--agentbench-ab=left=good,right=late", "--agentbench-resume").ret
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--agentbench-ab=a"], "*--agentbench-ab a: should be two arms: BACKEND,BACKEND or agent:KIND,agent:KIND, *"),
+        (["--agentbench-ab=a,b", "--agentbench-backend=a"], "*--agentbench-ab names two backends; leave out --agentbench-backend"),
+        (
+            ["--agentbench-ab=agent:react,agent:x", "--agentbench-agent=x"],
+            "*--agentbench-ab names two agents; leave out --agentbench-agent",
+        ),
+        (["--agentbench-cache=cold", "--agentbench-inline"], "*--agentbench-inline runs rollouts when tests ask for them; *"),
+        (["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq >= 0.5"], "*gates and baselines are for sessions of one backend"),
+        (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be one of cold, primed, carry"),
+        (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),
+    ],
+)
+def test_what_does_not_go_together(project: Project, options: list[str], sentence: str) -> None:
+    """It is a usage error that says what to leave out."""
+    project.suite(scenarios=1)
+
+    result = project.run(*options)
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines([sentence])
+
+
+# ------------------------------------------------------------------------------------------------------------ prefix caches
+
+
+def cached(project: Project) -> dict[str, list[int]]:
+    """Scenario (and trial) -> cached prompt tokens of its calls."""
+    found: dict[str, list[int]] = {}
+    for each in project.rollouts:
+        if each.kind == "scenario":
+            found[each.key.id] = [call.cached_tokens or 0 for call in each.calls]
+    return found
+
+
+@WAYS
+def test_cold(project: Project, way: tuple[str, ...]) -> None:
+    """Each trial begins with an empty cache, which the engine's own counters show; as it is, the second trial finds all of the first."""
+    project.suite(scenarios=1, trials=2)
+    options = ("--agentbench-concurrency=1",)
+
+    project.run(*way, *options).assert_outcomes(passed=2)
+    carried = cached(project)
+    result = project.run(*way, *options, "--agentbench-cache=cold")
+    cold = cached(project)
+
+    result.assert_outcomes(passed=2)
+    assert carried["shop-0"][0] == 0 < carried["shop-0-t2"][0]
+    assert cold["shop-0"] == cold["shop-0-t2"] == carried["shop-0"]
+    cache = project.run_json["cache"]
+    assert ("cold", {}) == (cache["policy"], cache["salted"])
+    assert 1 == len({block["prefix_cache"]["hit_ratio"] for block in cache["blocks"]})
+    assert all(block["reset"][0].endswith("/reset_prefix_cache") for block in cache["blocks"])
+    result.stdout.fnmatch_lines(["cache       cold: 2 of 2 blocks began with a reset"])
+
+
+def test_salted(project: Project) -> None:
+    """Where no cache can be reset each trial's prompts begin with a salt of their own, so that none finds those of another one."""
+    project.suite(scenarios=1, trials=2)
+    project.backend(request_log="requests.jsonl")
+    project.write("conftest.py", NO_RESET)
+
+    result = project.run("--agentbench-cache=cold", "--agentbench-concurrency=1")
+
+    result.assert_outcomes(passed=2)
+    cache = project.run_json["cache"]
+    salts = [block["salt"] for block in cache["blocks"]]
+    systems = [json.loads(line)["messages"][0] for line in (project.root / "requests.jsonl").read_text().splitlines()]
+    assert 2 == len(set(salts))
+    assert [("system", salt) for salt in salts for _ in range(2)] == [
+        (each["role"], each["content"].partition("\n")[0]) for each in systems
+    ]
+    result.stdout.fnmatch_lines(["cache       cold: 0 of 2 blocks began with a reset; prompts were salted, because * answers neither *"])
+
+
+#: As if the engine had no such path, which most servers have not.
+NO_RESET = """
+from pytest_agentbench.serving import cachestate
+
+cachestate.OF_ENGINES = ("/no_such_path",)
+"""
+
+
+@WAYS
+def test_primed(project: Project, way: tuple[str, ...]) -> None:
+    """The first call of every scenario is made before measuring; it is in the journal, and in no score, count or timing."""
+    project.suite(scenarios=4)
+
+    result = project.run(*way, "--agentbench-cache=primed", "--agentbench-concurrency=1")
+
+    result.assert_outcomes(passed=4)
+    run, primers = project.run_json, [each for each in project.rollouts if each.kind == "primer"]
+    assert [("ok", 1)] * 4 == [(each.status, len([call for call in each.calls if not call.error_kind])) for each in primers]
+    assert (4, 4, 8) == (run["plan"]["finished"], run["suites"]["shop"]["rollouts"]["ok"], run["performance"]["calls"])
+    assert all(calls[0] > 0 for calls in cached(project).values())
+    result.stdout.fnmatch_lines(["cache       primed: 4 of 4 first calls were made before measuring"])
+
+
+def test_a_policy_is_part_of_the_setup(project: Project) -> None:
+    """A run is not gone on with under another policy."""
+    project.suite(scenarios=2)
+    project.run("-k", "shop-0").assert_outcomes(passed=1)
+
+    result = project.run("--agentbench-resume", "--agentbench-cache=primed")
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines(['*the backend has changed: prefix_cache unset is now "primed"; *'])
