@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pytest_agentbench.arms import Arm
 from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.errors import ConfigError
@@ -99,6 +100,9 @@ class Asking(Protocol):
 
     @property
     def verdict(self) -> str: ...
+
+    @property
+    def ab(self) -> tuple[Arm, ...]: ...
 
 
 def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.records import Json
 
 if TYPE_CHECKING:
+    from pytest_agentbench.arms import Arm
     from pytest_agentbench.discovery import Found
 
 
@@ -43,6 +44,7 @@ class Options:
     baseline: str | None
     reports: Path
     verdict: str = "gate"
+    ab: tuple[Arm, ...] = ()  # the arms of a session were compared by itself
 
 
 def run_gate(options: argparse.Namespace) -> int:
