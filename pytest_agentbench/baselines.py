@@ -1,4 +1,4 @@
-"""Baselines: runs that others are compared with, as run directories or as slim files; found, read and promoted here."""
+"""Baselines: runs that others are compared with, as run directories or as slim files; found, read and written here."""
 
 from __future__ import annotations
 
@@ -43,17 +43,11 @@ def _lines(path: Path) -> Iterator[Json]:
         yield from map(orjson.loads, file)
 
 
-def promote_baseline(evidence: Evidence, reports: Path) -> list[Path]:
-    """Makes a run the baseline of each of its suites; returns the files, which are there as a whole or not at all."""
-    suites = {trial.suite for trials in evidence.groups.values() for trial in trials}
-    return [write_baseline(evidence, suite, default_baseline(suite, reports)) for suite in sorted(suites)]
-
-
-def write_baseline(evidence: Evidence, suite: str, path: Path) -> Path:
-    """One suite's baseline file."""
+def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | None = None, reason: str = "") -> Path:
+    """One suite's baseline file, which is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
     with draft.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in evidence.to_lines(suite))
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in evidence.to_lines(suite, replaces, reason))
     draft.replace(path)
     return path

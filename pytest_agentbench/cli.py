@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.commands import backend, diff, doctor, env, imports, rescore, scrub, weights
+from pytest_agentbench.commands import backend, baseline, calibrate, diff, doctor, env, gate, imports, power, rescore, scrub, weights
 from pytest_agentbench.commands.plain import Plain
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 
@@ -27,21 +27,22 @@ PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1, Ctrl-C is status 130."""
+    """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1 (of `gate` 4), Ctrl-C is status 130."""
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        status: int | None = options.run(options)
     except AgentbenchError as error:
         print(f"agentbench: {error}", file=sys.stderr)
-        return 1
+        return int(options.fault)
     except KeyboardInterrupt:
         print("agentbench: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return status or 0
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="agentbench", description="Agent benchmarks as pytest suites. To run one: pytest scenarios/banking")
+    top.set_defaults(fault=1)
     commands = top.add_subparsers(title="commands", required=True)
 
     init = commands.add_parser("init", help="write a shipped suite, its backend and a pytest configuration into this directory")
@@ -76,6 +77,10 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
     show.set_defaults(run=run_show)
 
+    gate.add(commands)
+    baseline.add(commands)
+    calibrate.add(commands)
+    power.add(commands)
     rescore.add(commands)
     scrub.add(commands)
     imports.add(commands)

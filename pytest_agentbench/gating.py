@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
 
+from pytest_agentbench.arms import Arm
 from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
-from pytest_agentbench.gate.power import Design, spread
+from pytest_agentbench.gate.power import ASSUMED, Design, spread
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.scenarios import Suite
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.settings import Settings
 
 #: Exit statuses beside pytest's own; 1 is a quality regression, and whatever else fails a test.
 CANNOT_MEASURE, CANNOT_TELL = 6, 7
 
 MARGIN = 0.05  # of the main score, where a baseline is given and no rule speaks of it
-ASSUMED = 0.12  # variance of a trial around its scenario's mean: suites at 0.8 whose scenarios differ as real ones do
 POWER = 0.8
 
 
@@ -85,7 +86,26 @@ class Gate:
         return Design(scenarios, trials, within, confidence=CONFIDENCE)
 
 
-def make_gate(found: Sequence[Found], settings: Settings) -> Gate | None:
+class Asking(Protocol):
+    """The options that ask: those of a session, or of a command about a run that is over."""
+
+    @property
+    def gate(self) -> tuple[str, ...]: ...
+
+    @property
+    def baseline(self) -> str | None: ...
+
+    @property
+    def reports(self) -> Path: ...
+
+    @property
+    def verdict(self) -> str: ...
+
+    @property
+    def ab(self) -> tuple[Arm, ...]: ...
+
+
+def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked."""
     if settings.ab:
         if settings.gate or settings.baseline:
@@ -115,6 +135,20 @@ def make_gate(found: Sequence[Found], settings: Settings) -> Gate | None:
             baselines[group] = explicit  # it has nothing about this group, and the verdict will say so
     insists = bool(settings.gate or settings.baseline)
     return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
+
+
+def judge_again(run: Json, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[Json | None, Evidence]:
+    """(the part of run.json about the gate, or None where nothing is asked; the evidence) of a run that is over.
+
+    Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
+    """
+    gate = make_gate(found, asking)
+    if gate and any(base.facts.run == run["id"] for base in gate.baselines.values()):
+        raise ConfigError(f"{run['id']} is its own baseline, and no run has changed since itself; --baseline names another")
+    evidence = read_evidence(directory)
+    trials = [trial for trials in evidence.groups.values() for trial in trials]
+    below = run["gate"]["tests_below"] if run["gate"] else 0
+    return (gate.judge(run, trials, below) if gate else None), evidence
 
 
 def rules_of(suite: Suite, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:

@@ -123,6 +123,7 @@ def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mappi
         "scorers": list(suite.score_names),
         "scored_by": {score_name(name): {"scorer": name, "options": options} for name, options in suite.scorers.items()},
         "thresholds": dict(thresholds),
+        "gate": list(suite.gate),
         "rollouts": {status: tally.statuses[status] for status in STATUSES},
         "retried": tally.retried,
         "retried_scores": {name: _retried_summary(tally, name) for name in suite.score_names} if tally.retried else {},

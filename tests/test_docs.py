@@ -378,6 +378,7 @@ WORDS: Mapping[str, list[str]] = {
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(Facts)) if field.name != "stopwatch"),
     ],
+    "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],

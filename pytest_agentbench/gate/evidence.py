@@ -112,9 +112,12 @@ class Evidence:
         """The different hashes of an agent, scorers or a backend that the rollouts of a group have; known ones only."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
 
-    def to_lines(self, suite: str) -> Iterable[Json]:
-        """A baseline file of one suite with all its variants: a header, then a line a rollout."""
-        yield {"schema": SCHEMA, "suite": suite, **asdict(self.facts)}
+    def to_lines(self, suite: str, replaces: str | None = None, reason: str = "") -> Iterable[Json]:
+        """A baseline file of one suite with all its variants: a header, then a line a rollout.
+
+        `replaces` is the run that was the baseline before, `reason` why a lower one takes its place; both are for people.
+        """
+        yield {"schema": SCHEMA, "suite": suite, "replaces": replaces, "reason": reason, **asdict(self.facts)}
         yield from (trial.to_dict() for trials in self.groups.values() for trial in trials if trial.suite == suite)
 
     @classmethod
@@ -124,6 +127,7 @@ class Evidence:
         header = dict(next(every, {}))
         if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
+        del header["replaces"], header["reason"]
         return cls.of(Facts(**header), map(Trial.from_dict, every))
 
 

@@ -10,6 +10,8 @@ from statistics import NormalDist
 from pytest_agentbench.gate.bounded import imaginary
 from pytest_agentbench.gate.special import normal_quantile, student_t_quantile
 
+ASSUMED = 0.12  # variance of a trial around its scenario's mean: suites at 0.8 whose scenarios differ as real ones do
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -102,6 +104,21 @@ def needed_scenarios(drop: float, design: Design, power: float = 0.8) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         enough = replace(design, n=middle).smallest_drop(power) <= drop
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+MOST_TRIALS = 1000
+
+
+def needed_trials(drop: float, design: Design, power: float = 0.8) -> int | None:
+    """The fewest trials, up to a thousand, with which a design's smallest drop is at most this one; None where it takes more scenarios."""
+    low, high = 0, MOST_TRIALS  # too few, enough
+    if replace(design, trials=high).smallest_drop(power) > drop:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = replace(design, trials=middle).smallest_drop(power) <= drop
         low, high = (low, middle) if enough else (middle, high)
     return high
 

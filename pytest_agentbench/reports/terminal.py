@@ -72,7 +72,7 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if gate := run.get("gate"):
-        _write_gate(terminal, gate)
+        write_gate(terminal, gate)
     _write_left(terminal, run)
     _write_backend(terminal, run["backend"])
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
@@ -85,7 +85,8 @@ def _write_sessions(terminal: Terminal, run: Json) -> None:
         terminal.write_line(f"damaged     {sentence}", yellow=True)
 
 
-def _write_gate(terminal: Terminal, gate: Json) -> None:
+def write_gate(terminal: Terminal, gate: Json) -> None:
+    """The verdict, then each rule with all that is known of it, then the suspects."""
     terminal.write_line(f"gate        {gate_text(gate)}", bold=True, **_colour(gate["verdict"]))
     for rule in gate["rules"]:
         terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule["verdict"]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.baselines import default_baseline, promote_baseline, read_evidence
+from pytest_agentbench.baselines import default_baseline, read_evidence, write_baseline
 from pytest_agentbench.gating import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
@@ -202,7 +202,7 @@ def test_a_gate_in_the_suite(gated: Project, way: tuple[str, ...]) -> None:
 
     without.assert_outcomes(passed=18, failed=2)
     without.stdout.fnmatch_lines(["gate * INCONCLUSIVE", "*there is no baseline; --agentbench-baseline names one"])
-    promote_baseline(read_evidence(gated.root / "reports" / "before"), gated.root / "reports")
+    write_baseline(read_evidence(gated.root / "reports" / "before"), "shop", default_baseline("shop", gated.root / "reports"))
     result = gated.run(*way, "scenarios/shop")
     assert 0 == result.ret
     result.stdout.fnmatch_lines(["gate * PASS*", "*== 18 passed, 2 below in *"])
@@ -270,7 +270,7 @@ def banking(project: Project) -> Project:
     project.write("backends/embedded.yaml", json.dumps({"kind": "embedded", "policy": "careless", "error_rate": 0.05}))
     limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
     project.run("scenarios/banking", "-q", *limits)
-    promote_baseline(read_evidence(project.directory), project.root / "reports")
+    write_baseline(read_evidence(project.directory), "banking", default_baseline("banking", project.root / "reports"))
     return project
 
 

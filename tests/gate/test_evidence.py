@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.baselines import default_baseline, find_baseline, promote_baseline, read_evidence
+from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence, write_baseline
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial, call_times, trial_of
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
@@ -124,14 +124,16 @@ def test_a_call_is_good_as_in_the_report(at: list[int], tokens: int | None, erro
     assert {True: (1, 0, 0), False: (0, 1, 0), None: (0, 0, 1)}[call_times(call).good(slo)] == (judged.good, judged.bad, judged.unknown)
 
 
-def test_promoting(tmp_path: Path) -> None:
-    """A run becomes one file for each of its suites, under reports/baselines, and is read from there."""
+def test_writing(tmp_path: Path) -> None:
+    """A run becomes a file under reports/baselines, and is read from there; whom it replaces, and why, is in its first line."""
     run = evidence([trial(1), trial(2)], run="20260101-000000")
 
-    paths = promote_baseline(run, tmp_path)
+    path = write_baseline(run, "shop", default_baseline("shop", tmp_path), "20251231-000000", "a smaller model")
 
-    assert [default_baseline("shop", tmp_path)] == paths == [tmp_path / "baselines" / "shop.jsonl"]
-    assert run == read_evidence(find_baseline(str(paths[0]), tmp_path))
+    assert tmp_path / "baselines" / "shop.jsonl" == path
+    assert run == read_evidence(find_baseline(str(path), tmp_path))
+    header = json.loads(path.read_text().splitlines()[0])
+    assert ("20251231-000000", "a smaller model") == (header["replaces"], header["reason"])
     assert ["shop.jsonl"] == [path.name for path in (tmp_path / "baselines").iterdir()]
 
 

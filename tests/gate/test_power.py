@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.power import Design, factor, needed_scenarios, spread
+from pytest_agentbench.gate.power import Design, factor, needed_scenarios, needed_trials, spread
 
 
 def test_large_suites_follow_the_textbook() -> None:
@@ -25,6 +25,17 @@ def test_one_scenario_less_is_too_few() -> None:
     assert Design(needed, 5, 0.12).smallest_drop() <= 0.05 < Design(needed - 1, 5, 0.12).smallest_drop()
     with pytest.raises(ValueError, match="ten million scenarios"):
         needed_scenarios(1e-6, Design(2, 1, 0.2))
+
+
+def test_one_trial_less_is_too_few() -> None:
+    """The needed number of trials is the least that finds the drop; what few scenarios hide no trials find."""
+    design = Design(100, 1, 0.12)
+    needed = needed_trials(0.08, design)
+
+    assert needed is not None
+    assert Design(100, needed, 0.12).smallest_drop() <= 0.08 < Design(100, needed - 1, 0.12).smallest_drop()
+    assert needed_trials(0.01, design) is None
+    assert 1 == needed_trials(0.5, design)
 
 
 def test_the_smallest_drop_passes_with_the_power_it_says() -> None:

@@ -1,0 +1,86 @@
+"""What real runs of one setup say about the limits that will hold: each run is compared with each other one, though nothing changed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from pytest_agentbench.gate.decisions import judge
+from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.verdict import Asked, judge_rules, samples
+
+MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested
+STEP = 100  # suggestions are hundredths
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A scenario whose score was not always the same."""
+
+    scenario: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What runs of one setup say about one score, of which more is better."""
+
+    means: tuple[float, ...]  # of each run
+    scenarios: int
+    flaky: tuple[Flaky, ...]  # the widest first
+    pairs: int  # run and baseline, in either order
+    margin: float | None  # the least, in hundredths, with which every pair passes; None where one cannot be compared
+    verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
+    limit: float | None  # of the mean: the greatest, in hundredths, that every run passes
+    floor: float  # the lowest score of any rollout
+
+
+def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
+    """Raises ValueError for fewer than two runs, and for a run without a score."""
+    measured = [{name: each for name, each in samples(run.groups[group], score, falling=False).items() if each.scores} for run in runs]
+    if len(runs) < 2 or not all(measured):
+        raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
+    lows, highs = [], []
+    for new, base in permutations(runs, 2):
+        decision = judge_rules([_asked(group, f"{score} >= -0 vs baseline", score)], new, {group: base})[0].decision
+        lows.append(decision.low)
+        highs.append(decision.high)
+    margin = _above([None if low is None else -low for low in lows])
+    limits = [judge_rules([_asked(group, f"{score} >= 0", score)], run, {})[0].decision.low for run in runs]
+    floors = _above([None if low is None else -low for low in limits])
+    every: dict[str, list[float]] = {}
+    for found in measured:
+        for scenario, each in found.items():
+            every.setdefault(scenario, []).extend(each.scores)
+    flaky = [Flaky(scenario, min(scores), max(scores)) for scenario, scores in every.items() if min(scores) < max(scores)]
+    return Calibration(
+        means=tuple(math.fsum(each.mean for each in found.values()) / len(found) for found in measured),
+        scenarios=len(every),
+        flaky=tuple(sorted(flaky, key=lambda each: each.low - each.high)),
+        pairs=len(lows),
+        margin=margin,
+        verdicts={
+            tried: Counter(judge(low, high, -tried) for low, high in zip(lows, highs, strict=True))
+            for tried in sorted({*MARGINS, *([] if margin is None else [margin])})
+        },
+        limit=None if floors is None else -floors,
+        floor=min(score for scores in every.values() for score in scores),
+    )
+
+
+def _asked(group: str, text: str, score: str) -> Asked:
+    return Asked(group, parse_rule(text, [score]), any_part=True)
+
+
+def _above(values: Sequence[float | None]) -> float | None:
+    """The least hundredth above all values; None where one is not known."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    first = math.floor(max(known) * STEP)
+    return next(number / STEP for number in range(first, first + 3) if number / STEP > max(known))

@@ -1,0 +1,214 @@
+"""`agentbench gate`, `baseline promote` and `calibrate` on runs of real sessions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_agentbench.baselines import default_baseline
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, Project
+
+Capture = pytest.CaptureFixture[str]
+
+WRONG: Json = {"tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}
+TWO_WRONG: list[Json] = [*({"match": {"turn": 0, "contains": f"shop-{n}:"}, **WRONG} for n in (1, 2)), *FIND_THEN_ANSWER]
+ALL_WRONG: list[Json] = [{"match": {"turn": 0}, **WRONG}, {"text": "Done."}]
+ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER]
+
+
+@pytest.fixture
+def gated(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a suite of 20 scenarios and a rule, and a run of it in which all was well; commands run in it."""
+    project.suite(scenarios=20, gate=["limit.rate <= 2%"])
+    assert 0 == project.run("scenarios/shop").ret
+    project.directory.rename(project.root / "reports" / "before")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+def gate_lines(text: str) -> list[str]:
+    """From the verdict to the last line about a rule or a suspect."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    first = next(number for number, line in enumerate(lines) if line.startswith("gate  "))
+    return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "suspect  ", " " * 12))]
+
+
+HALF, CLOSE, LENIENT = "tsq >= -0.5 vs baseline", "tsq >= -0.05 vs baseline", "infra_error.rate <= 10%"
+
+
+@pytest.mark.parametrize(
+    ("answers", "rules", "inconclusive", "status"),
+    [
+        (TWO_WRONG, [HALF], "pass", 0),
+        (ALL_WRONG, [HALF], "pass", 1),
+        (TWO_WRONG, [CLOSE], "pass", 0),
+        (TWO_WRONG, [CLOSE], "fail", 7),
+        (ONE_FAILS, [HALF], "pass", 6),
+        (ONE_FAILS, [HALF, LENIENT], "pass", 6),
+    ],
+    ids=["pass", "fail", "inconclusive", "inconclusive-fails", "infra", "infra-allowed"],
+)
+def test_the_offline_verdict_is_the_sessions(
+    gated: Project, capsys: Capture, answers: list[Json], rules: list[str], inconclusive: str, status: int
+) -> None:
+    """`agentbench gate` says of a run, with the same options, what its session said, in the same words, with the same exit status."""
+    gated.backend(answers)
+    options = (
+        "--agentbench-baseline=before",
+        f"--agentbench-inconclusive={inconclusive}",
+        *(f"--agentbench-gate={rule}" for rule in rules),
+    )
+    session = gated.run("scenarios/shop", "--agentbench-retries=0", *options)
+    capsys.readouterr()
+
+    words = [word for rule in rules for word in ("--gate", rule)]
+    again = main(["gate", "latest", "--baseline", "before", "--inconclusive", inconclusive, *words])
+
+    assert (status, status) == (session.ret, again)
+    assert 2 < len(gate_lines(session.stdout.str()))
+    assert gate_lines(session.stdout.str()) == gate_lines(capsys.readouterr().out)
+
+
+def test_the_suite_is_not_needed(gated: Project, capsys: Capture) -> None:
+    """The rules that suite.yaml had are in the run, so a run of another machine is judged by them."""
+    (gated.root / "scenarios").rename(gated.root / "elsewhere")
+
+    assert 0 == main(["gate", "before"])
+    assert "rule        shop limit.rate <= 2%: PASS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("before", "--baseline", "before"), "{id} is its own baseline, and no run has changed since itself; --baseline names another"),
+        (("before", "--gate", "tqs >= 0.5"), "gate rule 'tqs >= 0.5': no metric 'tqs'; known: "),
+        (("nightly",), "no run 'nightly'; known: "),
+    ],
+)
+def test_what_cannot_be_asked(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """A usage error is exit status 4, for 1 is a regression."""
+    id = json.loads((gated.root / "reports" / "before" / "run.json").read_text())["id"]
+
+    assert 4 == main(["gate", *words])
+    assert capsys.readouterr().err.startswith(f"agentbench: {sentence.format(id=id)}")
+
+
+def test_nothing_asked(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A run whose suites have no rules is no PASS: the command says that nothing was asked."""
+    project.suite()
+    project.run("scenarios/shop")
+    monkeypatch.chdir(project.root)
+
+    assert 4 == main(["gate"])
+    assert "its suites have no rules; give some with --gate, or a --baseline" in capsys.readouterr().err
+
+
+def test_promoting(gated: Project, capsys: Capture) -> None:
+    """A promoted run is found by rules `vs baseline`; a lower one takes its place only with a reason, which is kept."""
+    path = default_baseline("shop", Path("reports"))
+
+    assert 0 == main(["baseline", "promote", "before"])
+    said = capsys.readouterr().out
+    assert "shop tsq: none -> 1.000 (20 scenarios)\n" in said
+    assert said.endswith(f"wrote {path}\n")
+    first = path.read_text()
+    assert "lamp" not in first
+
+    gated.backend(TWO_WRONG)
+    worse = gated.run("scenarios/shop", "--agentbench-gate=tsq >= -0.5 vs baseline")
+    worse.stdout.fnmatch_lines(["gate * PASS; compared with 2*"])
+    assert 1 == main(["baseline", "promote"])
+    told = capsys.readouterr()
+    assert "shop tsq: 1.000 -> 0.900 (20 scenarios)\n" in told.out
+    assert f"agentbench: {path} would become worse in shop tsq; --reason TEXT says why that is right, and is kept in the file\n" == told.err
+    assert first == path.read_text()
+
+    assert 0 == main(["baseline", "promote", "--reason", "two labels were wrong"])
+    header = json.loads(path.read_text().splitlines()[0])
+    assert (json.loads(first.splitlines()[0])["run"], "two labels were wrong") == (header["replaces"], header["reason"])
+
+
+def test_no_basis(gated: Project, capsys: Capture) -> None:
+    """A run that lost rollouts or met errors of the infrastructure becomes no baseline, and nothing is written."""
+    gated.backend(ONE_FAILS)
+    gated.run("scenarios/shop", "--agentbench-retries=0")
+
+    assert 1 == main(["baseline", "promote"])
+    assert "is no baseline for shop: 1 of 20 rollouts ended as infra_error, more than 2 %" in capsys.readouterr().err
+    assert not (gated.root / "reports" / "baselines").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--suite", "shpo"), "no suite 'shpo'; known: shop"),
+        (("--to", "base.json"), "--to base.json: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it"),
+    ],
+)
+def test_promoting_what_is_not_there(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """Wrong names are refused in a sentence."""
+    assert 1 == main(["baseline", "promote", "before", *words])
+    assert sentence in capsys.readouterr().err
+
+
+def test_promoting_elsewhere(gated: Project) -> None:
+    """--to names another file, which --agentbench-baseline and --baseline take."""
+    gated.run("scenarios/shop")
+
+    assert 0 == main(["baseline", "promote", "before", "--suite", "shop", "--to", "kept/shop.jsonl"])
+    assert 0 == main(["gate", "latest", "--baseline", "kept/shop.jsonl"])
+
+
+def test_calibrating(gated: Project, capsys: Capture) -> None:
+    """What it prints is YAML for suite.yaml, with which these runs pass against each other; it names the scenarios that vary."""
+    names = ["before"]
+    for name, rules in (("second", TWO_WRONG), ("third", FIND_THEN_ANSWER)):
+        gated.backend(rules)
+        gated.run("scenarios/shop")
+        gated.directory.rename(gated.root / "reports" / name)
+        names.append(name)
+    capsys.readouterr()
+
+    assert 0 == main(["calibrate", "shop", *names])
+
+    said = capsys.readouterr().out
+    assert "# 2 of 20 scenarios were not always scored alike: shop-1 0.00 to 1.00, shop-2 0.00 to 1.00\n" in said
+    assert "# these runs do not have the same backend, so that is in the numbers\n" in said
+    found = yaml.safe_load(said)
+    assert {"tsq.mean"} == set(found["thresholds"])
+    for run, base in (("before", "second"), ("second", "before"), ("third", "second")):
+        words = [word for rule in found["gate"] for word in ("--gate", rule)]
+        assert 0 == main(["gate", run, "--baseline", base, *words])
+        assert "PASS" == capsys.readouterr().out.split()[1].rstrip(";")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("shop", "before"), "calibrate takes two runs at least, each of them once"),
+        (("shop", "before", "before"), "calibrate takes two runs at least, each of them once"),
+        (("shpo", "before", "latest"), "no suite 'shpo'; known: shop"),
+    ],
+)
+def test_what_cannot_be_calibrated(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """One run, the same run twice and a suite that did not run say nothing."""
+    gated.run("scenarios/shop", "--agentbench-limit=2")
+
+    assert 1 == main(["calibrate", *words])
+    assert sentence in capsys.readouterr().err
+
+
+def test_power_of_a_run(gated: Project, capsys: Capture) -> None:
+    """Trials of a run that do not vary leave only what few scenarios cannot show; a run of one trial says nothing about it."""
+    gated.run("scenarios/shop", "--agentbench-trials=2")
+
+    assert 0 == main(["power", "scenarios/shop", "--run", "latest", "--trials", "1,3"])
+    said = capsys.readouterr().out
+    assert "shop: 20 scenarios; tsq of a trial varies by 0.000 around its scenario's mean (standard deviation), as in 2" in said
+    assert 1 == main(["power", "scenarios/shop", "--run", "before"])
+    assert "before has one trial of a scenario" in capsys.readouterr().err
