@@ -97,7 +97,9 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
     limits: list[Limit] = []
     for found, variant, group in groups(controller.found):
         if found.suite and (group in ledger.selected or gathered.tallies[group].statuses):
-            suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds)
+            suites[group] = build_suite(
+                found.suite, variant, gathered.tallies[group], found.thresholds, controller.outcomes.quarantined(group)
+            )
             setups[group] = suite_setup(found.suite, variant, found.trials)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)

@@ -24,7 +24,7 @@ from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.refusals import refuse_distant, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
-from pytest_agentbench.worker import BELOW, UNMEASURED
+from pytest_agentbench.worker import BELOW, QUARANTINED, UNMEASURED
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -280,7 +280,9 @@ class Controller:
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """A scenario below its threshold has a letter of its own where the gate decides."""
+        """A scenario below its threshold has a letter of its own where the gate decides, and one in quarantine."""
+        if hasattr(report, QUARANTINED):
+            return "quarantined", "q", ("QUARANTINED", {"yellow": True})
         return ("below", "b", ("BELOW", {"yellow": True})) if hasattr(report, BELOW) else None
 
     def _catch_sigterm(self) -> None:

@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench import arms as arms_of
 from pytest_agentbench.arms import Arm, Side
 from pytest_agentbench.errors import ConfigError, MissingData
+from pytest_agentbench.quarantine import check_quarantine
 from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import SUITE_FILE, Suite
 
@@ -53,6 +55,7 @@ class Found:
             "thresholds": self.thresholds,
             "scorers": [*self.suite.score_names],
             "label_source": self.suite.dataset.label_source,
+            "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
         }
 
 
@@ -124,6 +127,8 @@ def find(
         chosen = choose_variants(suite, variants)
         preflight(suite, chosen)
         check_rules(suite)
+        today = datetime.now().astimezone().date()
+        check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
     except ConfigError as error:
         return Found(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
     return Found(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)

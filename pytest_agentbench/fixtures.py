@@ -56,7 +56,7 @@ def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
 
 @pytest.fixture
 def suite(request: pytest.FixtureRequest) -> Json:
-    """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source."""
+    """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
     return dict(_suite(request))
 
 

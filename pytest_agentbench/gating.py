@@ -62,9 +62,7 @@ class Gate:
     def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
         """A sentence for each margin that a suite of this size is not likely to clear, even where nothing has changed."""
         sizes = {
-            group: (len(each.suite.scenarios[:limit][: each.suite.limits.get(variant)]), each.trials)
-            for each, variant, group in _groups(found)
-            if each.suite
+            group: (len(judged_scenarios(each.suite, variant, limit)), each.trials) for each, variant, group in _groups(found) if each.suite
         }
         for each in self.asked:
             scenarios, trials = sizes[each.group]
@@ -149,6 +147,12 @@ def judge_again(run: Json, directory: Path, found: Sequence[Found], asking: Aski
     trials = [trial for trials in evidence.groups.values() for trial in trials]
     below = run["gate"]["tests_below"] if run["gate"] else 0
     return (gate.judge(run, trials, below) if gate else None), evidence
+
+
+def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]:
+    """Ids of what a session runs of a suite, without those in quarantine."""
+    left_out = {each.scenario for each in suite.quarantine}
+    return [each.id for each in suite.scenarios[:limit][: suite.limits.get(variant)] if each.id not in left_out]
 
 
 def rules_of(suite: Suite, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:

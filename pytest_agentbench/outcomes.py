@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.worker import IN_QUARANTINE
 
 KEPT = 200  # failures that are told one by one
 WIDTH = 1000  # characters of a failure's message
@@ -19,8 +22,12 @@ class Outcomes:
         self._root = root
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
         self._failures: list[Json] = []
+        self._quarantined: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def add(self, report: pytest.TestReport) -> None:
+        if where := getattr(report, IN_QUARANTINE, None):
+            group, scenario = where
+            self._quarantined[group, scenario].update(tests=1, passed=int(report.passed))
         if report.failed:
             outcome = "failed" if report.when == "call" else "error"
             self._counts["failed" if outcome == "failed" else "errors"] += 1
@@ -34,6 +41,10 @@ class Outcomes:
     def summary(self) -> Json:
         """The part `tests` of run.json."""
         return {**self._counts, "failures": self._failures}
+
+    def quarantined(self, group: str) -> Mapping[str, Mapping[str, int]]:
+        """Quarantined scenario of a suite under one variant -> `tests` that read its rollouts, and `passed` ones."""
+        return {scenario: counts for (known, scenario), counts in self._quarantined.items() if known == group}
 
     def _failure(self, report: pytest.TestReport, outcome: str) -> Json:
         file, line, _ = report.location

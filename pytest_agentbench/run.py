@@ -113,8 +113,15 @@ class Limit:
         return self.value is None or (self.value > self.limit if self.ceiling else self.value < self.limit)
 
 
-def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mapping[str, float]) -> Json:
-    """The part of run.json about one suite under one variant."""
+def build_suite(
+    suite: Suite,
+    variant: str,
+    tally: SuiteTally,
+    thresholds: Mapping[str, float],
+    quarantined: Mapping[str, Mapping[str, int]] | None = None,
+) -> Json:
+    """The part of run.json about one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran."""
+    counts = quarantined or {}
     return {
         "dataset": asdict(suite.dataset),
         "variant": variant,
@@ -124,6 +131,7 @@ def build_suite(suite: Suite, variant: str, tally: SuiteTally, thresholds: Mappi
         "scored_by": {score_name(name): {"scorer": name, "options": options} for name, options in suite.scorers.items()},
         "thresholds": dict(thresholds),
         "gate": list(suite.gate),
+        "quarantined": [{**each.to_dict(), "tests": 0, "passed": 0, **counts.get(each.scenario, {})} for each in suite.quarantine],
         "rollouts": {status: tally.statuses[status] for status in STATUSES},
         "retried": tally.retried,
         "retried_scores": {name: _retried_summary(tally, name) for name in suite.score_names} if tally.retried else {},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, MissingData, unknown_name
+from pytest_agentbench.quarantine import Quarantined
 from pytest_agentbench.records import SAMPLING, Json
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Suite:
     isolation: str = "none"  # none | process: where the suite's own code runs
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor per scenario; `tsq.mean`: limit on the mean
     gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
+    quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out; `discovery` has checked them
     trials: int = 1
     timeout: float = 600.0  # seconds for one rollout
     description: str = ""
@@ -147,6 +149,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         dataset=dataset,
         variants={name: variant.agent for name, variant in spec.variants.items()},
         gate=tuple(spec.gate),
+        quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
         limits={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
         judge=spec.judge.model_dump(exclude_none=True) if spec.judge else {},
         **{

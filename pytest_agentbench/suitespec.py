@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, JsonValue, field_validator
+from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_validator
 
 from pytest_agentbench.config import Spec
 from pytest_agentbench.scenarios import score_name
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class DatasetSpec(Spec):
@@ -37,6 +39,15 @@ class JudgeSpec(Spec):
     api_key: str | None = None  # name of an environment variable
 
 
+class QuarantineSpec(Spec):
+    """A scenario that no gate counts for a while."""
+
+    scenario: Text
+    owner: Text
+    reason: Text
+    expires: date  # the last day on which it holds
+
+
 class SuiteSpec(Spec):
     """The keys of a suite.yaml."""
 
@@ -50,6 +61,7 @@ class SuiteSpec(Spec):
     isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
     thresholds: dict[str, FiniteFloat] = {}
     gate: list[str] = []  # rules such as `tsq >= -0.03 vs baseline`
+    quarantine: list[QuarantineSpec] = []
     trials: int = Field(default=1, ge=1)
     timeout: float = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker

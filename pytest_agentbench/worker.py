@@ -27,6 +27,8 @@ Report = pytest.TestReport
 
 #: Attributes of reports, which xdist carries: below a threshold where a gate decides; nothing to judge.
 BELOW, UNMEASURED = "agentbench_below", "agentbench_unmeasured"
+#: The same of a scenario in quarantine, and on every test of one, whatever came of it: [group, scenario].
+QUARANTINED, IN_QUARANTINE = "agentbench_quarantined", "agentbench_in_quarantine"
 
 UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
 
@@ -187,17 +189,23 @@ class Worker:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
         if report.failed and report.when == "setup" and (TROUBLE in item.stash or (rollout and rollout.status in UNJUDGED)):
             setattr(report, UNMEASURED, True)
-        if report.failed and report.when == "call" and call.excinfo is not None and self._gate_decides(item, call.excinfo.value):
-            report.outcome = "skipped"  # with a reason it is what an expected failure is, for JUnit, --lf, -x and everybody else
-            report.wasxfail = f"below its threshold, the gate decides: {str(call.excinfo.value).partition(chr(10))[0]}"
-            setattr(report, BELOW, True)
+        quarantined = self._quarantined(item)
+        if quarantined and (call.when == "call" or (call.when == "setup" and report.failed)):
+            setattr(report, IN_QUARANTINE, [rollout_key(item).group, rollout_key(item).scenario])
+        if report.failed and report.when == "call" and call.excinfo is not None and reads_threshold(item, call.excinfo.value):
+            if quarantined:
+                excuse(report, QUARANTINED, quarantined, call.excinfo.value)
+            elif rollout_key(item).group in self.input.get("gated", ()):
+                excuse(report, BELOW, "below its threshold, the gate decides", call.excinfo.value)
         return report
 
-    def _gate_decides(self, item: pytest.Item, error: BaseException) -> bool:
-        """Whether a test fails over a score that a gate judges for all scenarios together."""
-        if not isinstance(error, AssertionError) or not wants_rollout(item) or "thresholds" not in getattr(item, "fixturenames", ()):
-            return False
-        return rollout_key(item).group in self.input.get("gated", ())
+    def _quarantined(self, item: pytest.Item) -> str:
+        """Until when the scenario of a test that reads its rollout is in quarantine, and why; empty where it is not."""
+        suite = self.suite_of(item.path) if wants_rollout(item) else None
+        if suite is None or suite["skip"]:
+            return ""
+        held: dict[str, str] = suite["quarantined"]
+        return held.get(rollout_key(item).scenario, "")
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
@@ -209,6 +217,18 @@ class Worker:
     def pytest_sessionfinish(self) -> None:
         if self._line is not None:
             self._line.close()
+
+
+def reads_threshold(item: pytest.Item, error: BaseException) -> bool:
+    """Whether a test fails over a score, and not over something that has to hold for every scenario."""
+    return isinstance(error, AssertionError) and wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
+
+
+def excuse(report: pytest.TestReport, mark: str, why: str, error: BaseException) -> None:
+    """Makes a failure an expected one, for JUnit, --lf, -x and everybody else."""
+    report.outcome = "skipped"  # with a reason it is what an expected failure is
+    report.wasxfail = f"{why}: {str(error).partition(chr(10))[0]}"
+    setattr(report, mark, True)
 
 
 def refuse(reason: str, status: str) -> NoReturn:

@@ -485,7 +485,8 @@ def eventful_run(project: Project) -> None:
         scorers=["tsq", "./scorers.py:moody"],
         thresholds={"tsq.mean": 0.0},
     )
-    project.suite("judged", scenarios=1, agent={"kind": "self_evaluating"})
+    disputed = {"scenario": "judged-0", "owner": "ada", "reason": "disputed", "expires": "2999-12-31"}
+    project.suite("judged", scenarios=1, agent={"kind": "self_evaluating"}, quarantine=[disputed])
     project.write("scenarios/shop/agent.py", BROKEN_AGENT)
     project.write("scenarios/shop/scorers.py", "def moody(scenario, rollout):\n    assert scenario.id != 'shop-4'\n    return 1.0\n")
     project.write("conftest.py", "def pytest_agentbench_update_environment(environment): environment['driver'] = '1.2'\n")

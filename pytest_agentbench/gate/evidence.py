@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from pytest_agentbench import metrics
@@ -75,6 +75,7 @@ class Facts:
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     commit: str | None = None  # of the repository
     finished_at: str = ""  # ISO 8601
+    quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
 
     @classmethod
     def of(cls, run: Json) -> Facts:
@@ -90,6 +91,9 @@ class Facts:
             slo=run["settings"]["slo"],
             commit=(run["environment"]["git"] or {}).get("commit"),
             finished_at=run["finished_at"],
+            quarantined={
+                name: ids for name, suite in run["suites"].items() if (ids := [each["scenario"] for each in suite.get("quarantined", ())])
+            },
             **{name: performance[name] for name in ("rollouts_per_hour", "output_tokens_per_s", "prefix_cache_hit_ratio")},
         )
 
@@ -111,6 +115,12 @@ class Evidence:
     def hashes(self, group: str, part: str) -> set[str]:
         """The different hashes of an agent, scorers or a backend that the rollouts of a group have; known ones only."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
+
+    def without(self, group: str, scenarios: Collection[str]) -> Evidence:
+        """This without some scenarios of a group, as if its data set did not have them."""
+        kept = [trial for trial in self.groups.get(group, ()) if trial.scenario not in scenarios]
+        size = max(0, self.facts.scenarios.get(group, 0) - len(scenarios))
+        return Evidence(replace(self.facts, scenarios={**self.facts.scenarios, group: size}), {**self.groups, group: kept})
 
     def to_lines(self, suite: str, replaces: str | None = None, reason: str = "") -> Iterable[Json]:
         """A baseline file of one suite with all its variants: a header, then a line a rollout.

@@ -26,6 +26,7 @@ SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarith
 CONFIDENCE = 0.95
 
 TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
+OF_SCENARIOS = ("score", "latency", "goodput")  # kinds that are about scenarios, those in quarantine left out; the others are about a run
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,12 @@ def _unmeasured(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[s
 
 def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence[str]) -> Judged:
     group, rule = asked.group, asked.rule
+    left_out = run.facts.quarantined.get(group, ()) if rule.kind in OF_SCENARIOS else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
         return Judged(asked, _undecided(rule, f"{where}; --agentbench-baseline names one"))
+    if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
+        run, base = run.without(group, left_out), base.without(group, left_out) if base else None
     if why := _incomparable(asked, run, base):
         return Judged(asked, _undecided(rule, why))
     decision = _decide(asked, run, base if rule.versus else None)
@@ -94,8 +98,9 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
         decision = replace(decision, verdict=INCONCLUSIVE)
     if doubts:
         decision = replace(decision, reason="; ".join(filter(None, (*doubts, decision.reason))))
-    notes = tuple(_notes(asked, run, base)) if base and rule.versus else ()
-    return Judged(asked, decision, notes, _suspects(asked, run, base) if base and rule.versus else ())
+    notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
+    notes += _notes(asked, run, base) if base and rule.versus else ()
+    return Judged(asked, decision, tuple(notes), _suspects(asked, run, base) if base and rule.versus else ())
 
 
 def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
@@ -129,7 +134,7 @@ def _badly_timed(run: Evidence, base: Evidence | None) -> str:
 
 def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Iterator[str]:
     """Whether a claim about a suite rests on a part of it."""
-    if asked.rule.kind not in ("score", "latency", "goodput"):
+    if asked.rule.kind not in OF_SCENARIOS:
         return
     if asked.rule.versus:
         total = decision.n + decision.missing.total

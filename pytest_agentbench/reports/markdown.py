@@ -29,7 +29,9 @@ from pytest_agentbench.reports.wording import (
     limit_text,
     mean_text,
     number,
+    passed_text,
     percent,
+    quarantine_text,
     range_text,
     restarts_text,
     resume_text,
@@ -113,6 +115,10 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
     if lines := [*judging_lines(suite)]:
         yield ""
         yield from (f"- {about}: {line}" for about, line in lines)
+    if quarantined := quarantine_text(suite):
+        yield f"\nIn quarantine: {quarantined.partition(':')[0]}; means are with them.\n"
+        rows = [[each["scenario"], each["owner"], each["expires"], each["reason"], passed_text(each)] for each in suite["quarantined"]]
+        yield from table(["scenario", "owner", "expires", "reason", "tests"], rows)
     if suite["score_errors"]:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite['score_errors'].items())}."
     if suite["worst"]:

@@ -25,6 +25,7 @@ from pytest_agentbench.reports.wording import (
     limit_text,
     mean_text,
     number,
+    quarantine_text,
     range_text,
     restarts_text,
     resume_text,
@@ -141,6 +142,8 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
     terminal.write_line(f"rollouts    {statuses_text(suite['rollouts'])}")
     if retried := retried_text(suite):
         terminal.write_line(f"retried     {retried}")
+    if quarantined := quarantine_text(suite):
+        terminal.write_line(f"quarantined {quarantined}", yellow=True)
     for score, means in suite["scores"].items():
         terminal.write_line(f"{score:<11} {score_text(means['mean'])}")
         if means["mean"] != means["mean_evaluable"]:

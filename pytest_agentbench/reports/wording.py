@@ -257,6 +257,18 @@ def retried_text(suite: Json) -> str:
     return f"{suite['retried']} tried more than once: {', '.join(found)}" if suite["retried"] else ""
 
 
+def quarantine_text(suite: Json) -> str:
+    """Which scenarios the gate leaves out, who answers for them, and how they did; empty where there are none."""
+    entries = suite.get("quarantined", ())
+    said = [f"{each['scenario']} ({each['owner']}, until {each['expires']}; {passed_text(each)})" for each in entries]
+    return f"{len(entries)} of {suite['dataset']['size']} scenarios, in no gate: {', '.join(said)}" if said else ""
+
+
+def passed_text(counts: Json) -> str:
+    """`2 of 3 tests passed`."""
+    return f"{counts['passed']} of {counts['tests']} test{'s' * (counts['tests'] != 1)} passed"
+
+
 def damage_lines(run: Json) -> list[str]:
     """What of the journal could not be read."""
     return [*run.get("damaged", ())]

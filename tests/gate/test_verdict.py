@@ -253,3 +253,49 @@ def test_verdicts_do_not_depend_on_order(pairs: list[tuple[int, float]], turn: i
         for order in (trials, trials[turn:] + trials[:turn])
     )
     assert one == other
+
+
+HELD = {"quarantined": {"shop": [str(i) for i in range(5)]}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "run", "base"),
+    [
+        ("tsq >= -0.05 vs baseline", {"score": 0.0}, {}),
+        ("tsq >= -0.05 vs baseline", {}, {"score": 0.0}),
+        ("tsq >= 0.7", {"score": 0.0}, {}),
+        ("ttft.p50 <= +10% vs baseline", {"ttft": 1e6}, {}),
+        ("rollout.p50 <= 2s", {"duration_ms": 1e6}, {}),
+        ("goodput >= 90%", {"ttft": 1e6}, {}),
+    ],
+)
+def test_quarantined_scenarios_are_left_out(rule: str, run: dict[str, Any], base: dict[str, Any]) -> None:
+    """Whatever they did, on either side, the decision is that of 95 scenarios which did not change, and they are named."""
+    others = [each for each in suite() if int(each.scenario) >= 5]
+    one = judged(rule, evidence([*suite(5, **run), *others], slo={"ttft": 150.0}, **HELD), evidence([*suite(5, **base), *others]))
+    without = judged(rule, evidence(others, slo={"ttft": 150.0}), evidence(others))
+
+    assert (without.decision, 95) == (one.decision, one.decision.n)
+    assert ("left out, in quarantine: 0, 1, 2, 3, 4", ()) == (one.notes[0], one.suspects)
+
+
+def test_the_quarantine_of_a_baseline_does_not_matter() -> None:
+    """A scenario that is released is judged again, against what the baseline knows of it."""
+    found = judged("tsq >= -0.05 vs baseline", evidence(suite()), evidence(suite(), **HELD))
+
+    assert (100, ()) == (found.decision.n, found.notes)
+
+
+@pytest.mark.parametrize("rule", ["infra_error.rate <= 2%", "tsq >= -0.05 vs baseline"])
+def test_infra_errors_of_quarantined_scenarios_count(rule: str) -> None:
+    """They tell of the infrastructure, which the others used too."""
+    broken = [trial(i, None, number=k, status="infra_error") for i in range(5) for k in (1, 2, 3)]
+    run = evidence([*broken, *(each for each in suite() if int(each.scenario) >= 5)], **HELD)
+
+    assert "PASS" != verdict(rule, run, BASE)
+
+
+def test_everything_in_quarantine_is_no_pass() -> None:
+    """A part of a suite of which nothing is left says nothing."""
+    assert "INCONCLUSIVE" == verdict("tsq >= -0.9 vs baseline", evidence(suite(5), **HELD), BASE)
+    assert "INCONCLUSIVE" == verdict("tsq >= 0.1", evidence(suite(5), **HELD), any_part=True)

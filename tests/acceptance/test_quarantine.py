@@ -1,0 +1,126 @@
+"""Quarantine: scenarios that run and are reported, and that no gate counts."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+WRONG: Json = {"match": {"turn": 0, "contains": "shop-1:"}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}
+ONE_WRONG: list[Json] = [WRONG, *FIND_THEN_ANSWER]
+ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER]
+ENTRY: Json = {"scenario": "shop-1", "owner": "ada", "reason": "the label is disputed", "expires": "2999-12-31"}
+HELD = "quarantined until 2999-12-31 (ada: the label is disputed): "
+HALF = "tsq >= -0.5 vs baseline"
+
+
+@pytest.fixture
+def held(project: Project) -> Project:
+    """A suite of 20 scenarios of which shop-1 is in quarantine, and a run of it before that, in which all was well."""
+    project.suite(scenarios=20)
+    assert 0 == project.run("scenarios/shop").ret
+    (project.root / "reports" / "latest").resolve().rename(project.root / "reports" / "before")
+    project.suite(scenarios=20, quarantine=[ENTRY])
+    return project
+
+
+@WAYS
+def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
+    """It runs, has a letter of its own, fails nothing with and without a gate, and is told of with owner and date."""
+    held.backend(ONE_WRONG)
+
+    result = held.run(*way, "scenarios/shop", "-x", "--junitxml=junit.xml")
+
+    assert 0 == result.ret
+    line = "1 of 20 scenarios, in no gate: shop-1 (ada, until 2999-12-31; 0 of 1 test passed)"
+    result.stdout.fnmatch_lines([f"quarantined {line}", "tsq * 0.950*", "*== 19 passed, 1 quarantined in *"])
+    if not way:
+        result.stdout.fnmatch_lines(["scenarios/shop/test_shop.py .q.*"])
+    assert 20 == len(held.rollouts)
+    assert [{**ENTRY, "tests": 1, "passed": 0}] == held.run_json["suites"]["shop"]["quarantined"]
+    report = (held.directory / "report.md").read_text()
+    assert "\nIn quarantine: 1 of 20 scenarios, in no gate; means are with them.\n" in report
+    assert "| shop-1 | ada | 2999-12-31 | the label is disputed | 0 of 1 test passed |" in report
+    (skipped,) = [each for case in ET.parse(held.root / "junit.xml").getroot().iter("testcase") for each in case.iter("skipped")]
+    assert ("pytest.xfail", f"{HELD}assert 0.000 >= 0.5") == (skipped.get("type"), skipped.get("message"))
+
+
+@WAYS
+def test_the_gate_leaves_it_out(
+    held: Project, way: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On both sides; the offline gate says the same from what the run recorded, whatever suite.yaml says by then."""
+    held.backend(ONE_WRONG)
+
+    result = held.run(*way, "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}")
+
+    assert 0 == result.ret
+    lines = [
+        "gate        PASS; compared with 2*",
+        f"rule        shop {HALF}: PASS, +0.000 [[]*[]] against -0.500; 19 scenarios, 19 and 19 trials, *",
+        "            left out, in quarantine: shop-1",
+    ]
+    result.stdout.fnmatch_lines(lines)
+    found = held.run_json["gate"]
+    assert (0, []) == (found["tests_below"], found["rules"][0]["suspects"])
+
+    held.suite(scenarios=20)
+    monkeypatch.chdir(held.root)
+    assert 0 == main(["gate", "latest", "--baseline", "before", "--gate", HALF])
+    pytest.LineMatcher(capsys.readouterr().out.splitlines()).fnmatch_lines(lines)
+
+
+@WAYS
+def test_a_pass_is_a_pass(held: Project, way: tuple[str, ...]) -> None:
+    """A quarantined scenario that passes is counted as such, by variant and over all trials, so that somebody can end its quarantine."""
+    result = held.run(*way, "scenarios/shop", "--agentbench-trials=2")
+
+    result.assert_outcomes(passed=40)
+    result.stdout.fnmatch_lines(["quarantined *; 2 of 2 tests passed)"])
+
+
+@WAYS
+def test_infra_errors_count(held: Project, way: tuple[str, ...]) -> None:
+    """An error of the infrastructure is no property of a scenario: it is an ERROR, and nothing passes."""
+    held.backend(ONE_FAILS)
+
+    result = held.run(*way, "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}", "--agentbench-retries=0")
+
+    result.assert_outcomes(passed=19, errors=1)
+    result.stdout.fnmatch_lines(["quarantined *0 of 1 test passed)", "gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error*"])
+
+
+def test_other_assertions_fail(held: Project) -> None:
+    """What has to hold for every scenario holds for one in quarantine too."""
+    held.backend(ONE_WRONG)
+    held.write("scenarios/shop/test_shop.py", "def test_orders_nothing(rollout):\n    assert 'order_item' not in rollout.tools\n")
+
+    result = held.run("scenarios/shop")
+
+    result.assert_outcomes(passed=19, failed=1)
+    assert 1 == result.ret
+
+
+def test_the_mean_is_over_all(held: Project) -> None:
+    """A limit on the suite's mean is not eased by a quarantine."""
+    held.backend(ONE_WRONG)
+
+    result = held.run("scenarios/shop", "--agentbench-threshold=tsq.mean=0.96")
+
+    assert 1 == result.ret
+    result.stdout.fnmatch_lines(["limit *tsq.mean*"])
+
+
+@WAYS
+def test_an_expired_entry(held: Project, way: tuple[str, ...]) -> None:
+    """It is an error of the suite that names scenario, owner and date."""
+    held.suite(scenarios=20, quarantine=[{**ENTRY, "expires": "2020-01-31"}])
+
+    result = held.run(*way, "scenarios/shop")
+
+    assert 0 != result.ret
+    result.stdout.fnmatch_lines(["*suite.yaml: quarantine: the entry of 'shop-1' expired on 2020-01-31; ada, who owns it, *"])
