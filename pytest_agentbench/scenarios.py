@@ -126,6 +126,14 @@ def score_name(scorer: str) -> str:
     return scorer.rpartition(":")[2]
 
 
+def suite_file(given: Path) -> Path:
+    """The suite.yaml in a folder, or in the folder of that name under scenarios/; raises ConfigError where there is none."""
+    for folder in (given, "scenarios" / given):
+        if (folder / SUITE_FILE).is_file():
+            return folder / SUITE_FILE
+    raise ConfigError(f"there is no suite in {given}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
+
+
 def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
     """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
 

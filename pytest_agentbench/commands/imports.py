@@ -28,12 +28,12 @@ def run_import(options: argparse.Namespace) -> None:
     from pytest_agentbench.imports import load_reader
     from pytest_agentbench.imports.writing import write
     from pytest_agentbench.reports.wording import score_text, statuses_text
-    from pytest_agentbench.scenarios import SUITE_FILE, load_suite
+    from pytest_agentbench.scenarios import load_suite, suite_file
 
     reader = load_reader(options.tool)
     if not options.path.is_dir():
         raise ConfigError(f"{options.path} is no directory; name the one that {options.tool} wrote")
-    suite = load_suite(options.suite / SUITE_FILE) if options.suite else None
+    suite = load_suite(suite_file(options.suite)) if options.suite else None
     target, run = write(options.tool, reader(options.path), options.path, suite, options.reports)
     for name, part in run["suites"].items():
         print(f"{name}: {statuses_text(part['rollouts'])}")

@@ -38,13 +38,13 @@ def run_power(options: argparse.Namespace) -> None:
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.power import Design
     from pytest_agentbench.gate.verdict import CONFIDENCE
-    from pytest_agentbench.scenarios import SUITE_FILE, load_suite
+    from pytest_agentbench.scenarios import load_suite, suite_file
     from pytest_agentbench.scorers import LOWER_IS_BETTER
 
-    suite = load_suite(options.suite / SUITE_FILE)
+    suite = load_suite(suite_file(options.suite))
     score = options.score or suite.score_names[0]
     if score not in suite.score_names:
-        raise ConfigError(f"{options.suite / SUITE_FILE}: {unknown_name('score', score, suite.score_names)}")
+        raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")
     if score in LOWER_IS_BETTER:
         raise ConfigError(f"{score} has no greatest value, so nobody knows before a run what it can find; a run says it below each rule")
     count, size = size_of(suite)

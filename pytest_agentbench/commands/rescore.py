@@ -33,11 +33,11 @@ def run_rescore(options: argparse.Namespace) -> None:
 
     from pytest_agentbench.rescoring import load_groups, rescore
     from pytest_agentbench.run import find_run, read_run
-    from pytest_agentbench.scenarios import SUITE_FILE, load_suite
+    from pytest_agentbench.scenarios import load_suite, suite_file
 
     source = find_run(options.name, options.reports)
     run = read_run(source)
-    folders = {load_suite(folder / SUITE_FILE).name: folder for folder in options.suite}
+    folders = {load_suite(file).name: file.parent for file in map(suite_file, options.suite)}
     groups = load_groups(run, folders, options.scorer)
     target, changes = asyncio.run(rescore(run, source, groups))
     for change in changes:

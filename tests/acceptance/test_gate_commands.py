@@ -207,8 +207,10 @@ def test_power_of_a_run(gated: Project, capsys: Capture) -> None:
     """Trials of a run that do not vary leave only what few scenarios cannot show; a run of one trial says nothing about it."""
     gated.run("scenarios/shop", "--agentbench-trials=2")
 
-    assert 0 == main(["power", "scenarios/shop", "--run", "latest", "--trials", "1,3"])
+    assert 0 == main(["power", "shop", "--run", "latest", "--trials", "1,3"])
     said = capsys.readouterr().out
     assert "shop: 20 scenarios; tsq of a trial varies by 0.000 around its scenario's mean (standard deviation), as in 2" in said
+    assert 1 == main(["power", "shoop", "--run", "latest"])
+    assert "there is no suite in shoop: it should be a folder with a suite.yaml, such as scenarios/banking" in capsys.readouterr().err
     assert 1 == main(["power", "scenarios/shop", "--run", "before"])
     assert "before has one trial of a scenario" in capsys.readouterr().err

@@ -180,6 +180,7 @@ def test_what_a_worker_gets() -> None:
         "thresholds": {},
         "scorers": ["tsq"],
         "label_source": "hand",
+        "quarantined": {},
     } == json.loads(json.dumps(whole.for_worker(1)))
 
 
