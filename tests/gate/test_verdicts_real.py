@@ -17,6 +17,8 @@ from tests.gate.evidences import evidence, trial
 
 pytestmark = pytest.mark.timeout(300)
 
+PAGE = Path(__file__).parents[2] / "docs" / "verdict-results-real.md"
+
 
 def run(lost: float) -> Run:
     """Sixty scenarios of different scores, all of them worse by `lost`, give or take."""
@@ -92,3 +94,11 @@ def test_real_sessions_in_small(tmp_path: Path) -> None:
     assert page.startswith("# Do the verdicts hold in real runs?\n\nMade by `python -m tests.benchmarks verdicts_real --quick --table ")
     assert "\n5 whole pytest sessions of the banking suite: 20 scenarios, one trial each, " in page
     assert "{" not in page
+
+
+def test_the_committed_page_holds() -> None:
+    """Fifty runs in which nothing changed, and every promise of the gate is kept, but for chance."""
+    page = PAGE.read_text("utf-8")
+
+    assert "50 runs with an error rate of 0.1." in page
+    assert ["holds"] * 8 == re.findall(r"% \| ([\w ,]+) \|$", page.partition("## Nothing changed")[0], re.MULTILINE)
