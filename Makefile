@@ -4,13 +4,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: bench test test-real test-gpu lint benchmarks wheel clean
+.PHONY: bench test test-slow test-real test-gpu lint benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
 
-test: $(VENV)/test.stamp  ## run the project's tests
-	$(BIN)/pytest tests -n 2
+test: $(VENV)/test.stamp  ## run the project's tests, but for the slow ones
+	$(BIN)/pytest tests -n 2 -m "not slow"
+
+test-slow: $(VENV)/test.stamp  ## the slow ones: sessions that are killed, commands of the docs, containers
+	$(BIN)/pytest tests -n 2 -m slow
 
 test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU; and with agents of others
 	$(BIN)/agentbench env create dynamo vllm-cpu agents

@@ -173,7 +173,7 @@ def test_a_key_reaches_the_server_and_no_file(project: Project, monkeypatch: pyt
         result = project.run("--agentbench-backend=keyed", "-vv", "scenarios/shop")
 
     result.assert_outcomes(passed=2)
-    assert {"/v1/models", "/v1/chat/completions"} == {path for path, _ in proxy.authorizations}
+    assert {"/version", "/v1/models", "/v1/chat/completions"} == {path for path, _ in proxy.authorizations}
     assert {f"Bearer {key}"} == {authorization for _, authorization in proxy.authorizations}
     assert [] == [file for file, text in files_of(project.root / "reports") if key in text]
     assert key not in result.stdout.str() + result.stderr.str()

@@ -16,6 +16,7 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.serving.process import Child
 from tests.project import Project
+from tests.unit.test_pool_server import NEW_RUN
 
 TOKEN = "the-token-of-this-session"
 KEY = RolloutKey("shop", "shop-0")
@@ -30,7 +31,7 @@ class PoolProcess:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port: int = listener.getsockname()[1]
             config = {"suites": suites, "sys_path": sys.path, "run": "test", "time_limit": None, "budget": None, "scheduling": scheduling}
-            line = {**config, "token": TOKEN, "listener": listener.fileno()}
+            line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno()}
             self.child = Child("pytest_agentbench.pool", line, log, pass_fds=(listener.fileno(),))
         self.lines: list[socket.socket] = []
 
