@@ -97,7 +97,7 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
 
     wire.send(first, {"op": "plan", "keys": [*keys, *keys[:5]], "selected": {"shop": 10_005}})
 
-    assert {"op": "plan", "keys": 10_000, "selected": {"shop": 10_005}} == wire.receive(controller)[0]
+    assert {"op": "plan", "keys": 10_000, "selected": {"shop": 10_005}, "stored": 0} == wire.receive(controller)[0]
 
     wire.send(controller, {"op": "reply"})
 
