@@ -22,13 +22,16 @@ from pytest_agentbench.serving.ports import Reserved
 from tests.project import WAYS, Project
 from tests.real.booting import ROOT
 from tests.robustness.processes import Background, command_of, descendants, wait_for
-from tests.small_stacks import PASSES, left, marked, own_folder, until_gone
+from tests.small_stacks import left, marked, own_folder, until_gone
 
 pytestmark = pytest.mark.timeout(240)
 
 Session = Callable[..., Background]
 
 ENVIRONMENTS = environments_folder()  # the tests' sessions have another HOME
+
+#: The mocker goes on until it may not: every one of its answers is cut.
+SAYS_MUCH = "def test_it(rollout): assert rollout.status == 'limit'\n"
 
 #: Answers take some two seconds, and both workers get their share.
 MOCKER = (
@@ -55,7 +58,7 @@ def session(project: Project) -> Iterator[Session]:
     started: list[Background] = []
 
     def start(*arguments: str, finished: int = 1, scenarios: int = 24) -> Background:
-        project.suite(scenarios=scenarios, test=PASSES, agent={"kind": "tool_calling", "max_tokens": 300})
+        project.suite(scenarios=scenarios, test=SAYS_MUCH, agent={"kind": "tool_calling", "max_tokens": 300})
         started.append(Background(project, *MOCKER, "--agentbench-concurrency=4", *arguments, "scenarios/shop"))
         if finished:
             wait_for(lambda: len(started[-1].rollouts) >= finished or started[-1].process.poll() is not None, "the first rollouts", 120)
@@ -85,7 +88,7 @@ def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> N
 
     assert 0 == background.ended(180), background.output
     assert [] == left(stacks)
-    assert ["ok"] * 24 == [rollout.status for rollout in background.rollouts]
+    assert ["limit"] * 24 == [rollout.status for rollout in background.rollouts]
     again = [rollout.earlier_attempts[0]["reason"] for rollout in background.rollouts if rollout.earlier_attempts]
     broken_off = [reason for reason in again if "Internal server error" in reason]
     refused = [reason for reason in again if "Failed to generate completions" in reason]  # nothing of them had come yet
@@ -116,7 +119,7 @@ def test_the_controller_is_killed(session: Session, stacks: Path, way: tuple[str
 
     background.ended()
     until_gone(stacks, 60)
-    assert {"ok"} == {rollout.status for rollout in background.rollouts}
+    assert {"limit"} == {rollout.status for rollout in background.rollouts}
 
 
 def test_an_xdist_worker_is_killed(session: Session, stacks: Path) -> None:
@@ -127,7 +130,7 @@ def test_an_xdist_worker_is_killed(session: Session, stacks: Path) -> None:
 
     background.ended(120)
     assert [] == left(stacks)
-    assert ["ok"] * 12 == [rollout.status for rollout in background.rollouts]
+    assert ["limit"] * 12 == [rollout.status for rollout in background.rollouts]
 
 
 def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None:
@@ -197,7 +200,7 @@ def test_a_full_disk_in_the_middle(session: Session, stacks: Path, small_disk: P
     assert [] == left(stacks)
     assert "No space left on device" in background.output
     assert "INTERNALERROR" not in background.output
-    assert {"ok"} == {rollout.status for rollout in background.rollouts}
+    assert {"limit"} == {rollout.status for rollout in background.rollouts}
 
 
 def test_a_disk_that_is_full_from_the_start(session: Session, stacks: Path, small_disk: Path) -> None:
