@@ -16,10 +16,7 @@ def new_directory(reports: Path, now: datetime) -> Path:
 
 def named_directory(reports: Path, name: str) -> Path:
     """A fresh directory of this name, or with a number behind it where it exists already."""
-    reports.mkdir(parents=True, exist_ok=True)
-    ignore = reports / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n!baselines/\n!baselines/**\n")
+    keep_out_of_git(reports)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         directory = reports / f"{name}{suffix}"
         try:
@@ -28,6 +25,14 @@ def named_directory(reports: Path, name: str) -> Path:
             continue
         return directory
     raise FileExistsError(f"{reports}/{name} and 998 more of it exist already")
+
+
+def keep_out_of_git(reports: Path) -> None:
+    """Makes the folder of reports, of which git sees nothing but the baselines."""
+    reports.mkdir(parents=True, exist_ok=True)
+    ignore = reports / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n!baselines/\n!baselines/**\n")
 
 
 def point_latest(directory: Path) -> None:

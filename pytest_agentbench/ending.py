@@ -14,7 +14,7 @@ from pytest_agentbench.directory import discard, point_latest
 from pytest_agentbench.gating import exit_status
 from pytest_agentbench.ledger import remember_durations
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import REPORTS, ci, load_report
+from pytest_agentbench.reports import ci, write_reports
 from pytest_agentbench.reports.annotations import commands
 from pytest_agentbench.run import write_run
 from pytest_agentbench.scrub import scrub
@@ -38,8 +38,7 @@ def end(controller: Controller, session: pytest.Session, gathered: Gathered) -> 
     run["exit_status"] = int(session.exitstatus)
     try:
         write_run(run, directory)
-        for name in REPORTS:
-            load_report(name)(run, directory)
+        write_reports(run, directory)
         ci.write_reports(ci.system(controller.settings.ci, os.environ), run, directory)
         remember_durations(controller.settings.reports, controller.settings.backend, ledger.durations)
         point_latest(directory)

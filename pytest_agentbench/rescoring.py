@@ -17,7 +17,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.journal import FILE, read_journal
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
-from pytest_agentbench.reports import REPORTS, load_report
+from pytest_agentbench.reports import write_reports
 from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
@@ -123,8 +123,7 @@ async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple
                     group.add(old, new)
         new_run: Json = json.loads(redact(json.dumps(_run(run, target.name, groups))))
         write_run(new_run, target)
-        for name in REPORTS:
-            load_report(name)(new_run, target)
+        write_reports(new_run, target)
     except BaseException:
         discard(target)
         raise

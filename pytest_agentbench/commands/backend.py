@@ -51,6 +51,7 @@ def _named(actions: Any, name: str, help: str, run: Any) -> argparse.ArgumentPar
 
 
 def run_up(options: argparse.Namespace) -> None:
+    from pytest_agentbench.directory import keep_out_of_git
     from pytest_agentbench.serving import stacks
 
     keep, gpu_wait = _seconds("for", options.keep), _seconds("gpu-wait", options.gpu_wait)
@@ -59,6 +60,7 @@ def run_up(options: argparse.Namespace) -> None:
         print(f"{spec.name} is up already at {held.ready().url}")
         held.let_go()
         return
+    keep_out_of_git(Path("reports"))
     logs = Path("reports", "backends", spec.name, datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")).absolute()
     held = stacks.start(spec, logs, gpu_wait=gpu_wait, warm_up=1)
     try:

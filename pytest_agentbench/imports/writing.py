@@ -20,7 +20,7 @@ from pytest_agentbench.journal import FILE
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.redact import Redactor
-from pytest_agentbench.reports import REPORTS, load_report
+from pytest_agentbench.reports import write_reports
 from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import SCHEMA, SuiteTally, build_suite, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
@@ -161,8 +161,7 @@ def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: P
             raise ConfigError(f"{path}: there is no result in it")
         run: Json = json.loads(redact(json.dumps(importing.run(target.name, path, ["agentbench", "import", tool, str(path)]))))
         write_run(run, target)
-        for name in REPORTS:
-            load_report(name)(run, target)
+        write_reports(run, target)
     except BaseException:
         discard(target)
         raise

@@ -18,3 +18,9 @@ def load_report(name: str, known: Mapping[str, str] = REPORTS) -> Report:
     """The function behind a report's name; raises ConfigError for an unknown one, with the known ones."""
     report: Report = load_object("report", name, known, Path())
     return report
+
+
+def write_reports(run: Json, directory: Path) -> None:
+    """All reports of a run."""
+    for name in REPORTS:
+        load_report(name)(run, directory)

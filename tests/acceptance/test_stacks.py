@@ -307,8 +307,10 @@ def test_a_kept_stack_has_a_deadline(small: Project, stacks: Path) -> None:
 def test_by_hand(small: Project, stacks: Path) -> None:
     """A stack is booted, looked at, checked and ended without pytest; a session uses it meanwhile."""
     small.suite(scenarios=1, test=PASSES + WHERE)
+    (small.root / "reports" / ".gitignore").unlink(missing_ok=True)
     said = {step[0]: agentbench(small, "backend", *step) for step in (("up", "small"), ("status",), ("logs", "small"), ("check", "small"))}
     small.run("scenarios/shop").assert_outcomes(passed=2)
+    assert "*" == (small.root / "reports" / ".gitignore").read_text().split()[0]  # logs hold paths of this machine
     again, down, status = (agentbench(small, "backend", *step) for step in (("up", "small"), ("down", "small"), ("status",)))
     gone = agentbench(small, "backend", "down", "small")
 

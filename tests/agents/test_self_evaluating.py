@@ -53,7 +53,7 @@ class Engine:
         return str(len(self.open_lines)), self.url, "m"
 
     async def said(self, id: str) -> list[Json]:
-        raise NotImplementedError(f"nobody asks what was said to {id}")
+        raise InfraError(f"nothing that was said to {id} is kept")
 
     async def close(self, id: str) -> list[Json]:
         del id

@@ -33,7 +33,7 @@ class Tap:
         return id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served")
 
     async def said(self, id: str) -> list[Json]:
-        raise NotImplementedError(f"nobody asks what was said to {id}")
+        raise InfraError(f"nothing that was said to {id} is kept")
 
     async def close(self, id: str) -> list[Json]:
         self.events.append(f"close {id}")
