@@ -20,7 +20,11 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
-    head = json.dumps(header, separators=(",", ":")).encode()
+    return framed(json.dumps(header, separators=(",", ":")).encode(), body)
+
+
+def framed(head: bytes, body: bytes = b"") -> bytes:
+    """A frame whose header is written already."""
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 

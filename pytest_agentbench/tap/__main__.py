@@ -20,6 +20,8 @@ if sys.platform != "win32":
 
     import uvloop
 
+    from pytest_agentbench.tap.slices import take_short_turns
+
 BACKLOG = 4096  # connections that may come at once
 
 
@@ -50,6 +52,10 @@ def main() -> int:
         asyncio.run(serve(token, budgets, port))
     else:
         _take_all_descriptors()
+        try:
+            take_short_turns()
+        except OSError as error:  # a container may forbid it
+            sys.stderr.write(f"tap: its turns on the CPU are as long as those of others, so that it waits longer for them: {error}\n")
         gc.freeze()  # what is imported stays, and most of what calls leave behind is garbage without a cycle
         gc.set_threshold(20_000, 50, 100)
         uvloop.run(serve(token, budgets, port))

@@ -8,7 +8,7 @@ from pytest_agentbench.tap.encoding import decoder
 from pytest_agentbench.tap.heads import Headers, header
 from pytest_agentbench.tap.stream import EventReader, Read
 
-BATCH = 32  # reads that are understood together: about 0.1 ms
+BATCH = 32  # reads that are understood together, once the first event has been: those behind it are mostly like it
 
 
 class Answer:
@@ -26,7 +26,7 @@ class Answer:
 
     def take(self, read: Read) -> None:
         self._reads.append(read)
-        if self._events is not None and len(self._reads) >= BATCH:
+        if self._events is not None and (len(self._reads) >= BATCH or not self.reading.chunks):
             self.digest()
 
     def digest(self) -> None:
@@ -39,10 +39,16 @@ class Answer:
         try:
             if self._encoding:
                 reads = [read._replace(data=self._decoded(read.data)) for read in reads]
-            for event in self._events.feed(reads):
-                self.reading.add(event)
+            self._read(self._events, reads)
         except ValueError as error:
             self._failed(error)
+
+    def _read(self, events: EventReader, reads: list[Read]) -> None:
+        while reads:
+            taken = self.reading.go_on(reads) if events.between_events else 0
+            for event in events.feed(reads[taken : taken + 1]):
+                self.reading.add(event)
+            reads = reads[taken + 1 :]
 
     def end(self, came_whole: bool) -> None:
         """There is no more."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_agentbench import wire
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.asking import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.budgets import Budgets
@@ -103,7 +104,7 @@ class Relay:
             hello, _ = await wire.read(reader)
             while self._knows(hello):
                 question, _ = await wire.read(reader)
-                writer.write(wire.pack(self.answer(question)))
+                writer.write(wire.framed(jsontext.dumps(self.answer(question))))
                 await writer.drain()
         except (EOFError, OSError, ValueError, RecursionError):
             pass  # the pool is gone, or this is not the pool

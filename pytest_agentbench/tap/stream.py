@@ -40,27 +40,18 @@ class EventReader:
         self._name = b""
         self._data: list[bytes] = []  # data lines of the event that has no end yet
 
+    @property
+    def between_events(self) -> bool:
+        """Whether all that came was whole events, so that the next read begins with a new one."""
+        return self._opened and not (self._line or self._data or self._name or self._after_cr)
+
     def feed(self, reads: Sequence[Read]) -> list[Event]:
         """The events that end in these reads."""
         found: list[Event] = []
         for at_ns, lag_ns, data in reads:
-            if self._is_one_event(data):
-                found.append(Event(at_ns, lag_ns, True, "message", data[6:-2]))
-                continue
             ended = self._dispatched(self._lines(data))
             found.extend(Event(at_ns, lag_ns, place == len(ended), *event) for place, event in enumerate(ended, 1))
         return found
-
-    def _is_one_event(self, data: bytes) -> bool:
-        """Whether this is what most reads are, which needs no parsing: `data: ...` and a blank line, between two events."""
-        return (
-            data.endswith(b"\n\n")
-            and data.startswith(b"data: ")
-            and data.find(b"\n") == len(data) - 2
-            and b"\r" not in data
-            and self._opened
-            and not (self._line or self._data or self._name or self._after_cr)
-        )
 
     def _lines(self, data: bytes) -> list[bytes]:
         """The lines that end in a read, without their ends. A CR ends a line at once, whether an LF follows or not."""

@@ -17,17 +17,24 @@ class Turns:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Callable[[], None]] = deque()
+        self._taken = False  # this round has done its thing
 
     def take(self, work: Callable[[], None]) -> None:
-        self._waiting.append(work)
-        if len(self._waiting) == 1:
-            self._loop.call_soon(self._next)
+        """Does it now, if it is the first in this round."""
+        if self._taken:
+            self._waiting.append(work)
+        else:
+            self._do(work)
 
-    def _next(self) -> None:
-        work = self._waiting[0]
+    def _do(self, work: Callable[[], None]) -> None:
+        self._taken = True
+        self._loop.call_soon(self._next)
         try:
             work()
-        finally:
-            self._waiting.popleft()
-            if self._waiting:
-                self._loop.call_soon(self._next)
+        except Exception as error:  # whoever brought the work has nothing to do with what is wrong with it
+            self._loop.call_exception_handler({"message": "a turn failed", "exception": error})
+
+    def _next(self) -> None:
+        self._taken = False
+        if self._waiting:
+            self._do(self._waiting.popleft())

@@ -29,6 +29,21 @@ async def test_sockets_are_read_between_two_turns() -> None:
     assert done.index("read b'x'") <= 2
 
 
+async def test_a_turn_that_need_not_wait() -> None:
+    """The first of a round is done at once, the others are not."""
+    turns, done, over = Turns(), list[str](), asyncio.Event()
+
+    turns.take(partial(done.append, "first"))
+    turns.take(partial(done.append, "second"))
+    turns.take(over.set)
+    assert ["first"] == done
+    await over.wait()
+    await asyncio.sleep(0)
+    turns.take(partial(done.append, "third"))
+
+    assert ["first", "second", "third"] == done
+
+
 async def test_a_turn_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is reported to the loop, and the next one comes all the same."""
     turns, over, faults = Turns(), asyncio.Event(), list[object]()

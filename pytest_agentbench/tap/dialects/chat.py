@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pytest_agentbench.records import Chunk, Json
+from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.calls import Calls, Function
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
 from pytest_agentbench.tap.dialects.growing import Text, grown, settled
@@ -96,17 +96,11 @@ class ChatReading(ChoicesReading):
 
     def __init__(self) -> None:
         super().__init__()
-        self._repeated: Repeated | None = None
         self._last: Json = {}  # event that was parsed
 
     def add(self, event: Event) -> None:
-        repeated = self._repeated
-        if repeated is None or not (text := repeated.text_of(event.data)) or self._over or event.name != "message":
-            super().add(event)
-            self._repeated = None if self._over else self._repeating(event.data)
-            return
-        repeated.pieces.append(text)
-        self.chunks.append(Chunk(event.at_ns, repeated.kind, event.own_stamp, event.lag_ns))
+        super().add(event)
+        self._repeated = None if self._over else self._repeating(event.data)
 
     def _merge(self, data: Json) -> tuple[str, int | None]:
         self._last = data

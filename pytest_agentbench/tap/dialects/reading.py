@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
 from pytest_agentbench.serving.labels import TOLD
 from pytest_agentbench.tap import jsontext
-from pytest_agentbench.tap.stream import Event
+from pytest_agentbench.tap.dialects.repeating import Repeated
+from pytest_agentbench.tap.stream import Event, Read
 
 T = TypeVar("T")
 
@@ -90,6 +91,7 @@ class DialectReading(Reading, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._over = False  # nothing that comes now is read
+        self._repeated: Repeated | None = None  # what the next events may have in common with the last one
         self._without = "the stream ended without"  # how to say what is not there
 
     def add(self, event: Event) -> None:
@@ -112,6 +114,17 @@ class DialectReading(Reading, ABC):
             self._fail(Fault("error_event", _start(text)) if name == "error" else bad_json)
         else:
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
+
+    def go_on(self, reads: Sequence[Read]) -> int:
+        """Takes over the first of these reads, as many as need no parsing, and says how many; a new event begins with each."""
+        if self._repeated is None:
+            return 0
+        said = self._repeated.said_in(reads)
+        if said:
+            kind = self._repeated.kind
+            self._repeated.pieces.append(b"".join(said).decode())
+            self.chunks += [Chunk(read.at_ns, kind, True, read.lag_ns) for read in reads[: len(said)]]
+        return len(said)
 
     def end(self) -> None:
         """The stream is over: names what it lacks."""

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.answers import Answer
 from pytest_agentbench.tap.dialects.chat import ChatReading
 from pytest_agentbench.tap.dialects.reading import DialectReading
+from pytest_agentbench.tap.stream import Read
 from tests.tap.dialects.telling import (
     anything,
     assembled,
@@ -643,12 +645,37 @@ same_chunks = st.fixed_dictionaries(
 )
 
 
+def heard(dialect: type[ChatReading], texts: list[bytes]) -> ChatReading:
+    """What is read of a stream whose events come one by one."""
+    answer = Answer(dialect, 200, [(b"content-type", b"text/event-stream")])
+    for place, text in enumerate(texts):
+        answer.take(Read(place, 5, b"data: %b\n\n" % text))
+    answer.end(came_whole=True)
+    assert isinstance(answer.reading, dialect)
+    return answer.reading
+
+
+def understood(dialect: type[ChatReading], texts: list[bytes]) -> object:
+    answer = heard(dialect, texts)
+    return answer.chunks, answer.assemble(), answer.error_kind, answer.error
+
+
 @settings(max_examples=300)
-@given(st.lists(st.tuples(same_chunks, st.integers(1, 3), st.booleans()), max_size=6))
-def test_events_that_are_like_the_one_before(events: list[tuple[Json, int, bool]]) -> None:
+@given(st.lists(st.tuples(same_chunks, st.sampled_from([1, 2, 3, 40]), st.booleans()), max_size=6))
+def test_events_that_are_said_again(events: list[tuple[Json, int, bool]]) -> None:
     """They are understood without being parsed, and exactly as if they were."""
     texts = [json.dumps(event, ensure_ascii=escaped).encode() for event, times, escaped in events for _ in range(times)]
-    quick, slow = (read_of(reading, *texts) for reading in (ChatReading, Parsing))
 
-    assert (slow.error_kind, slow.error, slow.chunks) == (quick.error_kind, quick.error, quick.chunks)
-    assert slow.assemble() == quick.assemble()
+    assert understood(Parsing, texts) == understood(ChatReading, texts)
+
+
+said = simple.map(lambda text: json.dumps(text)[1:-1].encode()) | st.sampled_from(["\N{OWL}".encode(), b"\xf0\x9f", b"\xa6\x89", b"\n"])
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(["content", "reasoning"]), st.lists(said, max_size=6))
+def test_events_that_differ_in_their_text(name: str, texts: list[bytes]) -> None:
+    """Also texts that are empty, or no text, or only together a character."""
+    events = [b'{"choices":[{"delta":{"%b":"%b"}}]}' % (name.encode(), text) for text in (b"once", b"upon", *texts, b"a time")]
+
+    assert understood(Parsing, events) == understood(ChatReading, events)
