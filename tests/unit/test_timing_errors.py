@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.records import Chunk, LLMCall
 from tests.benchmarks.measuring import BenchmarkError
 from tests.benchmarks.timing.benchmark import Row, gross
-from tests.benchmarks.timing.errors import Measured, added, agent_ttft, compare, joined, measured, medians, model_key, size
+from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, medians, model_key, size
 from tests.benchmarks.timing.table import cells, fits, table
 from tests.benchmarks.truth import Event, Served
 
@@ -55,12 +55,12 @@ def test_what_is_clean() -> None:
     errors = compare([(call((100.0, 120.0, 120.0), own=(True, False, False)), served())])
 
     assert 2 == errors.clean
-    assert 100 / 3 == pytest.approx(measured(errors).unclean)
+    assert 100 / 3 == pytest.approx(measured(errors, Costs()).unclean)
 
 
 def test_figures_are_of_the_size_of_errors() -> None:
     """A stamp that is too early is as wrong as one that is too late."""
-    run = measured(compare([(call((99.5, 120.2, 140.2)), served())]), cpu=30.0)
+    run = measured(compare([(call((99.5, 120.2, 140.2)), served())]), Costs(cpu=30.0))
 
     assert [0.4, 0.2] == pytest.approx([run.ttft_p99, run.chunk_p50])
     assert (30.0, None) == (run.cpu, run.added_p50)
@@ -134,7 +134,8 @@ def test_medians_are_of_what_was_measured() -> None:
     """Figures that a run does not have are left out; where none has them, there is no median."""
     runs = [Measured(ttft_p99=value, agent_p50=value) for value in (1.0, 9.0, 2.0)] + [Measured(ttft_p99=3.0)]
 
-    assert Measured(ttft_p99=2.5, agent_p50=2.0) == medians(runs)
+    assert Measured(ttft_p99=2.5, agent_p50=2.0) == medians(Measured, runs)
+    assert Costs() == medians(Costs, [])
 
 
 def test_verdicts_name_what_is_missed() -> None:
@@ -158,8 +159,8 @@ def test_what_is_far_off_is_said() -> None:
 def test_every_row_of_the_table_has_all_columns() -> None:
     """The table is Markdown; what was not measured is a dash."""
     run = Measured(ttft_p50=0.0123, ttft_p99=12.345, unclean=0.5, cpu=31.4)
-    head, rule, row = table([(("48", "plain", "whole answers"), run, "hold")]).splitlines()
+    head, rule, row = table([(("48", "plain", "whole answers"), run, Costs(cpu=29.6), "hold")]).splitlines()
 
     assert head.count("|") == rule.count("|") == row.count("|")
-    assert "| 48 | plain | whole answers | 0.012 | 12.35 | - | - | - | 99.50 | - | 31 | - | - | - | - | - | hold |" == row
-    assert 13 == len(cells(run))
+    assert "| 48 | plain | whole answers | 0.012 | 12.35 | - | - | - | 99.50 | - | 31 | 30 | - | - | - | - | - | - | hold |" == row
+    assert 15 == len(cells(run, Costs()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from tests.benchmarks.measuring import BenchmarkError
 from tests.benchmarks.truth import Served
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Costs")
 NS_PER_MS = 1e6
 
 
@@ -34,7 +35,18 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Costs:
+    """What a relay costs; None is what was not measured."""
+
+    cpu: float | None = None  # milliseconds per 1,000 tokens
+    added_p50: float | None = None  # milliseconds that a call through it takes longer
+
+
+UNMEASURED = Costs()
+
+
+@dataclass(frozen=True)
+class Measured(Costs):
     """A run in numbers; errors are absolute, None is what was not measured."""
 
     ttft_p50: float | None = None
@@ -43,9 +55,7 @@ class Measured:
     chunk_p99: float | None = None
     gap_p99: float | None = None
     unclean: float | None = None  # percent of output chunks that share their stamp with another
-    cpu: float | None = None  # milliseconds of the tap per 1,000 tokens
     startup: float | None = None  # milliseconds of CPU until the tap serves
-    added_p50: float | None = None  # milliseconds that a call through the tap takes longer
     agent_p50: float | None = None  # TTFT error of the agent's own clock
     agent_p99: float | None = None
     late_p99: float | None = None
@@ -114,10 +124,10 @@ def added(straight: Mapping[str, int], tapped: Mapping[str, int], requests: Iter
     ]
 
 
-def medians(runs: Sequence[Measured]) -> Measured:
+def medians(kind: type[C], runs: Sequence[C]) -> C:
     """The median of each figure over the runs that have it."""
-    values = {each.name: [value for run in runs if (value := getattr(run, each.name)) is not None] for each in fields(Measured)}
-    return Measured(**{name: statistics.median(found) if found else None for name, found in values.items()})
+    values = {each.name: [value for run in runs if (value := getattr(run, each.name)) is not None] for each in fields(kind)}
+    return kind(**{name: statistics.median(found) if found else None for name, found in values.items()})
 
 
 def size(errors: Sequence[float], q: float) -> float | None:
@@ -125,9 +135,10 @@ def size(errors: Sequence[float], q: float) -> float | None:
     return percentile(map(abs, errors), q)
 
 
-def measured(errors: Errors, **others: float | None) -> Measured:
+def measured(errors: Errors, costs: Costs, **others: float | None) -> Measured:
     """What the errors come to, with the figures that do not follow from them."""
     return Measured(
+        **asdict(costs),
         ttft_p50=size(errors.ttft, 50),
         ttft_p99=size(errors.ttft, 99),
         chunk_p50=size(errors.chunk, 50),

@@ -28,7 +28,7 @@ MESSAGES = [
 ]
 WARM_UP = "truth/ttft=20,itl=5,tokens=2,key=warm-up"
 TWIN = "truth/ttft=10,itl=2,tokens=8,tail=0"  # schedule of the calls whose durations are compared
-PAUSE = 0.05  # seconds between two pairs of them
+PAUSE = 0.15  # seconds between two pairs of them, which are to be few beside the streams
 
 
 async def main() -> None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from tests.benchmarks.measuring import run_pytest
-from tests.benchmarks.timing.errors import Measured, compare, joined, measured
+from tests.benchmarks.timing.errors import Costs, Measured, compare, joined, measured
 from tests.benchmarks.timing.rig import LABELS
 from tests.benchmarks.truth import Truth
 from tests.benchmarks.workplace import SUITE, entry, workplace
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str], truth: Truth, startups: Sequence[float]) -> Me
         calls = [(key_of(rollout.scenario), call) for rollout in place.last_rollouts() for call in rollout.calls]
     errors = compare(joined(calls, [request for request in truth.take() if request.key]))
     cpu = costs["tap"]["cpu_s"] * 1e3 - statistics.median(startups)
-    return measured(errors, cpu=cpu / errors.tokens * 1e3)
+    return measured(errors, Costs(cpu / errors.tokens * 1e3))
 
 
 def key_of(scenario: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import Json, LLMCall, RolloutKey
@@ -18,11 +19,12 @@ from pytest_agentbench.serving.labels import make_labels, new_id
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.tap.client import TapControl
 from tests.benchmarks.measuring import BenchmarkError
-from tests.benchmarks.timing.errors import Measured, added, agent_ttft, compare, joined, measured, model_key, size
+from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, model_key, size
 from tests.benchmarks.truth import Served, Truth
 
 PACE = "ttft=100-400,itl=20,tokens=100"
-ROUNDS = 2  # calls of each stream, after one that warms up
+LEAST_CALLS = 48  # of all streams together; those that warm up are not among them
+ROUNDS = 2  # at least so many calls of each stream
 LIMIT = 300  # seconds that a run may take
 
 #: What makes the streams of a kind other than plain.
@@ -57,22 +59,21 @@ class Case:
     client: str = "whole"  # one of load.CLIENTS
     hogs: int = 0  # processes that do nothing but compute
 
+    @property
+    def rounds(self) -> int:
+        return max(ROUNDS, LEAST_CALLS // self.streams)
 
-class Tap:
-    """A tap process, and the tokens that it was told of."""
 
-    def __init__(self, folder: Path, upstream: str, ids: Sequence[str]) -> None:
-        self.child = Child("pytest_agentbench.tap", {"token": "of-the-benchmark"}, folder / "tap.log")
-        self._ports = self.child.ready()
+class Relay:
+    """A process between agents and server."""
+
+    def __init__(self, module: str, config: Json, folder: Path) -> None:
+        self.child = Child(module, config, folder / "relay.log")
+        self.ports = self.child.ready()
         self.startup = self.cpu()
-        self._ids = ids
-        labels = make_labels(LABELS)
-        label = {id: labels.label(new_id(RUN, RolloutKey("bench", id))).to_dict() for id in ids}
-        opening = [{"op": "open", "id": id, "upgrade": True, "labels": label[id]} for id in ids]
-        self._ask([{"op": "upstream", "url": upstream}, *opening])
 
     def url(self, id: str) -> str:
-        return f"http://127.0.0.1:{self._ports['port']}/r/{id}/v1"
+        return f"http://127.0.0.1:{self.ports['port']}/r/{id}/v1"
 
     def cpu(self) -> float:
         """Milliseconds of CPU so far."""
@@ -81,13 +82,29 @@ class Tap:
             raise BenchmarkError(self.child.obituary("is gone"))
         return cost["cpu_s"] * 1e3
 
-    def records(self) -> list[LLMCall]:
+    def hand_over(self) -> list[LLMCall]:
+        """What it recorded."""
+        return []
+
+
+class Tap(Relay):
+    """A tap, and the tokens that it was told of."""
+
+    def __init__(self, folder: Path, upstream: str, ids: Sequence[str]) -> None:
+        super().__init__("pytest_agentbench.tap", {"token": "of-the-benchmark"}, folder)
+        self._ids = ids
+        labels = make_labels(LABELS)
+        label = {id: labels.label(new_id(RUN, RolloutKey("bench", id))).to_dict() for id in ids}
+        opening = [{"op": "open", "id": id, "upgrade": True, "labels": label[id]} for id in ids]
+        self._ask([{"op": "upstream", "url": upstream}, *opening])
+
+    def hand_over(self) -> list[LLMCall]:
         """All calls; the tokens are closed."""
         return [LLMCall.from_dict(call) for reply in self._ask([{"op": "close", "id": id} for id in self._ids]) for call in reply["calls"]]
 
     def _ask(self, questions: Sequence[Json]) -> list[Json]:
         async def ask() -> list[Json]:
-            control = await TapControl.connect(self._ports["control_port"], "of-the-benchmark")
+            control = await TapControl.connect(self.ports["control_port"], "of-the-benchmark")
             try:
                 return await asyncio.gather(*(control.ask(**question) for question in questions))
             finally:
@@ -96,23 +113,60 @@ class Tap:
         return asyncio.run(ask())
 
 
+class Bare(Relay):
+    """A relay that passes bytes on and keeps the kernel's stamps, and does nothing else."""
+
+    def __init__(self, folder: Path, upstream: str, ids: Sequence[str]) -> None:
+        del ids  # it lets everybody through
+        super().__init__("tests.benchmarks.timing.bare", {"port": urlsplit(upstream).port}, folder)
+
+
 def run(case: Case, truth: Truth) -> Measured:
     """Raises BenchmarkError where something was lost on the way."""
+    times, served, records, costs, startup = driven(case, truth, Tap)
+    calls = [(key, call) for call in records if (key := model_key(call)) in times]
+    requests = [request for request in served if request.key in times]
+    own = agent_ttft({key: (began, first) for key, (began, first, _) in times.items() if first is not None}, requests)
+    return measured(compare(joined(calls, requests)), costs, startup=startup, agent_p50=size(own, 50), agent_p99=size(own, 99))
+
+
+def floor(case: Case, truth: Truth) -> Costs:
+    """What a relay costs that does nothing."""
+    return driven(case, truth, Bare)[3]
+
+
+def driven(case: Case, truth: Truth, kind: type[Tap | Bare]) -> tuple[dict[str, list[Any]], list[Served], list[LLMCall], Costs, float]:
+    """Times of the agents' calls, requests as the server saw them, what the relay recorded and cost, and the CPU of its start in ms."""
     truth.take()  # what is left of others
     ids = [f"stream-{number}" for number in range(case.streams)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentbench-timing-")))
-        tap = Tap(folder, truth.url, [*ids, "twins"])
-        stack.callback(tap.child.stop)
-        agents = {"client": case.client, "urls": [tap.url(id) for id in ids], "rounds": ROUNDS, "schedule": PACE + SHAPES[case.shape]}
+        relay = kind(folder, truth.url, [*ids, "twins"])
+        stack.callback(relay.child.stop)
+        agents = {
+            "client": case.client,
+            "urls": [relay.url(id) for id in ids],
+            "rounds": case.rounds,
+            "schedule": PACE + SHAPES[case.shape],
+        }
         load = stack.enter_context(driver(folder / "load.log", agents))
-        twins = {"client": "twins", "twins": {"straight": truth.url, "tapped": tap.url("twins")}}
+        twins = {"client": "twins", "twins": {"straight": truth.url, "tapped": relay.url("twins")}}
         probe = stack.enter_context(driver(folder / "probe.log", twins))
         stack.enter_context(hogs(case.hogs))
-        before = tap.cpu()
+        before = relay.cpu()
         times, durations = drive(load, probe)
-        records = tap.records()
-        return judged(times, durations, records, truth.take(), tap.startup, tap.cpu() - before)
+        records = relay.hand_over()
+        cpu = relay.cpu() - before
+    served = truth.take()
+    return times, served, records, costs_of(cpu, durations, served), relay.startup
+
+
+def costs_of(cpu: float, durations: dict[str, dict[str, int]], served: Sequence[Served]) -> Costs:
+    """`cpu` in milliseconds, for all that went through the relay but what warmed it up."""
+    relayed = [request for request in served if request.key != "warm-up" and not request.key.endswith("-straight")]
+    tokens = sum(event.tokens for request in relayed for event in request.events)
+    twins = [request for request in served if request.key.startswith("twin-")]
+    return Costs(cpu / tokens * 1e3, percentile(added(durations["straight"], durations["tapped"], twins), 50))
 
 
 def drive(load: Child, probe: Child) -> tuple[dict[str, list[Any]], dict[str, dict[str, int]]]:
@@ -122,30 +176,6 @@ def drive(load: Child, probe: Child) -> tuple[dict[str, list[Any]], dict[str, di
     times = load.ready(LIMIT)["times"]
     proceed(probe)
     return times, probe.ready(LIMIT)
-
-
-def judged(
-    times: dict[str, list[Any]],
-    durations: dict[str, dict[str, int]],
-    records: Sequence[LLMCall],
-    served: Sequence[Served],
-    startup: float,
-    cpu: float,
-) -> Measured:
-    """What the run comes to; `startup` and `cpu` are the tap's, in milliseconds."""
-    calls = [(key, call) for call in records if (key := model_key(call)) in times]
-    requests = [request for request in served if request.key in times]
-    twins = [request for request in served if request.key.startswith("twin-")]
-    own = agent_ttft({key: (began, first) for key, (began, first, _) in times.items() if first is not None}, requests)
-    tokens = sum(call.completion_tokens or 0 for call in records if model_key(call) != "warm-up")
-    return measured(
-        compare(joined(calls, requests)),
-        startup=startup,
-        cpu=cpu / tokens * 1e3,
-        added_p50=percentile(added(durations["straight"], durations["tapped"], twins), 50),
-        agent_p50=size(own, 50),
-        agent_p99=size(own, 99),
-    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks.timing.errors import Measured
+from tests.benchmarks.timing.errors import Costs, Measured
 
 COLUMNS = (
     "streams",
@@ -22,7 +22,9 @@ COLUMNS = (
     "clean %",
     "kernel %",
     "tap CPU",
+    "bare CPU",
     "added p50",
+    "bare",
     "agent's TTFT p50",
     "p99",
     "server late p99",
@@ -35,6 +37,7 @@ LEGEND = (
     "Clean: output chunks that share their stamp with no later output chunk, as in every report. Kernel: calls that the kernel stamped.",
     "The last output chunk may share its stamp with the finish event right behind it; how far that puts it off is in the errors of chunks.",
     "Added: what a small call takes longer through the tap than straight, the server's own time taken off; pairs, beside the streams.",
+    "Bare: the same of a relay that passes bytes on, keeps their stamps and does nothing else, run in turns with the tap.",
     "Agent's TTFT: the same error by the clock of the agent, as the openai package lets it see.",
     "Server late: sent - due. Errors are against the sending, so they do not contain it.",
     "Send: what the server's send() took; the kernel hands the bytes over somewhere within it.",
@@ -42,13 +45,13 @@ LEGEND = (
 PACKAGES = ("uvloop", "httptools", "aiohttp", "openai")
 
 
-def table(rows: Sequence[tuple[Sequence[str], Measured, str]]) -> str:
-    """Rows of (streams, kind of stream, agents), their medians, and a verdict."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *([*names, *cells(medians), verdict] for names, medians, verdict in rows)]
+def table(rows: Sequence[tuple[Sequence[str], Measured, Costs, str]]) -> str:
+    """Rows of (streams, kind of stream, agents), their medians, those of a relay that does nothing, and a verdict."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *([*names, *cells(medians, floor), verdict] for names, medians, floor, verdict in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def cells(run: Measured) -> list[str]:
+def cells(run: Measured, floor: Costs) -> list[str]:
     clean = None if run.unclean is None else 100 - run.unclean
     times = (run.ttft_p50, run.ttft_p99, run.chunk_p50, run.chunk_p99, run.gap_p99)
     agents = (run.agent_p50, run.agent_p99, run.late_p99, run.send_p99)
@@ -57,7 +60,9 @@ def cells(run: Measured) -> list[str]:
         number(clean, 2),
         number(run.kernel, 0),
         number(run.cpu, 0),
+        number(floor.cpu, 0),
         number(run.added_p50, 2),
+        number(floor.added_p50, 2),
         *map(number, agents),
     ]
 
