@@ -17,7 +17,9 @@ class Budgets:
     """Seconds; None is no limit."""
 
     connect: float | None = None  # until there is a connection to the backend, TLS included
-    first_token: float | None = None  # from the send to the first content, reasoning or tool call of a stream
+    first_token: float | None = (
+        None  # from the send to the first content, reasoning or tool call of a stream; or from an earlier answer's head
+    )
     idle: float | None = None  # from one of those to the next
     call: float | None = None  # from the whole request at the tap, or from where a rate limit lets it go, to the end of the answer
 
@@ -31,6 +33,7 @@ class Watch:
     def __init__(self, exchange: Exchange, budgets: Budgets) -> None:
         self._exchange, self._budgets = exchange, budgets
         self._loop = asyncio.get_running_loop()
+        self._since_ns = 0  # when it began to owe the first token
         self._tokens: asyncio.TimerHandle | None = None
         self._call: asyncio.TimerHandle | None = None
 
@@ -39,8 +42,9 @@ class Watch:
         if self._budgets.call is not None:
             self._call = self._loop.call_later(self._budgets.call, self._call_is_over)
 
-    def sent(self) -> None:
-        """The request is with the backend, which now owes a token."""
+    def owes(self, since_ns: int) -> None:
+        """The backend has the request, or answers what it has of it: it owes a token."""
+        self._since_ns = since_ns
         if self._tokens is None and self._exchange.streams:
             self._look()
 
@@ -56,8 +60,8 @@ class Watch:
         """Ends the exchange, or comes back when the next token would be too late, or the first one may have come."""
         last, idle = self._exchange.last_output_ns(), self._budgets.idle
         budget = self._budgets.first_token if last is None else idle
-        since = self._exchange.sent_ns if last is None else last
-        left = math.inf if budget is None else budget - (time.monotonic_ns() - (since or 0)) / 1e9
+        since_ns = self._since_ns if last is None else last
+        left = math.inf if budget is None else budget - (time.monotonic_ns() - since_ns) / 1e9
         if left <= 0:
             kind, which = ("timeout_first_token", "first") if last is None else ("timeout_idle", "further")
             self._exchange.failed(kind, f"no {which} token within {budget:g} s")

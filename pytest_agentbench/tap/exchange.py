@@ -99,7 +99,7 @@ class Exchange:
     def sent(self, at_ns: int) -> None:
         if self.status is None:  # of a request that was answered before it was whole, there is no such time
             self.sent_ns = at_ns
-            self._watch.sent()
+            self._watch.owes(at_ns)
 
     def headers_arrived(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
@@ -114,6 +114,8 @@ class Exchange:
             self.headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
         if not self.asked.upgraded:
             self.agent.start_answer(status, self.headers)
+        if self.sent_ns is None:
+            self._watch.owes(time.monotonic_ns())
 
     def body_arrived(self, read: Read) -> None:
         if not self.asked.upgraded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -12,6 +13,7 @@ import pytest
 from pytest_agentbench.tap.client import TapControl
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import (
+    CHAT,
     LAST_CHUNK,
     OPENING,
     STREAM_HEAD,
@@ -145,6 +147,31 @@ async def test_a_stall(start_tap: StartTap, case: str) -> None:
 
     assert (504, kind) == (whole.status, whole.json["error"]["code"])
     assert [kind] * 2 == [call.error_kind for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "start", "kind"),
+    [({"first_token": 0.3}, ROLE, "timeout_first_token"), ({"idle": 0.3}, OPENING, "timeout_idle")],
+    ids=["no-token", "no-further-token"],
+)
+async def test_an_answer_to_a_part_of_the_request(start_tap: StartTap, budgets: dict[str, float], start: bytes, kind: str) -> None:
+    """A backend that answers before it has the whole request owes tokens from then on."""
+    body = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}, "user": "x" * 30_000_000}).encode()
+
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STREAM_HEAD + chunk(start))
+        await writer.wait_closed()
+
+    async with tap_with(start_tap, **budgets) as tap, backend(early, limit=1 << 12) as url, agent(tap.port) as caller:
+        id = await tap.open()
+        await tap.point_at(url)
+        await caller.send(request(id, body=body))
+        await caller.reader.readuntil(b"\r\n\r\n")
+        assert start == await cut_body(caller)
+        (call,) = await tap.close(id)
+
+    assert (kind, None) == (call.error_kind, call.sent_ns)
 
 
 @pytest.mark.parametrize("body", [None, STREAMED])
