@@ -38,7 +38,7 @@ LEGEND = (
     "The last output chunk may share its stamp with the finish event right behind it; how far that puts it off is in the errors of chunks.",
     "Added: what a small call takes longer through the tap than straight, the server's own time taken off; pairs, beside the streams.",
     "Bare: the same of a relay that passes bytes on, keeps their stamps and does nothing else, run in turns with the tap.",
-    "Most of the CPU is the machine's doing: a core that slept between two chunks begins with cold caches, and a bare relay pays for that too.",
+    "Most of the CPU is the machine's doing: a core that slept between two chunks begins with cold caches, in a bare relay too.",
     "Agent's TTFT: the same error by the clock of the agent, as the openai package lets it see.",
     "Server late: sent - due. Errors are against the sending, so they do not contain it.",
     "Send: what the server's send() took; the kernel hands the bytes over somewhere within it.",
