@@ -12,8 +12,21 @@ from pytest_agentbench.records import Json
 
 PAGE = Path(__file__).parents[2] / "docs" / "stream-upgrade.md"
 
-#: Fields that are another for every request; that they are there, and of which type, is compared.
-EACH_TIME_ANOTHER = frozenset({"id", "created", "choices[].message.tool_calls[].id", "nvext.timing"})
+#: Fields that are another for every request; that they are there, of which type, and whether they are empty, is compared.
+EACH_TIME_ANOTHER = frozenset(
+    {
+        "id",
+        "created",
+        "choices[].message.tool_calls[].id",
+        "nvext.timing",
+        "created_at",
+        "completed_at",
+        "output[].id",
+        "output[].call_id",
+        "content[].id",
+        "content[].signature",
+    }
+)
 
 ABSENT = "absent"  # how a table calls a field that is not there
 
@@ -31,7 +44,9 @@ class Row(NamedTuple):
 
 def differences(whole: Any, tap: Any, streamed: dict[str, str]) -> set[Row]:
     """Where the server's own whole answer and the tap's differ."""
-    return {Row(field, shown(one), streamed.get(field, ABSENT), shown(other)) for field, one, other in _differing(whole, tap, "")}
+    return {
+        Row(field, shown(one, field), streamed.get(field, ABSENT), shown(other, field)) for field, one, other in _differing(whole, tap, "")
+    }
 
 
 def chunk_fields(stream: bytes) -> dict[str, str]:
@@ -39,28 +54,33 @@ def chunk_fields(stream: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in stream.splitlines():
         if line.startswith(b"data: {"):
-            for field, value in _fields(json.loads(line[6:]), ""):
+            for field, value in _fields(_as_answer(json.loads(line[6:])), ""):
                 name = field.replace("[].delta", "[].message")
-                if value and isinstance(value, str) and found.get(name, ABSENT) not in (ABSENT, shown(None), shown(""), shown(value)):
+                as_shown = shown(value, name)
+                if value and isinstance(value, str) and found.get(name, ABSENT) not in (ABSENT, "`null`", '`""`', as_shown):
                     found[name] = "in pieces"
                 elif value is not None or name not in found:
-                    found[name] = shown(value)
+                    found[name] = as_shown
     return found
 
 
-def shown(value: object) -> str:
-    """A value as a table shows it: lists, objects and long texts by their kind only."""
+def shown(value: object, field: str) -> str:
+    """A value as a table shows it: lists, objects, long texts and what is another every time by their kind only; tuples are of types."""
     if value is ABSENT:
         return ABSENT
+    if isinstance(value, tuple):
+        return f"`{', '.join(value)}`" if any(value) else f"{len(value)} elements"
     if isinstance(value, list | dict) and value:
         return "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value)
-    return f"`{text}`" if len(text) <= LONGEST else "a text"
+    if (value and field in EACH_TIME_ANOTHER) or len(text) > LONGEST:
+        return "a text" if isinstance(value, str) else "a number"
+    return f"`{text}`"
 
 
-def table(server: str) -> list[tuple[str, Row]]:
-    """The rows that the page has for a server, each with what it says of the requests."""
-    lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in _section(server).splitlines() if line.startswith("| ")]
+def table(title: str) -> list[tuple[str, Row]]:
+    """The rows that the page has for a server and an API, each with what it says of the requests."""
+    lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in _section(title).splitlines() if line.startswith("| ")]
     return [(requests, Row(field.strip("`"), *values)) for requests, field, *values in lines[1:]]
 
 
@@ -87,17 +107,30 @@ def _section(title: str) -> str:
 
 def _differing(one: Any, other: Any, field: str) -> Iterator[tuple[str, Any, Any]]:
     if field in EACH_TIME_ANOTHER:
-        if type(one) is not type(other):
+        if shown(one, field) != shown(other, field):
             yield field, one, other
     elif isinstance(one, dict) and isinstance(other, dict):
         for name in one.keys() | other.keys():
             inner = f"{field}.{name}".lstrip(".")
             yield from _differing(one.get(name, ABSENT), other.get(name, ABSENT), inner)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for pair in zip(one, other, strict=True):
-            yield from _differing(*pair, f"{field}[]")
+    elif isinstance(one, list) and isinstance(other, list) and one and other:
+        yield from _differing_lists(one, other, field)
     elif not _equal(one, other):
         yield field, one, other
+
+
+def _differing_lists(one: list[Any], other: list[Any], field: str) -> Iterator[tuple[str, Any, Any]]:
+    """What is of a type is compared with what is of the same type; in which order they come is a difference of its own."""
+    types, other_types = tuple(map(_type, one)), tuple(map(_type, other))
+    if types != other_types:
+        yield f"{field}[].type" if any(types) else field, types, other_types
+    if sorted(types) == sorted(other_types):
+        for pair in zip(sorted(one, key=_type), sorted(other, key=_type), strict=True):
+            yield from _differing(*pair, f"{field}[]")
+
+
+def _type(value: Any) -> str:
+    return str(value.get("type", "")) if isinstance(value, dict) else ""
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -105,6 +138,23 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) < 1e-3
     return type(one) is type(other) and bool(one == other)
+
+
+def _as_answer(event: Json) -> Json:
+    """What an event says, where a whole answer has it."""
+    match event.get("type"):
+        case "message_start":
+            return dict(event["message"])
+        case "content_block_start":
+            return {"content": [event["content_block"]]}
+        case "content_block_delta":
+            names = {"partial_json": "input"}
+            return {"content": [{names.get(name, name): value for name, value in event["delta"].items() if name != "type"}]}
+        case "message_delta":
+            return {**event, **event["delta"], "type": "message"}
+        case str() as name if name.startswith("response."):  # the last event has all of it
+            return dict(event["response"]) if name in ("response.completed", "response.incomplete") else {}
+    return event
 
 
 def _fields(value: Any, field: str) -> Iterator[tuple[str, Any]]:

@@ -74,13 +74,13 @@ def dynamo(folder: Path) -> Iterator[Server]:
     environment = of_dynamo(folder)
     worker_command: Command = [python, HERE / "mocker.py", "hermes,qwen3"]
     worker_command += ["--model-path", model, "--model-name", "tiny", "--speedup-ratio", "1000", "--response-replay-trace-path", script]
-    front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "kv"]
+    front: Command = [python, "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", "kv", "--enable-anthropic-api"]
     with (
         process(worker_command, environment, folder / "mocker.log") as worker,
         process(front, environment, folder / "frontend.log") as frontend,
     ):
         logs = {folder / "mocker.log": worker, folder / "frontend.log": frontend}
-        wait_for(f"http://127.0.0.1:{port}/v1/models/tiny/ready", '"ready":true', logs)
+        wait_for(f"http://127.0.0.1:{port}/v1/models", '"tiny"', logs)  # where Messages are served, `/ready` behind it is a model's name
         yield Server(f"Dynamo {version('dynamo')}", f"http://127.0.0.1:{port}/v1")
 
 

@@ -4,64 +4,87 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
 
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.chat import ChatReading
+from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.stream import EventReader, Read
-from tests.servers.cases import DYNAMO, VLLM
+from tests.servers.cases import CASES, ROUTES
 from tests.servers.comparing import EACH_TIME_ANOTHER, chunk_fields, differences, each_time_another, is_of, named, table
 from tests.servers.running import Server, ask
 from tests.tap.peers import Tap
 
-CASES = {"vllm": VLLM, "dynamo": DYNAMO}
-
-
-each_server = pytest.mark.parametrize("server", CASES, indirect=True)
+each_api = pytest.mark.parametrize(
+    ("server", "api"), [pytest.param(server, api, id=f"{server}-{api}") for server in CASES for api in ROUTES], indirect=["server"]
+)
 each_case = pytest.mark.parametrize(
-    ("server", "case"),
-    [pytest.param(server, case, id=f"{server}-{case}") for server, cases in CASES.items() for case in cases],
+    ("server", "api", "case"),
+    [
+        pytest.param(server, api, case, id=f"{server}-{api}-{case}")
+        for server, apis in CASES.items()
+        for api, cases in apis.items()
+        for case in cases
+    ],
     indirect=["server"],
 )
 
 
 @each_case
-async def test_the_same_answer(server: Server, tap: Tap, case: str) -> None:
+async def test_the_same_answer(server: Server, tap: Tap, api: str, case: str) -> None:
     """Every field that differs is in the page's table, with what it is on both sides; and every row of the table is true."""
-    body = CASES[server.name.partition(" ")[0].lower()][case]
-    await asked(server.url, body)  # so that what follows finds the prompt in the prefix cache
-    whole = json.loads(await asked(server.url, body))
+    body, route = cases_of(server, api)[case], ROUTES[api]
+    as_stream = DIALECTS[route].as_stream(body)
+    assert as_stream
+    await asked(server.url + route, body)  # so that what follows finds the prompt in the prefix cache
+    whole = json.loads(await asked(server.url + route, body))
     through = await tap.open(upgrade=True)
-    upgraded = json.loads(await asked(tap.url(through), body))
-    streamed = await asked(tap.url(through), {**body, "stream": True, "stream_options": {"include_usage": True}})
+    upgraded = json.loads(await asked(tap.url(through) + route, body))
+    streamed = await asked(tap.url(through) + route, json.loads(as_stream))
     upgraded_call, streamed_call = await tap.close(through)
 
     assert (True, None) == (upgraded_call.upgraded, upgraded_call.error_kind)
     assert (False, None) == (streamed_call.upgraded, streamed_call.error_kind)
-    assert set() == differences(put_together(streamed), upgraded, {})
-    assert {row for requests, row in table(server.name) if is_of(requests, case)} == differences(whole, upgraded, chunk_fields(streamed))
+    assert set() == differences(put_together(route, streamed), upgraded, {})
+    expected = {row for requests, row in table(f"{server.name}, {api}") if is_of(requests, case)}
+    assert expected == differences(whole, upgraded, chunk_fields(streamed))
 
 
-@each_server
-def test_the_page_names_no_other_cases(server: Server) -> None:
+@each_api
+def test_the_page_names_no_other_cases(server: Server, api: str) -> None:
     """A row whose case was renamed would not be compared any more."""
-    cases = CASES[server.name.partition(" ")[0].lower()]
+    rows = table(f"{server.name}, {api}")
 
-    assert set() == {case for requests, _ in table(server.name) for case in named(requests)} - cases.keys()
+    assert set() == {case for requests, _ in rows for case in named(requests)} - cases_of(server, api).keys()
+
+
+@pytest.mark.parametrize("server", ["dynamo thunderagent"], indirect=True)
+def test_dynamo_without_messages(server: Server) -> None:
+    """A frontend that is not told to serve them does not know where they are."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(server.url + "/messages", b"{}", timeout=60)
+
+    assert (404, b"") == (refused.value.code, refused.value.read())
 
 
 def test_the_page_names_the_fields_that_are_not_compared() -> None:
     assert each_time_another() == EACH_TIME_ANOTHER
 
 
+def cases_of(server: Server, api: str) -> Mapping[str, Json]:
+    return CASES[server.name.partition(" ")[0].lower()][api]
+
+
 async def asked(url: str, body: Json) -> bytes:
-    return await asyncio.to_thread(ask, url + "/chat/completions", body)
+    return await asyncio.to_thread(ask, url, body)
 
 
-def put_together(stream: bytes) -> Json:
+def put_together(route: str, stream: bytes) -> Json:
     """The answer of a stream that an agent read itself."""
-    reading = ChatReading()
+    reading = DIALECTS[route]()
     for event in EventReader().feed([Read(0, None, stream)]):
         reading.add(event)
     reading.end()

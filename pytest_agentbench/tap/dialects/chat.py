@@ -29,6 +29,7 @@ class ChatChoice(Choice):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
+        self._more["logprobs"] = None
         self._message: Json = {"content": None, "refusal": None}
         self._calls = Calls()
         self._function: Function | None = None  # what tool calls were before there could be several

@@ -30,7 +30,7 @@ class Choice(ABC):
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish_reason: Any = None
-        self._more: Json = {"logprobs": None}
+        self._more: Json = {}
 
     def merge(self, data: Json) -> str:
         """Adds the next piece; returns its kind."""

@@ -37,7 +37,8 @@ def test_a_stream_of_vllm() -> None:
 def answers(draw: st.DrawFn) -> Json:
     reasons = st.sampled_from(["stop", "length"])
     texts = draw(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3))
-    choices = [{"index": index, "text": text, "logprobs": None, "finish_reason": draw(reasons)} for index, text in enumerate(texts)]
+    more: Json = draw(st.sampled_from([{}, {"logprobs": None}]))  # Dynamo leaves it out
+    choices = [{"index": index, "text": text, **more, "finish_reason": draw(reasons)} for index, text in enumerate(texts)]
     return {**HEAD, "choices": choices, **draw(st.sampled_from([{}, {"usage": {"completion_tokens": 3}}]))}
 
 
@@ -47,8 +48,9 @@ def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
     """Whatever the pieces are in which an answer comes, and in what order: what they make is the answer."""
     queues = []
     for choice in whole["choices"]:
-        pieces = [piece(text, index=choice["index"]) for text in data.draw(cuts(choice["text"]))]
-        queues.append([*pieces, piece("", choice["finish_reason"], choice["index"])])
+        more = {name: choice[name] for name in choice.keys() & {"logprobs"}}
+        pieces = [piece(text, index=choice["index"], **more) for text in data.draw(cuts(choice["text"]))]
+        queues.append([*pieces, piece("", choice["finish_reason"], choice["index"], **more)])
     chunks = data.draw(interleaved(queues))
     usage = [{**HEAD, "choices": [], "usage": whole["usage"]}] if "usage" in whole else []
 
