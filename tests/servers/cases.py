@@ -31,11 +31,6 @@ MESSAGES_NAMED: Json = {"tool_choice": {"type": "tool", "name": "find"}}
 PENALTY: Json = {"parallel_tool_calls": False, "frequency_penalty": 2}
 FORCED: Json = {"tools": [{"type": "function", "function": {**FIND, "strict": True}}], **PENALTY, "max_tokens": 400}
 RESPONSES_FORCED: Json = {"tools": [{"type": "function", **FIND, "strict": True}], **PENALTY, "max_output_tokens": 400}
-MESSAGES_FORCED: Json = {
-    "tools": [{**MESSAGES_TOOLS["tools"][0], "strict": True}],
-    "messages": [{"role": "user", "content": "Rome"}],  # Messages have no penalty; asked this, the weights end by themselves
-    "max_tokens": 400,
-}
 
 ASKED = "Say something about the sky and the sea."
 HEAD: Json = {"model": "tiny", "messages": [{"role": "user", "content": ASKED}], "max_tokens": 120}
@@ -112,15 +107,13 @@ VLLM: Mapping[str, Mapping[str, Json]] = {
         ),
         "reasoning, cut": of_vllm("I look it up.", head=RESPONSES, thinking=True, max_output_tokens=4),
     },
-    "Messages": {
+    "Messages": {  # which have no penalty, so that a forced call might never end
         "text": message_of_vllm(SAYINGS["text"]),
         "cut": message_of_vllm(max_tokens=8),
         "stop": message_of_vllm(SAYINGS["text"], stop_sequences=["sea"]),
         "call": message_of_vllm(SAYINGS["call"], **MESSAGES_TOOLS),
         "parallel calls": message_of_vllm(SAYINGS["calls"], **MESSAGES_TOOLS),
         "call, cut": message_of_vllm(SAYINGS["call"], **MESSAGES_TOOLS, max_tokens=24),
-        "required call": message_of_vllm(**MESSAGES_FORCED, tool_choice={"type": "any"}),
-        "named call": message_of_vllm(**MESSAGES_FORCED, **MESSAGES_NAMED),
         "reasoning": message_of_vllm(SAYINGS["reasoning"].removeprefix("<think>"), thinking=True),
         "reasoning and call": message_of_vllm(SAYINGS["reasoning and call"].removeprefix("<think>"), thinking=True, **MESSAGES_TOOLS),
         "reasoning, cut": message_of_vllm("I look it up.", thinking=True, max_tokens=4),
