@@ -105,6 +105,11 @@ class Project:
         quiet = () if randomly else ("-p", "no:randomly")
         return self.pytester.runpytest_subprocess(*quiet, *arguments, timeout=120)
 
+    def good_run(self, name: str) -> None:
+        """A run of the suite in which all is well, kept under this name."""
+        assert 0 == self.run("scenarios/shop").ret
+        self.directory.rename(self.root / "reports" / name)
+
     @property
     def directory(self) -> Path:
         """The newest run directory."""

@@ -22,8 +22,7 @@ HALF = "tsq >= -0.5 vs baseline"
 def held(project: Project) -> Project:
     """A suite of 20 scenarios of which shop-1 is in quarantine, and a run of it before that, in which all was well."""
     project.suite(scenarios=20)
-    assert 0 == project.run("scenarios/shop").ret
-    (project.root / "reports" / "latest").resolve().rename(project.root / "reports" / "before")
+    project.good_run("before")
     project.suite(scenarios=20, quarantine=[ENTRY])
     return project
 

@@ -12,8 +12,7 @@ import uvloop
 
 from pytest_agentbench.child import end_with_stdin, read_config, serving
 from pytest_agentbench.tap.clock import ANCILLARY, stamping, stamps_wanted
-
-ROOM = memoryview(bytearray(1 << 18))
+from pytest_agentbench.tap.sockets import ROOM
 
 
 class Sides:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pytest_agentbench.quantiles import percentile
@@ -121,6 +121,16 @@ class Bare(Relay):
         super().__init__("tests.benchmarks.timing.bare", {"port": urlsplit(upstream).port}, folder)
 
 
+class Driven(NamedTuple):
+    """What came of a run, whichever relay was in it."""
+
+    times: dict[str, list[Any]]  # of the agents' calls, by their own clock
+    served: list[Served]  # requests as the server saw them
+    records: list[LLMCall]  # what the relay wrote down
+    costs: Costs
+    startup: float  # milliseconds of CPU until the relay served
+
+
 def run(case: Case, truth: Truth) -> Measured:
     """Raises BenchmarkError where something was lost on the way."""
     times, served, records, costs, startup = driven(case, truth, Tap)
@@ -132,11 +142,11 @@ def run(case: Case, truth: Truth) -> Measured:
 
 def floor(case: Case, truth: Truth) -> Costs:
     """What a relay costs that does nothing."""
-    return driven(case, truth, Bare)[3]
+    return driven(case, truth, Bare).costs
 
 
-def driven(case: Case, truth: Truth, kind: type[Tap | Bare]) -> tuple[dict[str, list[Any]], list[Served], list[LLMCall], Costs, float]:
-    """Times of the agents' calls, requests as the server saw them, what the relay recorded and cost, and the CPU of its start in ms."""
+def driven(case: Case, truth: Truth, kind: type[Tap | Bare]) -> Driven:
+    """Agents and twins call through a relay of this kind until the agents have made their calls."""
     truth.take()  # what is left of others
     ids = [f"stream-{number}" for number in range(case.streams)]
     with ExitStack() as stack:
@@ -158,7 +168,7 @@ def driven(case: Case, truth: Truth, kind: type[Tap | Bare]) -> tuple[dict[str, 
         records = relay.hand_over()
         cpu = relay.cpu() - before
     served = truth.take()
-    return times, served, records, costs_of(cpu, durations, served), relay.startup
+    return Driven(times, served, records, costs_of(cpu, durations, served), relay.startup)
 
 
 def costs_of(cpu: float, durations: dict[str, dict[str, int]], served: Sequence[Served]) -> Costs:
