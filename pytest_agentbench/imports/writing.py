@@ -48,8 +48,8 @@ class Importing:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
             content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
-            expected = self.scenarios[rollout.scenario].expected
-            rollout = dataclasses.replace(rollout, suite=key.suite, expected=expected, content=content)
+            scenario = self.scenarios[rollout.scenario]
+            rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
         if rollout.key in self.seen:
