@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
+from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
@@ -47,8 +48,8 @@ class Importing:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
             content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
-            expected = self.scenarios[rollout.scenario].expected
-            rollout = dataclasses.replace(rollout, suite=key.suite, expected=expected, content=content)
+            scenario = self.scenarios[rollout.scenario]
+            rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
         if rollout.key in self.seen:
@@ -163,7 +164,7 @@ def _text(seconds: float) -> str:
 def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Json]:
     """Writes the run; returns its directory and run.json. Nothing is left behind where the results turn out to be unreadable."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
-    target, redact = named_directory(reports, name), Redactor()
+    target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
     importing = Importing(tool, source, suite)
     try:
         with (target / FILE).open("xb") as lines:

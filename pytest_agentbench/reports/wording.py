@@ -49,7 +49,9 @@ def score_text(mean: Json | None) -> str:
     """A mean in words: `0.612 [0.571, 0.653] mean, 95 % interval over 100 scenarios`."""
     if mean is None:
         return "not measured"
-    scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}"
+    clusters = mean.get("clusters", mean["scenarios"])  # runs of older versions have none
+    together = f" in {clusters} cluster{'s' * (clusters != 1)}" if clusters < mean["scenarios"] else ""
+    scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}{together}"
     if mean["low"] is None:
         return f"{mean['value']:.3f} mean over {scenarios}, no interval"
     return f"{mean_text(mean)} mean, 95 % interval over {scenarios}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import zlib
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.blame import context_is_full
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.answers import Answer
@@ -15,6 +17,7 @@ from pytest_agentbench.tap.budgets import Budgets, Watch
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 from pytest_agentbench.tap.dialects.reading import DialectReading, Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
+from pytest_agentbench.tap.history import holds_broken_arguments
 from pytest_agentbench.tap.stream import Read
 from pytest_agentbench.tap.usage import WithoutUsage
 
@@ -150,11 +153,13 @@ class Exchange:
         self._watch.stop()
         ended = self.whole_ns or time.monotonic_ns()
         broken = broken if self.whole_ns is None else None
+        had_fault = self._has_fault()
         if self.answer is not None:
             self.answer.end(came_whole=broken is None)
         reading: Reading = self.answer.reading if self.answer is not None else Reading()
         said_all = self._said_all(reading, broken)
-        kind, message = (broken, message) if broken and not said_all else self._fault()
+        decided = said_all or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
+        kind, message = (broken, message) if broken and not decided else self._fault()
         whole = b"" if kind or self.answer is None or not self.asked.upgraded else self._assembled(self.answer)
         if not self.agent.gone:
             if self.asked.upgraded:
@@ -165,6 +170,13 @@ class Exchange:
             self.record = self._record(self.request.dialect, reading, ended, kind, message)
         self.agent.exchange_ended(self)
         self.answer, self.request.body, self.asked = None, b"", self.asked._replace(body=b"")  # the record stays while the rollout runs
+
+    def _has_fault(self) -> bool:
+        """Whether there is something wrong with what has come of a stream."""
+        if self.answer is None:
+            return False
+        self.answer.digest()
+        return self.answer.reading.error_kind is not None
 
     def _said_all(self, reading: Reading, broken: str | None) -> bool:
         """Whether nothing that matters was missing when the answer broke off.
@@ -182,8 +194,13 @@ class Exchange:
             return None, ""
         reading = self.answer.reading
         if self.status != 200 and reading.error_kind != "encoding":
-            return _status_kind(self.status or 0), f"HTTP {self.status}: {_said(self.answer.body)}"
+            return self._refusal(self.status or 0, _said(self.answer.body))
         return reading.error_kind, reading.error
+
+    def _refusal(self, status: int, said: str) -> tuple[str, str]:
+        """(kind, sentence) of an answer with another status than 200."""
+        broken = status in (400, 422) and not context_is_full(status, said) and holds_broken_arguments(self.request.body)
+        return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}"
 
     def _assembled(self, answer: Answer) -> bytes:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""
@@ -226,6 +243,7 @@ class Exchange:
             model=self.asked.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
+            request_crc=zlib.crc32(self.request.body),
             error_kind=kind,
             error=message,
             retry_after_s=_retry_after(header(self.headers, b"retry-after")) if self.status != 200 else None,
