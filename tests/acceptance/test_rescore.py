@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import numpy  # noqa: F401  # here, once, as yaml: pytester forgets what a test imports, and what they have in C does not load twice
+import numpy as np  # noqa: F401  # here, once, as yaml: pytester forgets imports, and what is in C does not load twice
 import pytest
 import yaml
 
@@ -200,7 +200,7 @@ def fussy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
-    """A gate compares a run that was scored again with runs that the same scorer scored, and with no others; a kept score stays as it was."""
+    """A gate compares a run that was scored again with runs of the same scorer, and with no others; kept scores stay as they were."""
     fussy.run("scenarios/shop")
     fussy.directory.rename(fussy.root / "reports" / "new")
 
