@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from pytest_agentbench.directory import discard
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.journal import FILE, read_journal
+from pytest_agentbench.journal import FILE, read_journal, record_line
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,8 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import orjson
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
@@ -168,11 +165,3 @@ def _blamed(status: str, reason: str, calls: Sequence[LLMCall]) -> tuple[str, st
     if calls[-1].http_status == 400 and "context length" in calls[-1].error.lower():
         return LimitReached.status, f"context: {calls[-1].error}"
     return InfraError.status, f"{calls[-1].error}; the agent then ended with {reason}"
-
-
-def record_line(rollout: Rollout) -> bytes:
-    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text."""
-    try:
-        return orjson.dumps(rollout.to_dict())
-    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return json.dumps(rollout.to_dict(), default=str).encode()

@@ -16,12 +16,11 @@ from pytest_agentbench.directory import discard, named_directory
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.journal import FILE, record_line
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import SCHEMA, SuiteTally, build_suite, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 from pytest_agentbench.stopwatch import WARN
