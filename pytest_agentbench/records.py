@@ -36,13 +36,14 @@ ERROR_KINDS = {
     "server_error": "any other HTTP 5xx",
     "redirect": "HTTP 3xx, which is not followed",
     "http_status": "any other HTTP status than 200",
+    "bad_history": "HTTP 400 or 422 to a request whose history holds tool arguments of the model that are no JSON object",
     "encoding": "a content-encoding that the tap cannot read",
     "cut": "the connection closed in the middle of the answer, or before it",
     "bad_json": "an event or a body that is no JSON of the API",
     "bad_tool_call": "pieces of tool calls that make no call",
     "error_event": "an error inside a 200",
     "no_choices": "events, and `choices: []` in all of them",
-    "empty": "a 200 that says nothing: no body, no event, or no text and no tool call",
+    "empty": "a 200 that says nothing, not even that this is all: no body, no event, or no text and no tool call",
     "incomplete": "a stream that ended without a finish reason",
     "client_gone": "the agent left before the answer was whole",
 }
@@ -171,6 +172,7 @@ class LLMCall:
     model: str = ""
     http_status: int | None = None  # of the backend; None when it never answered
     request_bytes: int = 0
+    request_crc: int | None = None  # CRC-32 of the body that the agent sent: the same one asks the same
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None  # prompt tokens served from the prefix cache

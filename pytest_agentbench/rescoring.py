@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.directory import discard
+from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.journal import FILE, read_journal, record_line
 from pytest_agentbench.records import Json, Rollout
@@ -111,7 +112,7 @@ def _check_data(suite: Suite, part: Json) -> None:
 
 async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple[Path, list[Change]]:
     """Writes the new run, one rollout in memory at a time; returns its directory, and what has changed."""
-    target, redact = _beside(source), Redactor()
+    target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
