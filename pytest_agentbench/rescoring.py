@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.directory import discard
+from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
-from pytest_agentbench.journal import FILE, read_journal
+from pytest_agentbench.journal import FILE, read_journal, record_line
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
@@ -126,7 +126,7 @@ async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple
 
     Limits are judged; a gate is not, and reports are not written.
     """
-    target, redact = _beside(source), Redactor()
+    target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):

@@ -47,8 +47,8 @@ class Trial:
     attempts: int = 1
     scores: Mapping[str, float] = field(default_factory=dict)
     unscored: tuple[str, ...] = ()  # scores that are missing because their scorer failed
-    duration_ms: float = 0.0
-    calls: tuple[CallTimes, ...] = ()
+    duration_ms: float = 0.0  # of the last attempt
+    calls: tuple[CallTimes, ...] = ()  # of all attempts
 
     def to_dict(self) -> Json:
         return {each.name: getattr(self, each.name) for each in fields(self)}
@@ -160,7 +160,7 @@ def trial_of(rollout: Rollout) -> Trial:
         scores={name: float(score) for name, score in rollout.scores.items()},
         unscored=tuple(rollout.score_errors),
         duration_ms=rollout.duration_s * 1e3,
-        calls=tuple(map(call_times, rollout.calls)),
+        calls=tuple(map(call_times, rollout.all_calls)),
     )
 
 

@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.journal import read_journal
+from pytest_agentbench.journal import read_journal, record_line
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.rescoring import load_groups, rescore
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import read_run
 from tests.project import FIND_THEN_ANSWER, Project
 

@@ -9,9 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.journal import FILE, record_line
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
-from pytest_agentbench.rollouts import record_line
 from tests.benchmarks.measuring import Command, Figure, Options, Result
 
 ROLLOUTS = 100_000

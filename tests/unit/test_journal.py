@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.journal import FILE, Journal, read_index, read_journal
+from pytest_agentbench.journal import FILE, Journal, read_index, read_journal, record_line
 from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts import record_line
 
 
 def rollout(number: int, answer: str = "") -> Rollout:
