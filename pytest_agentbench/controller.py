@@ -332,7 +332,7 @@ class Controller:
         if self.session > 1 and self.ledger:
             stored, torn = self.ledger.stored, self.ledger.journal.index.torn
             cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""
-            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.attempts)} failed and run again when a test wants them"
+            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
             lines.append(f"agentbench: session {self.session} of this run: {kept}{cut}")
         return "\n".join(lines)
 
