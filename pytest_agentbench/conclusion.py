@@ -74,6 +74,7 @@ def gather(controller: Controller) -> Gathered:
     seen = read(controller.directory, controller.found, performance, controller.session, gated=controller.gate is not None)
     stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
     spans = performance.sessions[controller.session].calls
+    seen.client.add_unrecorded(controller.services.unrecorded)
     told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
     return Gathered(
         seen.tallies,

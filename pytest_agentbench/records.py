@@ -46,6 +46,7 @@ ERROR_KINDS = {
     "empty": "a 200 that says nothing, not even that this is all: no body, no event, or no text and no tool call",
     "incomplete": "a stream that ended without a finish reason",
     "client_gone": "the agent left before the answer was whole",
+    "refused": "the tap did not relay a request that is no LLM call as it is written, nor one of the few others that pass",
 }
 
 

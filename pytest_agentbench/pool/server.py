@@ -65,6 +65,7 @@ class Pool:
         self.announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
         self.tap_url = ""
         self.tokens = 0
+        self.unrecorded = 0  # LLM calls of whom the tap told, and that are in no record handed to the journal
         self.session: aiohttp.ClientSession | None = None
 
     async def serve(self, listener: socket.socket) -> None:
@@ -131,7 +132,8 @@ class Pool:
         await self._farewell()
         if self.controller is not None:
             tally = total([each.tally for each in self.announcers.values()])
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.announced else None}))
+            labels = asdict(tally) if tally.announced else None
+            self.controller.write(wire.pack({"op": "drained", "labels": labels, "unrecorded": self.unrecorded}))
             await self.controller.drain()
         self.finished.set()
 
@@ -185,6 +187,7 @@ class Pool:
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
+        self.unrecorded -= sum(len(attempt.calls) + len(attempt.judge_calls) for attempt in rollout.attempts)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         summary = {
             "op": "finished",
@@ -320,7 +323,9 @@ class Pool:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
         assert self.taps is not None and self.announcer is not None
         try:
-            return await self.taps.close(id)
+            calls = await self.taps.close(id)
+            self.unrecorded += len(calls)
+            return calls
         finally:
             self.announcer.over(id)
 
