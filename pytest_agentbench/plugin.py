@@ -56,6 +56,7 @@ def register_controller(config: pytest.Config) -> None:
     refuse_conflicts(config, settings, workers)
     controller = Controller(config, settings, workers)
     config.pluginmanager.register(controller, "agentbench-controller")
+    config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)
     if config.getoption("markers", False):  # pytest lists them without a session
         controller.find_suites()

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import MissingError, ScorerFailed
+from pytest_agentbench.foreign import one_line
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.showing import properties, rollout_section
 
@@ -211,7 +212,7 @@ class Worker:
         """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
         for score in (left, right):
             if isinstance(score, Score) and score.explanation:
-                return [f"{left!r} {op} {right!r}", score.explanation]
+                return [f"{left!r} {op} {right!r}", one_line(score.explanation)]
         return None
 
     def pytest_sessionfinish(self) -> None:

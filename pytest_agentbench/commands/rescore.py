@@ -31,6 +31,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
     import asyncio
 
+    from pytest_agentbench.foreign import one_line
     from pytest_agentbench.rescoring import load_groups, rescore
     from pytest_agentbench.run import find_run, read_run
     from pytest_agentbench.scenarios import load_suite, suite_file
@@ -46,7 +47,7 @@ def run_rescore(options: argparse.Namespace) -> None:
             f"{change.changed} of {change.rollouts} rollouts changed"
         )
         if change.failed:
-            print(f"{change.group} {change.score}: the scorer failed on {change.failed} of them: {change.reason}")
+            print(f"{change.group} {change.score}: the scorer failed on {change.failed} of them: {one_line(change.reason)}")
     for name, group in groups.items():
         for score in group.kept:
             print(f"{name} {score}: kept as it was, its scorer asks a judge")
