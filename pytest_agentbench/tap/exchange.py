@@ -240,6 +240,7 @@ class Exchange:
             streamed=self.asked.streamed,
             upgraded=self.asked.upgraded,
             model=self.asked.model,
+            answered_by=reading.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
             request_crc=zlib.crc32(self.request.body),

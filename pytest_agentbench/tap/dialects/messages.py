@@ -7,7 +7,7 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, named, stream_body
 
 #: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
 _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
@@ -101,6 +101,10 @@ class MessagesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "cache_read_input_tokens")
+
+    @property
+    def model(self) -> str:
+        return named(self._message)
 
     @property
     def _counted_tokens(self) -> int | None:

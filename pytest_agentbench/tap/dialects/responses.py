@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, named, stream_body, told
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -62,6 +62,10 @@ class ResponsesReading(DialectReading):
     @property
     def server(self) -> Json | None:
         return told(self._response or {})
+
+    @property
+    def model(self) -> str:
+        return named(self._response or {})
 
     @property
     def _counted_tokens(self) -> int | None:
