@@ -224,6 +224,7 @@ class Exchange:
             token_source=reading.token_source,
             finish_reason=reading.finish_reason,
             held_ns=self.held_ns,
+            response_id=reading.response_id,
             server=reading.server,
             said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
         )

@@ -71,6 +71,11 @@ class Reading:
         return None
 
     @property
+    def response_id(self) -> str | None:
+        """What the server calls its answer."""
+        return None
+
+    @property
     def server(self) -> Json | None:
         """What the server told of its own work on the call."""
         return None
@@ -223,6 +228,12 @@ def count(usage: Any, *path: str) -> int | None:
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     return usage if isinstance(usage, int) else None
+
+
+def id_of(answer: Json) -> str | None:
+    """What an answer calls itself, if it does."""
+    id = answer.get("id")
+    return id if isinstance(id, str) and id else None
 
 
 def told(answer: Json) -> Json | None:
