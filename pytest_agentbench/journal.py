@@ -32,7 +32,7 @@ _TEXT = rb'("(?:[^"\\]|\\.)*")'
 _BEGIN = b'{"suite":'
 _HEAD = re.compile(
     _BEGIN + _TEXT + rb',"scenario":' + _TEXT + rb',"variant":' + _TEXT + rb',"trial":(\d+)'
-    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*\}),"kind":"(\w+)",'
+    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\}),"kind":"(\w+)",'
 )
 
 

@@ -183,6 +183,9 @@ class LLMCall:
     retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
     held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
+    repeats: int = (
+        0  # times it was to go on a connection that the backend had closed while it lay idle, and went on another; it was sent once
+    )
     server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
     said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
 
@@ -284,7 +287,7 @@ class Rollout:
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend; `scorers`: of each score
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_agentbench.directory import LATEST
 from pytest_agentbench.errors import ConfigError, unknown_name
@@ -128,9 +128,17 @@ def _changes(kept: Mapping[RolloutKey, Entry], contents: Contents) -> dict[tuple
         if entry.content != (today := contents.of(key)):
             whose = {"backend": (), "agent": (key.group,), "scorers": (key.suite,), "scenario": (key.suite, key.scenario)}
             for part, hash in today.items():
-                if entry.content.get(part) != hash:
-                    found.setdefault((part, *whose[part]), Change(key, entry.session, entry.content.get(part, ""), hash))
+                if (was := entry.content.get(part)) != hash:
+                    found.setdefault((part, *whose[part]), Change(key, entry.session, _text(was, hash), _text(hash, was)))
     return found
+
+
+def _text(value: Any, other: Any) -> str:
+    """A hash; of several with names, those that are not the other's."""
+    if not isinstance(value, Mapping):
+        return str(value or "")
+    others = other if isinstance(other, Mapping) else {}
+    return ", ".join(f"{name} {hash}" for name, hash in value.items() if others.get(name) != hash)
 
 
 def _how(change: Change, was: Json | None, now: Json | None) -> str:
@@ -140,4 +148,4 @@ def _how(change: Change, was: Json | None, now: Json | None) -> str:
 
 
 def _hashes(change: Change) -> str:
-    return f"hash {change.old or 'unknown'} is now {change.new}"
+    return f"hash {change.old or 'unknown'} is now {change.new or 'none'}"

@@ -46,7 +46,7 @@ class Importing:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
-            content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
+            content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "scorers": {}, "backend": ""}
             scenario = self.scenarios[rollout.scenario]
             rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:

@@ -33,7 +33,7 @@ class Same(Contents):
     def of(self, key):
         return CONTENT
 
-CONTENT = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": "c" * 16, "backend": "d" * 16}
+CONTENT = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}, "backend": "d" * 16}
 began = time.monotonic()
 with Journal(Path(sys.argv[1])) as journal:
     indexed = time.monotonic()
@@ -71,7 +71,7 @@ def measure(options: Options) -> Result:
 def lines() -> Iterator[bytes]:
     """Records as a run writes them, one in a hundred an infra_error."""
     dice = random.Random(1)
-    content = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": "c" * 16, "backend": "d" * 16}
+    content = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}, "backend": "d" * 16}
     for number in range(ROLLOUTS):
         trial, scenario = divmod(number, SCENARIOS)
         record = Rollout(
