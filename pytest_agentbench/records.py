@@ -184,7 +184,11 @@ class LLMCall:
     retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
     held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
-    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
+    repeats: int = (
+        0  # times it was to go on a connection that the backend had closed while it lay idle, and went on another; it was sent once
+    )
+    response_id: str | None = None  # what the server calls its answer, in its logs as well
+    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo
     said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
 
     @property

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, named, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body, told
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -95,6 +95,10 @@ class ChoicesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "prompt_tokens_details", "cached_tokens")
+
+    @property
+    def response_id(self) -> str | None:
+        return id_of(self._head)
 
     @property
     def server(self) -> Json | None:

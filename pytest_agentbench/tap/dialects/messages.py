@@ -7,7 +7,7 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, named, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body
 
 #: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
 _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
@@ -90,6 +90,10 @@ class MessagesReading(DialectReading):
     def finish_reason(self) -> str | None:
         reason = self._message.get("stop_reason")
         return None if reason is None else str(reason)
+
+    @property
+    def response_id(self) -> str | None:
+        return id_of(self._message)
 
     @property
     def prompt_tokens(self) -> int | None:

@@ -71,6 +71,11 @@ class Reading:
         return None
 
     @property
+    def response_id(self) -> str | None:
+        """What the server calls its answer."""
+        return None
+
+    @property
     def server(self) -> Json | None:
         """What the server told of its own work on the call."""
         return None
@@ -234,6 +239,12 @@ def named(answer: Json) -> str:
     """The model that an answer says it is by, if it does."""
     model = answer.get("model")
     return model if isinstance(model, str) else ""
+
+
+def id_of(answer: Json) -> str | None:
+    """What an answer calls itself, if it does."""
+    id = answer.get("id")
+    return id if isinstance(id, str) and id else None
 
 
 def told(answer: Json) -> Json | None:

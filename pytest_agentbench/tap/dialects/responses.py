@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, named, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, id_of, named, stream_body, told
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -58,6 +58,10 @@ class ResponsesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "input_tokens_details", "cached_tokens")
+
+    @property
+    def response_id(self) -> str | None:
+        return id_of(self._response or {})
 
     @property
     def server(self) -> Json | None:
