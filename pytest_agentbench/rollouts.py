@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import orjson
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
@@ -161,11 +158,3 @@ def _agents_fault(error: BaseException) -> tuple[str, str, str]:
     traceback.print_exception(error)  # into the rollout's log
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return "agent_error", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})", ""
-
-
-def record_line(rollout: Rollout) -> bytes:
-    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text."""
-    try:
-        return orjson.dumps(rollout.to_dict())
-    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return json.dumps(rollout.to_dict(), default=str).encode()

@@ -18,12 +18,11 @@ from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.journal import FILE, record_line
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import SCHEMA, SuiteTally, build_suite, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 from pytest_agentbench.stopwatch import WARN
@@ -47,7 +46,7 @@ class Importing:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
-            content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
+            content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "scorers": {}, "backend": ""}
             scenario = self.scenarios[rollout.scenario]
             rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:

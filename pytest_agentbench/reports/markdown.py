@@ -64,6 +64,7 @@ def lines(run: Json) -> Iterator[str]:
     yield from _origin(run.get("imported"))
     if backend.get("note"):
         yield f"\n> {prose(backend['note'])}"
+    yield from (f"\n> {prose(sentence)}" for sentence in backend.get("warnings", ()))
     if booted := boot_text(backend):
         yield f"\nThe stack: {prose(booted)}."
     if backend["failure"]:
