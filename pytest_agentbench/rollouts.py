@@ -29,6 +29,7 @@ from pytest_agentbench.records import SAMPLING, Access, Json, Rollout, RolloutKe
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scoring import scored
+from pytest_agentbench.tap.jsontext import whole_characters
 from pytest_agentbench.threads import is_async, off_the_loop
 
 if TYPE_CHECKING:
@@ -164,8 +165,11 @@ def _agents_fault(error: BaseException) -> tuple[str, str, str]:
 
 
 def record_line(rollout: Rollout) -> bytes:
-    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text."""
+    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text.
+
+    Halves of characters, which no UTF-8 file holds, become U+FFFD, so that every reader of the line can write what it reads.
+    """
     try:
         return orjson.dumps(rollout.to_dict())
     except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return json.dumps(rollout.to_dict(), default=str).encode()
+        return whole_characters(json.dumps(rollout.to_dict(), default=str, ensure_ascii=False)).encode()

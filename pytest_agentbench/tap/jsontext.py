@@ -32,6 +32,20 @@ def dumps(value: Any) -> bytes:
         raise ValueError("it is nested too deeply") from error
 
 
+def readable(value: Any) -> Any:
+    """The same with U+FFFD in place of halves of characters, which no UTF-8 holds and no server takes; halves that meet are whole."""
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return json.loads(whole_characters(json.dumps(value, ensure_ascii=False)))
+    return value
+
+
+def whole_characters(text: str) -> str:
+    """The text as `readable` has it."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def json_object(text: bytes) -> dict[str, Any] | None:
     """The object that `text` is; None for any other text."""
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from pytest_agentbench.agents import AGENTS
@@ -442,13 +443,15 @@ def test_a_record_is_a_line() -> None:
     ("settings", "written"),
     [
         ({"path": Path("a/b")}, {"path": "a/b"}),
-        ({"text": "\ud83d"}, {"text": "\ud83d"}),
+        ({"text": "\ud83d"}, {"text": "\ufffd"}),
+        ({"text": "\ud83d\ude00\x00"}, {"text": "😀\x00"}),
         ({"big": 10**30}, {"big": 10**30}),
     ],
 )
 def test_what_is_not_json_is_written_as_text(settings: Json, written: Json) -> None:
-    """Whatever the user's code leaves in a record, the record is written."""
+    """Whatever the user's code leaves in a record, the record is written, so that any reader takes it."""
     line = record_line(Rollout(*KEY, status="ok", settings=settings))
 
     assert b"\n" not in line
+    orjson.loads(line)
     assert written == json.loads(line.decode())["settings"]
