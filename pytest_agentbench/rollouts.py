@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import orjson
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
@@ -29,7 +26,6 @@ from pytest_agentbench.records import SAMPLING, Access, Json, Rollout, RolloutKe
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scoring import scored
-from pytest_agentbench.tap.jsontext import whole_characters
 from pytest_agentbench.threads import is_async, off_the_loop
 
 if TYPE_CHECKING:
@@ -162,14 +158,3 @@ def _agents_fault(error: BaseException) -> tuple[str, str, str]:
     traceback.print_exception(error)  # into the rollout's log
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return "agent_error", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})", ""
-
-
-def record_line(rollout: Rollout) -> bytes:
-    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text.
-
-    Halves of characters, which no UTF-8 file holds, become U+FFFD, so that every reader of the line can write what it reads.
-    """
-    try:
-        return orjson.dumps(rollout.to_dict())
-    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return whole_characters(json.dumps(rollout.to_dict(), default=str, ensure_ascii=False)).encode()

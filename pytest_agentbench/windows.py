@@ -115,7 +115,7 @@ class TokenTimes:
 class Timeline:
     """What was under way when, in one session of a run: two sessions have clocks of their own, and a pause between them."""
 
-    rollouts: list[Span] = field(default_factory=list)
+    rollouts: list[Span] = field(default_factory=list)  # each attempt at one
     evaluable: list[Span] = field(default_factory=list)  # rollouts
     calls: list[Span] = field(default_factory=list)
     tokens: TokenTimes = field(default_factory=TokenTimes)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
+from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.journal import FILE, record_line
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import SCHEMA, SuiteTally, build_suite, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 from pytest_agentbench.stopwatch import WARN
@@ -46,7 +46,7 @@ class Importing:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
-            content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
+            content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "scorers": {}, "backend": ""}
             scenario = self.scenarios[rollout.scenario]
             rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:
@@ -163,7 +163,7 @@ def _text(seconds: float) -> str:
 def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Json]:
     """Writes the run; returns its directory and run.json. Nothing is left behind where the results turn out to be unreadable."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
-    target, redact = named_directory(reports, name), Redactor()
+    target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
     importing = Importing(tool, source, suite)
     try:
         with (target / FILE).open("xb") as lines:

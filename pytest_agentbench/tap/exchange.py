@@ -75,6 +75,7 @@ class Exchange:
         self.labels = labels  # headers that the backend gets, unless the agent sent some of these names
         self.keep = keep  # whether the record holds what the model said
         self.held_ns = 0  # by a rate limit
+        self.repeats = 0  # connections that it was to go on, and that the backend had closed
         self.asked = Asked(request.body)  # what the backend gets
         self.sent_ns: int | None = None
         self.status: int | None = None
@@ -254,6 +255,7 @@ class Exchange:
             token_source=reading.token_source,
             finish_reason=reading.finish_reason,
             held_ns=self.held_ns,
+            repeats=self.repeats,
             server=reading.server,
             said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
         )

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from pytest_agentbench.characters import whole_characters
+
 
 def loads(text: bytes) -> Any:
     """The value of `text`, also with NaN or half an emoji in it (texts cut by UTF-16 units); raises ValueError."""
@@ -39,11 +41,6 @@ def readable(value: Any) -> Any:
     except orjson.JSONEncodeError:
         return json.loads(whole_characters(json.dumps(value, ensure_ascii=False)))
     return value
-
-
-def whole_characters(text: str) -> str:
-    """The text as `readable` has it."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:

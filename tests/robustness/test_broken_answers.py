@@ -48,8 +48,8 @@ def test_a_fault_that_passes_is_tried_again(project: Project) -> None:
     for rollout, (fault, words) in zip(by_scenario(project.rollouts), FAULTS, strict=True):
         assert ("ok", 2, 1.0, ANSWER) == (rollout.status, rollout.attempt, rollout.score("tsq"), rollout.answer), fault
         (earlier,) = rollout.earlier_attempts
-        assert (1, "infra_error") == (earlier["attempt"], earlier["status"])
-        assert words in earlier["reason"]
+        assert (1, "infra_error") == (earlier.attempt, earlier.status)
+        assert words in earlier.reason
         assert [None, None] == [call.error_kind for call in rollout.calls]
     assert len(FAULTS) == project.run_json["suites"]["shop"]["retried"]
 
@@ -68,7 +68,7 @@ def test_a_fault_that_stays_is_an_error(project: Project) -> None:
     for rollout, (_, words) in zip(broken, FAULTS, strict=True):
         assert ("infra_error", 2, {}) == (rollout.status, rollout.attempt, rollout.scores)
         assert words in rollout.reason
-        assert words in rollout.earlier_attempts[0]["reason"]
+        assert words in rollout.earlier_attempts[0].reason
         assert rollout.calls[-1].error_kind
     result.stdout.fnmatch_lines(["shop[[]shop-0[]]: infra_error: HTTP 500: boom"])
     kinds = [rollout.calls[-1].error_kind for rollout in broken]

@@ -16,9 +16,10 @@ import pytest
 from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.journal import record_line
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts import Setup, preflight, prepare, record_line, run_rollout
+from pytest_agentbench.rollouts import Setup, preflight, prepare, run_rollout
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.scorers import SCORERS, Scorer
 

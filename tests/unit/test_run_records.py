@@ -13,7 +13,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.paired import Sample, against_limit
-from pytest_agentbench.records import Json, Rollout, Score, ToolCall
+from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
 from pytest_agentbench.reports.wording import score_text
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
@@ -183,7 +183,7 @@ def test_few_errors_are_listed_all_are_counted() -> None:
 
 def test_retries_are_counted() -> None:
     """A rollout that needed more than one attempt is counted once."""
-    attempts: Any = ({"attempt": 1}, {"attempt": 2})
+    attempts: Any = (Attempt(1, "infra_error"), Attempt(2, "infra_error"))
 
     assert 1 == summary(rollout("a", attempt=3, earlier_attempts=attempts), rollout("b"))["retried"]
 
@@ -273,7 +273,7 @@ def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
 
 def test_retried_rollouts_are_compared() -> None:
     """Scores of rollouts that were tried again stand beside those of the others, for each score; without any there is nothing."""
-    again: Json = {"attempt": 2, "earlier_attempts": ({"attempt": 1},)}
+    again: Json = {"attempt": 2, "earlier_attempts": (Attempt(1, "infra_error"),)}
     part = summary(
         rollout("a", scores={"tsq": 0.5}, **again),
         rollout("b", scores={"tsq": 1.0}),
