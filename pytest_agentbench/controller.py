@@ -195,6 +195,17 @@ class Controller:
         looking.shutdown(wait=False)
 
     @property
+    def model_warnings(self) -> list[str]:
+        """A sentence for each model that a suite asks for and the backend, which has started, does not list."""
+        from pytest_agentbench.models import unlisted
+        from pytest_agentbench.records import RolloutKey
+
+        agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
+                  for each in self.found if each.suite for variant in each.variants}  # fmt: skip
+        asked = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
+        return unlisted(asked, self.backend.models if self.backend else ())
+
+    @property
     def command(self) -> tuple[str, ...]:
         return ("pytest", *map(str, self.config.invocation_params.args))
 

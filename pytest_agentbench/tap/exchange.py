@@ -241,6 +241,7 @@ class Exchange:
             streamed=self.asked.streamed,
             upgraded=self.asked.upgraded,
             model=self.asked.model,
+            answered_by=reading.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
             request_crc=zlib.crc32(self.request.body),
@@ -256,6 +257,7 @@ class Exchange:
             finish_reason=reading.finish_reason,
             held_ns=self.held_ns,
             repeats=self.repeats,
+            response_id=reading.response_id,
             server=reading.server,
             said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
         )
