@@ -88,7 +88,7 @@ class Controller:
         """Loads the suites that the command line leads to, and registers their markers."""
         folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
         taken = meant_elsewhere(self.config)
-        self.found = with_sound_code([refuse_marks(self._find(folder), taken) for folder in folders])
+        self.found = [refuse_marks(each, taken) for each in with_sound_code([*map(self._find, folders)])]
         refuse_twins(self.found)
         for found in (each for each in self.found if each.marks):
             self.config.addinivalue_line("markers", f"{found.name}: tests of the agentbench suite in {found.folder.name}/")
@@ -158,6 +158,7 @@ class Controller:
         return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
+        from pytest_agentbench.disclosure import public_of
         from pytest_agentbench.opening import open_run
         from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
@@ -166,7 +167,8 @@ class Controller:
 
         assert self.backend is not None
         suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
-        self.redactor = Redactor({*named_secrets((self.backend.description, suites))})
+        public = public_of(each.suite for each in self.found if each.suite)
+        self.redactor = Redactor({*named_secrets((self.backend.description, suites))}, public)
         try:
             opened = open_run(self)
         except ConfigError as error:
@@ -192,6 +194,17 @@ class Controller:
         looking = ThreadPoolExecutor(1, "agentbench-environment")
         self.environment = looking.submit(environment, self.config.rootpath)
         looking.shutdown(wait=False)
+
+    @property
+    def model_warnings(self) -> list[str]:
+        """A sentence for each model that a suite asks for and the backend, which has started, does not list."""
+        from pytest_agentbench.models import unlisted
+        from pytest_agentbench.records import RolloutKey
+
+        agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
+                  for each in self.found if each.suite for variant in each.variants}  # fmt: skip
+        asked = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
+        return unlisted(asked, self.backend.models if self.backend else ())
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -325,12 +338,13 @@ class Controller:
         lines = [f"agentbench: backend {self.backend.name}{note}", f"agentbench: suites {suites or 'none that can be loaded'}"]
         if self.directory:
             lines.append(f"agentbench: {self.concurrency} rollouts in flight, run directory {self._shown(self.directory)}")
+            lines += [f"agentbench: {sentence}" for sentence in self.redactor.advice]
         if self.gate:
             lines += [f"agentbench: {sentence}" for sentence in self.gate.warnings(self.found, self.settings.limit)]
         if self.session > 1 and self.ledger:
             stored, torn = self.ledger.stored, self.ledger.journal.index.torn
             cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""
-            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.attempts)} failed and run again when a test wants them"
+            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
             lines.append(f"agentbench: session {self.session} of this run: {kept}{cut}")
         return "\n".join(lines)
 

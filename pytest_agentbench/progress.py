@@ -27,10 +27,30 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     """Registers the line where somebody can see it, and where no debugger needs the terminal."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
+    if reporter is not None:
+        config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
         config.pluginmanager.register(Heartbeat(reporter, controller), "agentbench-heartbeat")
+
+
+class Notes:
+    """Says what the backend, now that it has started, gives reason to doubt, behind the first test that is over."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._reporter, self._controller = reporter, controller
+        self._said = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self) -> None:
+        services = self._controller.services
+        if self._said or services is None or services.endpoint is None:
+            return
+        self._said = True
+        for sentence in self._controller.model_warnings:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
 
 
 class Progress:

@@ -13,6 +13,7 @@ from pytest_agentbench.records import Json
 if TYPE_CHECKING:
     from pytest_agentbench.arms import Arm
     from pytest_agentbench.discovery import Found
+    from pytest_agentbench.gate.evidence import Evidence
 
 
 def add(commands: Any) -> None:
@@ -51,7 +52,7 @@ def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
     from pytest_agentbench.commands.plain import Plain
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.gating import exit_status, judge_again
+    from pytest_agentbench.gating import judge_again
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.reports.wording import limit_text
     from pytest_agentbench.run import find_run, read_run
@@ -65,15 +66,19 @@ def run_gate(options: argparse.Namespace) -> int:
     for limit in failed:
         Plain().write_line(f"limit       {limit_text(limit)}")
     write_gate(Plain(), part)
-    errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
-    return exit_status(
-        int(errors),
-        part,
-        failure=bool(run["backend"]["failure"]),
-        limits_failed=bool(failed),
-        only_infra=True,
-        inconclusive=options.inconclusive,
-    )
+    return status_of({**run, "gate": part}, evidence, options.inconclusive)
+
+
+def status_of(run: Json, evidence: Evidence, inconclusive: str) -> int:
+    """The exit status that a session would have had for its limits and its gate, had no test failed but those that could not measure."""
+    from pytest_agentbench.gating import exit_status
+
+    errors = int(any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials))
+    failure, limits_failed = bool(run["backend"]["failure"]), any(limit["failed"] for limit in run["limits"])
+    part = run["gate"]
+    if part is None or not part["decides"]:
+        return int(errors or failure or limits_failed)
+    return exit_status(errors, part, failure=failure, limits_failed=limits_failed, only_infra=True, inconclusive=inconclusive)
 
 
 def suites_of(run: Json) -> Iterator[Found]:

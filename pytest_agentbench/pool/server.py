@@ -20,11 +20,12 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
+from pytest_agentbench.journal import record_line
 from pytest_agentbench.pool.announcing import Announcer, total
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.pool.turning import Turning
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
+from pytest_agentbench.rollouts import Setup, prepare, run_rollout
 from pytest_agentbench.scenarios import Scenario, Suite
 from pytest_agentbench.serving.labels import NO_LABEL
 from pytest_agentbench.tap.client import Taps
@@ -42,8 +43,7 @@ class Pool:
         self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
-        self.scheduler.stored = {RolloutKey(*key): Outcome(status, recorded=True) for *key, status in config["stored"]["kept"]}
-        self.scheduler.attempts = {RolloutKey(*key): attempts for key, attempts in config["stored"]["attempts"]}
+        self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
         self.scheduler.turns = self.turning
         self.salt = ""  # before the system prompts of agents
@@ -131,7 +131,7 @@ class Pool:
         await self._farewell()
         if self.controller is not None:
             tally = total([each.tally for each in self.announcers.values()])
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.announced else None}))
+            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.labelled else None}))
             await self.controller.drain()
         self.finished.set()
 
@@ -183,8 +183,9 @@ class Pool:
     async def record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
-        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
-        tokens = sum(call.completion_tokens or 0 for call in rollout.calls)
+        earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
+        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
+        tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         summary = {
             "op": "finished",
             "key": rollout.key,
@@ -318,10 +319,13 @@ class Pool:
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
         assert self.taps is not None and self.announcer is not None
+        calls: list[Json] = []
         try:
-            return await self.taps.close(id)
+            calls = await self.taps.close(id)
+            await self.announcer.complete(id, calls)
         finally:
-            self.announcer.over(id)
+            self.announcer.over(id, calls)
+        return calls
 
 
 def _elsewhere(settings: Json) -> Endpoint:

@@ -63,6 +63,7 @@ def lines(run: Json) -> Iterator[str]:
     yield from _origin(run.get("imported"))
     if backend.get("note"):
         yield f"\n> {backend['note']}"
+    yield from (f"\n> {sentence}" for sentence in backend.get("warnings", ()))
     if booted := boot_text(backend):
         yield f"\nThe stack: {booted}."
     if backend["failure"]:

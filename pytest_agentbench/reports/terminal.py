@@ -124,6 +124,8 @@ def _write_backend(terminal: Terminal, backend: Json) -> None:
         terminal.write_line(f"restarted   {restarts}, in the middle of the run", yellow=True)
     if backend.get("note"):
         terminal.write_line(f"backend     {backend['name']}: {backend['note']}")
+    for sentence in backend.get("warnings", ()):
+        terminal.write_line(f"model       {sentence}", yellow=True)
 
 
 def _in_one_line(run: Json) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body, told
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -97,8 +97,16 @@ class ChoicesReading(DialectReading):
         return count(self.usage, "prompt_tokens_details", "cached_tokens")
 
     @property
+    def response_id(self) -> str | None:
+        return id_of(self._head)
+
+    @property
     def server(self) -> Json | None:
         return told(self._head)
+
+    @property
+    def model(self) -> str:
+        return named(self._head)
 
     @property
     def _counted_tokens(self) -> int | None:

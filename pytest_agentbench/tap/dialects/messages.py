@@ -7,7 +7,7 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body
 
 #: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
 _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
@@ -92,6 +92,10 @@ class MessagesReading(DialectReading):
         return None if reason is None else str(reason)
 
     @property
+    def response_id(self) -> str | None:
+        return id_of(self._message)
+
+    @property
     def prompt_tokens(self) -> int | None:
         """`input_tokens` are those behind the cached ones; the sum of all is the prompt."""
         plain = count(self.usage, "input_tokens")
@@ -101,6 +105,10 @@ class MessagesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "cache_read_input_tokens")
+
+    @property
+    def model(self) -> str:
+        return named(self._message)
 
     @property
     def _counted_tokens(self) -> int | None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import (
+    DialectReading,
+    Fault,
+    Said,
+    count,
+    error_message,
+    expect,
+    id_of,
+    named,
+    stream_body,
+    told,
+)
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -60,8 +71,16 @@ class ResponsesReading(DialectReading):
         return count(self.usage, "input_tokens_details", "cached_tokens")
 
     @property
+    def response_id(self) -> str | None:
+        return id_of(self._response or {})
+
+    @property
     def server(self) -> Json | None:
         return told(self._response or {})
+
+    @property
+    def model(self) -> str:
+        return named(self._response or {})
 
     @property
     def _counted_tokens(self) -> int | None:
