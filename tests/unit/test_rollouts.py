@@ -49,6 +49,15 @@ class Picky:
 class Plain:
     async def run(self, scenario, llm, tools): ...
 
+class Idle: ...
+
+class Narrow:
+    async def run(self, scenario): ...
+
+class Leaving(Plain):
+    def __init__(self):
+        raise SystemExit(3)
+
 NOTHING = 5
 def polite(scenario, rollout): ...
 """
@@ -170,9 +179,15 @@ def test_preflight_imports_no_code_of_the_suite(folder: Path) -> None:
         ({"kind": "./code.py:Agent"}, "agent: './code.py:Agent' cannot be made from its settings: Agent.__init__() missing 1 required"),
         ({"kind": "./code.py:Picky", "size": 4}, "agent: './code.py:Picky' cannot be made from its settings: size is at most 3"),
         ({"kind": "./code.py:NOTHING"}, "agent: './code.py:NOTHING' cannot be made from its settings: 'int' object is not callable"),
+        ({"kind": "./code.py:Idle"}, "agent: './code.py:Idle' has no method `run(self, scenario, llm, tools)`; it is Idle"),
+        (
+            {"kind": "./code.py:Narrow"},
+            "agent: './code.py:Narrow': its method `run` should take (scenario, llm, tools), not (scenario): too many positional arg",
+        ),
+        ({"kind": "./code.py:Leaving"}, "agent: './code.py:Leaving' cannot be made from its settings: 3"),
         ({"kind": "./code.py:Plain", "size": 4}, "agent: unknown key 'size'; known keys of ./code.py:Plain: kind, temperature, top_p, max"),
-        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: AttributeError("),
-        ({"kind": "./lost.py:Agent"}, "agent './lost.py:Agent' cannot be loaded: FileNotFoundError("),
+        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: there is no 'Lost' in it; it defines: Agent,"),
+        ({"kind": "./lost.py:Agent"}, "agent './lost.py:Agent' cannot be loaded: FileNotFoundError: there is no file "),
     ],
 )
 def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) -> None:
