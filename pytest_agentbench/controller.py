@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.arms import CARRY, Side
-from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders
+from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.foreign import one_line
+from pytest_agentbench.loading import search_path
 from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.refusals import refuse_distant, refuse_misspelt_hooks, refuse_twins
+from pytest_agentbench.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 from pytest_agentbench.shown import Commands, escape_report
 from pytest_agentbench.worker import BELOW, QUARANTINED, UNMEASURED
@@ -90,9 +90,10 @@ class Controller:
     def find_suites(self) -> None:
         """Loads the suites that the command line leads to, and registers their markers."""
         folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
-        self.found = [self._find(folder) for folder in folders]
+        taken = meant_elsewhere(self.config)
+        self.found = [refuse_marks(each, taken) for each in with_sound_code([*map(self._find, folders)])]
         refuse_twins(self.found)
-        for found in self.found:
+        for found in (each for each in self.found if each.marks):
             self.config.addinivalue_line("markers", f"{found.name}: tests of the agentbench suite in {found.folder.name}/")
 
     def _find(self, folder: Path) -> Found:
@@ -229,7 +230,7 @@ class Controller:
             "stored": self.ledger.stored.to_wire(),
             "backend": digest(self.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
-            "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
+            "sys_path": search_path(),
             "run": self.directory.name,
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],

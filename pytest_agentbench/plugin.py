@@ -22,10 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-def pytest_load_initial_conftests(args: list[str]) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    from pytest_agentbench.refusals import remember_declared
     from pytest_agentbench.settings import bare_resume
 
     bare_resume(args)
+    remember_declared(early_config)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
