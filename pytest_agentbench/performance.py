@@ -31,7 +31,7 @@ class Performance:
     """Timings of all calls of a run, those of all attempts; what failed counts in no rate and no latency.
 
     What is about a rollout (its duration, its steps, who had its time, its programs) is about its last attempt.
-    It keeps some numbers a call and none an event: gaps are pooled to the microsecond, tokens by stretches of 50 ms.
+    It keeps some numbers a call and two an event, when it came and the tokens so far; gaps are pooled to the microsecond.
     """
 
     asked: int = 1  # rollouts in flight

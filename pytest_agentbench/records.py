@@ -170,7 +170,8 @@ class LLMCall:
     dialect: str = ""  # chat | completions | responses | messages; empty for a request of another kind
     streamed: bool = False  # whether the agent itself asked for a stream
     upgraded: bool = False  # whether the tap made a stream of it, and one answer of that stream
-    model: str = ""
+    model: str = ""  # that was asked for
+    answered_by: str = ""  # the model that the answer names; empty where it names none
     http_status: int | None = None  # of the backend; None when it never answered
     request_bytes: int = 0
     request_crc: int | None = None  # CRC-32 of the body that the agent sent: the same one asks the same
@@ -187,7 +188,8 @@ class LLMCall:
     repeats: int = (
         0  # times it was to go on a connection that the backend had closed while it lay idle, and went on another; it was sent once
     )
-    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
+    response_id: str | None = None  # what the server calls its answer, in its logs as well
+    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo
     said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
 
     @property

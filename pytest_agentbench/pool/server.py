@@ -132,7 +132,7 @@ class Pool:
         await self._farewell()
         if self.controller is not None:
             tally = total([each.tally for each in self.announcers.values()])
-            labels = asdict(tally) if tally.announced else None
+            labels = asdict(tally) if tally.labelled else None
             self.controller.write(wire.pack({"op": "drained", "labels": labels, "unrecorded": self.unrecorded}))
             await self.controller.drain()
         self.finished.set()
@@ -322,12 +322,14 @@ class Pool:
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
         assert self.taps is not None and self.announcer is not None
+        calls: list[Json] = []
         try:
             calls = await self.taps.close(id)
             self.unrecorded += len(calls)
-            return calls
+            await self.announcer.complete(id, calls)
         finally:
-            self.announcer.over(id)
+            self.announcer.over(id, calls)
+        return calls
 
 
 def _elsewhere(settings: Json) -> Endpoint:

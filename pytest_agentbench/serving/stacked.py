@@ -12,6 +12,7 @@ from pytest_agentbench.serving import gpus, stacks
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.serving.templates import expand
 from pytest_agentbench.serving.versions import named_files
 
 
@@ -49,12 +50,17 @@ class Stacked(Backend):
         self._held = kept or stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump(exclude_defaults=True))
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self._labels(self._held.home / "run"))
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.keep is not None:
             self._held.keep(self.keep)
             self._stays = True
         return endpoint
+
+    def _labels(self, run_dir: Path) -> Json:
+        """Those of the YAML, with the folder of the boot in the place of a trace."""
+        labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
+        return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def metrics(self) -> Sources:
         assert self._held is not None

@@ -166,6 +166,17 @@ def test_steady() -> None:
     assert {"seconds": 0.6, "share": pytest.approx(0.24), "output_tokens_per_s": pytest.approx(14 / 0.6)} == found["calls"]
 
 
+def test_a_steady_window_has_exactly_its_tokens() -> None:
+    """A window of a few milliseconds has the tokens that came in it, however short it is: nothing is cut into stretches."""
+    every_ms = call(0, *range(1, 101), end=100, completion_tokens=100)
+    beside = call(20, end=27, error_kind="cut")
+    found = measured(rollout("a", calls=(every_ms,), ended_ns=100 * MS), rollout("b", calls=(beside,), ended_ns=100 * MS), asked=2)[
+        "steady"
+    ]
+
+    assert {"seconds": 0.007, "share": pytest.approx(0.07), "output_tokens_per_s": 1000.0} == found["calls"]
+
+
 def test_never_steady() -> None:
     """Where fewer rollouts than asked for ever were in flight there is no steady window, and no number of one."""
     found = measured(rollout("a", calls=(call(0, end=10, completion_tokens=5),), ended_ns=20 * MS), asked=2)["steady"]

@@ -121,7 +121,7 @@ def test_means_have_intervals() -> None:
 def test_intervals_know_of_clusters() -> None:
     """Of scenarios that fail by template every printed interval is the one by which a gate judges, and wider than that of as many alone."""
     rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
-    part = summary(*rollouts, rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=({"attempt": 1},)))
+    part = summary(*rollouts, rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),)))
     samples = {each.scenario: Sample("", (float(each.scores["tsq"]),), each.cluster) for each in rollouts}
     gate = against_limit({**samples, "s36": Sample("", (0.0,), "template 0")}, 0.5)
     alone = summary(*(replace(each, cluster=None) for each in rollouts))["scores"]["tsq"]["mean"]
