@@ -169,7 +169,8 @@ class LLMCall:
     dialect: str = ""  # chat | completions | responses | messages; empty for a request of another kind
     streamed: bool = False  # whether the agent itself asked for a stream
     upgraded: bool = False  # whether the tap made a stream of it, and one answer of that stream
-    model: str = ""
+    model: str = ""  # that was asked for
+    answered_by: str = ""  # the model that the answer names; empty where it names none
     http_status: int | None = None  # of the backend; None when it never answered
     request_bytes: int = 0
     request_crc: int | None = None  # CRC-32 of the body that the agent sent: the same one asks the same

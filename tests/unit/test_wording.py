@@ -9,7 +9,8 @@ import pytest
 
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
-from pytest_agentbench.reports.markdown import table, write
+from pytest_agentbench.reports.markdown import write
+from pytest_agentbench.reports.markup import table
 from pytest_agentbench.reports.wording import (
     calls_text,
     dataset_text,
@@ -285,8 +286,8 @@ def test_a_report(tmp_path: Path) -> None:
         "> a baseline",
         "Data set the shop: 3 scenarios, labels: hand, sha256 000000000000.",
         "Rollouts: 1 ok, 1 agent_error; none was tried more than once.",
-        "| s\\|0 | 0.250 | find | none |",
-        "| s-1 | agent_error | KeyError: 'x' |",
+        "| `s\\|0` | 0.250 | `find` | `none` |",
+        "| `s-1` | agent_error | `KeyError: 'x'` |",
     } <= set(lines)
 
 
@@ -318,7 +319,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     text = write(run, tmp_path).read_text()
 
     assert {
-        "Backend **embedded**, model `m`, 8 rollouts in flight asked for.",
+        "Backend `embedded`, model `m`, 8 rollouts in flight asked for.",
         "Planned 3 rollouts, 2 finished, 1 not run. pytest's exit status: 0.",
         "Timings: **no verdict: no call was measured**.",
         "- command: `pytest -q`",
@@ -341,7 +342,7 @@ def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
     """An agent may fail without a word, or with one that no file can hold."""
     lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason=reason)
 
-    assert "| s-1 | agent_error |" in write(run_with(lost), tmp_path).read_text()
+    assert "| `s-1` | agent_error |" in write(run_with(lost), tmp_path).read_text()
 
 
 def test_a_report_of_nothing(tmp_path: Path) -> None:

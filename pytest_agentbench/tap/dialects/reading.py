@@ -81,6 +81,11 @@ class Reading:
         return None
 
     @property
+    def model(self) -> str:
+        """The model that the answer names; empty where it names none."""
+        return ""
+
+    @property
     def _counted_tokens(self) -> int | None:
         """Completion tokens by the server's count."""
         return None
@@ -228,6 +233,12 @@ def count(usage: Any, *path: str) -> int | None:
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     return usage if isinstance(usage, int) else None
+
+
+def named(answer: Json) -> str:
+    """The model that an answer says it is by, if it does."""
+    model = answer.get("model")
+    return model if isinstance(model, str) else ""
 
 
 def id_of(answer: Json) -> str | None:
