@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
+from pytest_agentbench.foreign import one_line
+
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
     from pytest_agentbench.ledger import Ledger
@@ -78,7 +80,7 @@ class Progress:
     def _keep_drawing(self) -> None:
         while not self._over.wait(EVERY):
             if text := self._text():
-                self._line.draw(text[: self._writer.fullwidth - 1])
+                self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
     def _text(self) -> str:
         ledger, services = self._controller.ledger, self._controller.services
@@ -153,7 +155,7 @@ class Heartbeat:
             services = self._controller.services
             if services is not None and services.boot_status:
                 self._reporter.ensure_newline()
-                self._reporter.write_line(boot_line(services))
+                self._reporter.write_line(one_line(boot_line(services)))
 
 
 def boot_line(services: Services) -> str:

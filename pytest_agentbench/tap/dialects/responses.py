@@ -36,6 +36,9 @@ _AGENTS_CALLS = ("function_call", "custom_tool_call")
 #: Answers to requests that are to be worked on in the background have these; the agent asks again later.
 _UNFINISHED = ("queued", "in_progress")
 
+#: Those of answers that may well say nothing: that was all the model had to say, or it was cut short.
+_MAY_SAY_NOTHING = ("completed", "incomplete")
+
 
 class ResponsesReading(DialectReading):
     """An answer of Responses. Its last event repeats all of it."""
@@ -135,7 +138,7 @@ class ResponsesReading(DialectReading):
         items = [expect(dict, item) for item in expect(list, response["output"])]
         if any(item.get("type") in _CALLS and not item.get("name") for item in items):
             raise Fault("bad_tool_call", "a tool call has no name")
-        if not any(map(_says_something, items)) and response.get("status") != "incomplete":
+        if not any(map(_says_something, items)) and response.get("status") not in _MAY_SAY_NOTHING:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
     def _said(self) -> tuple[str, list[Said]]:
