@@ -195,6 +195,7 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
         "disagreements": disagreements(told["server"], client),
         "notes": sampler.notes,
         "looks": sampler.rounds,
+        "every_s": sampler.every_s,
         "cpu_s": sampler.cpu_s,
     }
 

@@ -290,7 +290,7 @@ class Rollout:
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend; `scorers`: of each score
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, prompts, backend; `scorers`: of each score
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1

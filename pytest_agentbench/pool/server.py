@@ -17,6 +17,7 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
@@ -48,7 +49,7 @@ class Pool:
         self.scheduler.turns = self.turning
         self.salt = ""  # before the system prompts of agents
         self.number: int = config["session"]  # of the session within its run
-        self.contents = Contents(self.suites, config["backend"])
+        self.contents = Contents(self.suites, config["backend"], prompt_hashes)
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says

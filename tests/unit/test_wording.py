@@ -216,6 +216,8 @@ def test_tables() -> None:
 
 SERVING: Json = {
     "looks": 12,
+    "every_s": 1.0,
+    "longest_gap_s": 1.2,
     "rounds": 9,
     "resets": 0,
     "prefix_cache": {"hit_ratio": 0.625, "source": "vllm:prefix_cache_hits_total"},
@@ -241,9 +243,11 @@ def test_what_the_server_says() -> None:
     ] == [*server_lines({**SERVING, "gpus": {"0": gpu}})]
     assert [
         ("server", "prefix cache hit ratio unknown"),
-        ("server", "nobody looked while calls were under way: they took less than the time between two of 12 looks"),
+        ("server", "none of 12 looks fell into the time of the calls, so nothing is known of cache and queue"),
         ("server", "counters fell 2 times: something was started again"),
     ] == [*server_lines(quiet)]
+    late = ("server", "up to 3.9 s without a look, which should come every 1 s")
+    assert [late] == [*server_lines({**SERVING, "longest_gap_s": 3.9})][2:]
     assert [("differs", "a"), ("sampling", "b")] == doubt_lines({**SERVING, "disagreements": ["a"], "notes": ["b"]})
 
 
