@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.directory import discard
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.journal import FILE, read_journal
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
@@ -166,7 +167,8 @@ def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
         "id": name,
         "suites": suites,
         "limits": limits,
-        "verdict": run["verdict"] if run["verdict"] in ("SKIPPED", "IMPORTED") else "FAIL" if failed else "PASS",
+        "verdict": run["verdict"] if run["verdict"] not in (PASS, FAIL, INCONCLUSIVE) else FAIL if failed else PASS,
+        "exit_status": None,  # no session ended with these scores
         "resume": None,  # no session has worked on it
         "rescored": {"run": run["id"], "at": datetime.now().astimezone().isoformat(timespec="seconds")},
     }

@@ -51,7 +51,8 @@ def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
     from pytest_agentbench.commands.plain import Plain
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.gating import exit_status, judge_again
+    from pytest_agentbench.exits import Ending, exit_status
+    from pytest_agentbench.gating import judge_again
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.reports.wording import limit_text
     from pytest_agentbench.run import find_run, read_run
@@ -66,14 +67,8 @@ def run_gate(options: argparse.Namespace) -> int:
         Plain().write_line(f"limit       {limit_text(limit)}")
     write_gate(Plain(), part)
     errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
-    return exit_status(
-        int(errors),
-        part,
-        failure=bool(run["backend"]["failure"]),
-        limits_failed=bool(failed),
-        only_infra=True,
-        inconclusive=options.inconclusive,
-    )
+    ending = Ending(int(errors), only_unmeasured=True, failure=bool(run["backend"]["failure"]), limits=failed, gate=part)
+    return exit_status(ending, options.inconclusive)
 
 
 def suites_of(run: Json) -> Iterator[Found]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exits import IMPORTED
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
 from pytest_agentbench.journal import FILE
@@ -72,7 +73,7 @@ class Importing:
             "started_at": began,
             "finished_at": ended,
             "command": command,
-            "verdict": "IMPORTED",
+            "verdict": IMPORTED,
             "exit_status": None,
             "imported": {
                 "tool": self.tool,

@@ -20,6 +20,7 @@ from pytest_agentbench.records import Json, Rollout, RolloutKey
 
 Run = Callable[[RolloutKey], Awaitable[Rollout]]
 Record = Callable[[Rollout], Awaitable[bytes]]
+Doubt = Callable[[Rollout], Awaitable[None]]
 
 KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
@@ -33,6 +34,7 @@ class Outcome:
     status: str
     reason: str = ""
     recorded: bool = False
+    cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
 
 
 class Turns(Protocol):
@@ -59,6 +61,8 @@ class Scheduler:
         self.attempts: Mapping[RolloutKey, Sequence[Json]] = {}  # of rollouts that earlier sessions ran in vain
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
+        self.stopped = asyncio.Event()  # `broken` says why
+        self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
@@ -103,6 +107,7 @@ class Scheduler:
     def stop(self, reason: str, status: str) -> None:
         """Nothing more is started; those that wait for it are told at once. What runs goes on."""
         self.broken, self.broken_status = reason, status
+        self.stopped.set()
         self.there.set()
         self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
 
@@ -143,6 +148,13 @@ class Scheduler:
                 self._blocks.extend(self.turns.arrange([key]))
             self._fill()
         return await asyncio.shield(self._outcomes[key])
+
+    def is_judgeable(self, key: RolloutKey) -> bool:
+        """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
+        outcome = self._outcomes.get(key)
+        if outcome is None or not outcome.done():
+            return outcome is not None or key in self.stored
+        return outcome.result().recorded and not outcome.result().cause
 
     def body(self, key: RolloutKey) -> bytes | None:
         """The recorded line of a finished rollout while it is in memory."""
@@ -200,7 +212,8 @@ class Scheduler:
             return Outcome("infra_error", f"the record could not be written: {error}")
         except Exception as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
             return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
-        return Outcome(rollout.status, rollout.reason, recorded=True)
+        cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
+        return Outcome(rollout.status, rollout.reason, recorded=True, cause=cause)
 
     def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome]) -> None:
         """A callback, because a task that is cancelled before its first step runs no line of its own."""
@@ -215,6 +228,8 @@ class Scheduler:
         for here in itertools.count(1):  # attempts of this session
             attempt = len(earlier) + 1
             rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=tuple(earlier))
+            if rollout.status == "infra_error" and here > self.retries and self.doubt is not None:
+                await self.doubt(rollout)
             if rollout.status != "infra_error" or here > self.retries:
                 return rollout
             if not self.broken:
