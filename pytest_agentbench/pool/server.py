@@ -56,6 +56,7 @@ class Pool:
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
         self.planned = False
+        self.cancelled = False  # pytest itself is about to end the session
         self.unread: Counter[RolloutKey] = Counter()  # how many of the planned tests have still to ask for each rollout
         self.controller: asyncio.StreamWriter | None = None
         self.controlled = asyncio.Event()  # the controller is connected
@@ -124,6 +125,7 @@ class Pool:
                 self.scheduler.stop(message["reason"], message["status"])
                 self.booted.set()
             case "cancel":
+                self.cancelled = True
                 self.scheduler.cancel(message["reason"])
                 self.booted.set()
             case "finish":
@@ -261,7 +263,7 @@ class Pool:
 
     async def _is_over(self, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
-        if outcome.status == "missing" or (outcome.recorded and not outcome.cause):
+        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not outcome.cause):
             return False
         if self.scheduler.broken:
             await self.scheduler.drained()  # what runs may yet have a record

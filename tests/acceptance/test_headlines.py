@@ -32,6 +32,7 @@ def headlines(project: Project, result: pytest.RunResult) -> dict[str, str]:
     directory = project.directory
     states = next(family for family in parsed((directory / "metrics.txt").read_text()) if family.name == "agentbench_verdict")
     annotation = next(line for line in result.outlines if line.startswith("::"))
+    terminal = [line.split(maxsplit=1)[1] for line in result.outlines if line.startswith("verdict ")]  # pytest says nothing of status 3
     return {
         "run.json": project.run_json["verdict"],
         "report.md": (directory / "report.md").read_text().splitlines()[0].partition(": ")[2],
@@ -40,7 +41,7 @@ def headlines(project: Project, result: pytest.RunResult) -> dict[str, str]:
         "metrics.txt": next(sample.labels["agentbench_verdict"] for sample in states.samples if sample.value),
         "annotation": annotation.partition("::")[2].partition("::")[2],
         "title": re.sub(r".*title=agentbench%3A (.*?)::.*", r"\1", annotation),
-        "terminal": next(line.split(maxsplit=1)[1] for line in result.outlines if line.startswith("verdict ")),
+        **dict.fromkeys(("terminal",) if terminal else (), "".join(terminal)),
     }
 
 

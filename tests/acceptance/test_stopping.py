@@ -27,7 +27,7 @@ def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ..
 
     result = project.run(*way, "-x", "scenarios/shop")
 
-    assert (2 if way else 1) == result.ret
+    assert (3 if way else 1) == result.ret
     assert 1 == result.parseoutcomes()["failed"]
     assert "passed" not in result.parseoutcomes()
     assert ["shop[shop-0]"] == [str(rollout.key) for rollout in project.rollouts]
@@ -59,7 +59,7 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
 
     passed = result.parseoutcomes().get("passed", 0)
     assert passed in ((0, 2) if way else (2,))  # workers may take longer than the limit to say what they want
-    assert 1 <= result.parseoutcomes().get("errors", 1) <= (2 if way else 1)
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)
     assert CANNOT_MEASURE == result.ret
     assert passed == len(project.rollouts)
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
@@ -76,7 +76,7 @@ def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str,
 
     result = project.run(*way, "--agentbench-time-limit=0.001s", "scenarios/shop")
 
-    assert 1 <= result.parseoutcomes().get("errors", 1) <= (2 if way else 1)
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)
     assert [] == project.rollouts
     assert "NOT MEASURED" == project.run_json["verdict"]
 

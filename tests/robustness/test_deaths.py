@@ -42,7 +42,7 @@ def test_the_engine_dies_in_the_middle(project: Project, way: tuple[str, ...]) -
     result = project.run(*way, "--agentbench-concurrency=1", "--agentbench-retries=5", "scenarios/shop")
 
     assert 3 == result.parseoutcomes()["passed"]
-    assert 1 <= result.parseoutcomes().get("errors", 1) <= (2 if way else 1)  # what the other worker had begun
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)  # a worker goes on while another one has still to judge
     assert 6 == result.ret
     died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code 70); the end of engine.log:"
     gone = f"the backend 'embedded' is gone: {died}"
@@ -84,7 +84,7 @@ def test_the_tap_is_killed(project: Project, start: Start, way: tuple[str, ...])
     os.kill(background.child("pytest_agentbench.tap"), signal.SIGKILL)
 
     assert 6 == background.ended(60)
-    assert re.search(r" 2 passed, (1 error|2 errors) in ", background.output)
+    assert re.search(r" 2 passed, [1-3] errors? in ", background.output)
     assert {"ok": 2, "infra_error": 3} == _counted([rollout.status for rollout in background.rollouts])
     assert (
         "infra_error: the tap is gone: `python -m pytest_agentbench.tap` died in the middle of the run (exit code -9)" in background.output

@@ -54,7 +54,7 @@ def test_a_server_that_dies(project: Project, mortal: str, way: tuple[str, ...])
     errors = counts.get("error", 0) + counts.get("errors", 0)
     assert 6 == result.ret
     assert counts["passed"] >= 3
-    assert 1 <= errors <= (2 if way else 1)  # each worker may have begun one
+    assert 1 <= errors <= (4 if way else 1)  # a worker goes on while another one has still to judge
     assert 1 == output.count(GONE)
     assert errors == output.count("\nERROR scenarios/shop/")
     result.stdout.fnmatch_lines(
