@@ -159,7 +159,7 @@ def run_show(options: argparse.Namespace) -> None:
     if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
         raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {options.tool} could not have measured")
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")
-    for line in lines(peer(call for rollout in rollouts for call in rollout.calls)):
+    for line in lines(peer(call for rollout in rollouts for call in rollout.all_calls)):
         print(line)
 
 

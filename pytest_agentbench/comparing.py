@@ -46,10 +46,11 @@ class Totals:
 
     def add(self, rollout: Rollout) -> None:
         self.statuses[rollout.status] += 1
-        self.spans[rollout.session].append((rollout.started_ns, rollout.ended_ns))
+        for attempt in rollout.attempts:
+            self.spans[attempt.session].append((attempt.started_ns, attempt.ended_ns))
         self.evaluable += rollout.evaluable
         self.model = rollout.settings.get("model", self.model)
-        for call in rollout.calls:
+        for call in rollout.all_calls:
             self.calls += 1
             self.failed_calls += call.error_kind is not None
             self.output_tokens += 0 if call.error_kind else output_tokens(call)

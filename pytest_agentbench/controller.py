@@ -160,6 +160,7 @@ class Controller:
         return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
 
     def _boot(self) -> None:
+        from pytest_agentbench.disclosure import public_of
         from pytest_agentbench.opening import open_run
         from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
@@ -168,7 +169,8 @@ class Controller:
 
         assert self.backend is not None
         suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
-        self.redactor = Redactor({*named_secrets((self.backend.description, suites))})
+        public = public_of(each.suite for each in self.found if each.suite)
+        self.redactor = Redactor({*named_secrets((self.backend.description, suites))}, public)
         try:
             opened = open_run(self)
         except ConfigError as error:
@@ -341,12 +343,13 @@ class Controller:
         lines = [f"agentbench: backend {self.backend.name}{note}", f"agentbench: suites {suites or 'none that can be loaded'}"]
         if self.directory:
             lines.append(f"agentbench: {self.concurrency} rollouts in flight, run directory {self._shown(self.directory)}")
+            lines += [f"agentbench: {sentence}" for sentence in self.redactor.advice]
         if self.gate:
             lines += [f"agentbench: {sentence}" for sentence in self.gate.warnings(self.found, self.settings.limit)]
         if self.session > 1 and self.ledger:
             stored, torn = self.ledger.stored, self.ledger.journal.index.torn
             cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""
-            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.attempts)} failed and run again when a test wants them"
+            kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
             lines.append(f"agentbench: session {self.session} of this run: {kept}{cut}")
         return "\n".join(lines)
 

@@ -26,7 +26,7 @@ class Drafts:
     def add(self, rollout: Rollout) -> None:
         if rollout.drafts:
             self._add_drafts(rollout)
-        for call in rollout.judge_calls:
+        for call in (call for attempt in rollout.attempts for call in attempt.judge_calls):
             self.calls += 1
             self.failed += call.error_kind is not None
             self.prompt_tokens += call.prompt_tokens or 0

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.conclusion import Gathered, conclude
 from pytest_agentbench.directory import discard, point_latest
-from pytest_agentbench.exits import FAILED, INTERRUPTED, Ending, exit_status, verdict
+from pytest_agentbench.exits import FAILED, INTERRUPTED, Ending, deciding, exit_status, verdict
 from pytest_agentbench.ledger import remember_durations
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import ci, write_reports
@@ -81,7 +81,7 @@ def _status(controller: Controller, session: pytest.Session) -> int:
         only_unmeasured=session.testsfailed == controller.unmeasured_tests,
         failure=bool(services.failure and run["suites"]) and not services.missing,
         limits=run["limits"],
-        gate=_deciding(run),
+        gate=deciding(run),
     )
     return exit_status(ending, controller.settings.inconclusive)
 
@@ -91,10 +91,4 @@ def _name_the_end(controller: Controller, session: pytest.Session) -> None:
     run, services = controller.run, controller.services
     assert run is not None and services is not None
     status = int(session.exitstatus)
-    run |= {"exit_status": status, "verdict": verdict(status, _deciding(run), missing=services.missing)}
-
-
-def _deciding(run: Json) -> Json | None:
-    """What a gate says that has a say in the exit status."""
-    gate: Json | None = run["gate"]
-    return gate if gate and gate["decides"] else None
+    run |= {"exit_status": status, "verdict": verdict(status, deciding(run), missing=services.missing)}

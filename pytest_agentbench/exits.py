@@ -50,6 +50,12 @@ class Ending(NamedTuple):
     gate: Json | None  # the part of run.json about a gate that decides
 
 
+def deciding(run: Json) -> Json | None:
+    """What a gate says that has a say in the exit status, of run.json."""
+    gate: Json | None = run["gate"]
+    return gate if gate and gate["decides"] else None
+
+
 def exit_status(ending: Ending, inconclusive: str) -> int:
     """The exit status of a session: 1 a regression, 6 not measured, 7 not told (`inconclusive` is `fail`), else pytest's own.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.scenarios import Scenario, Suite, Tool
+from pytest_agentbench.scenarios import Scenario, Suite, Tool, score_name
 
 
 def digest(value: Any) -> str:
@@ -44,6 +44,25 @@ def agent_identity(suite: Suite, variant: str) -> Json:
 def scoring_identity(suite: Suite) -> Json:
     """How a suite scores: scorers with their options, who judges, and the hashes of the files that they name."""
     return {**suite.scorers, **({"judge": suite.judge} if suite.judge else {}), **_code(suite.scorers, suite.folder)}
+
+
+def score_hashes(suite: Suite, names: Mapping[str, str]) -> dict[str, str]:
+    """Score -> hash of how it comes about: its scorer with the options that the suite gives it, the judge, and the code.
+
+    `names` has the scorer of each score, by name or import path; one that the suite does not have has no options.
+    """
+    judge = {"judge": suite.judge} if suite.judge else {}
+    return {
+        score: digest({name: suite.scorers.get(name, {}), **judge, **_code((name, suite.scorers.get(name)), suite.folder)})
+        for score, name in names.items()
+    }
+
+
+def mixed_scoring(old: Json, suite: Suite, names: Mapping[str, str]) -> Json:
+    """How a suite was scored of which some scores, those of `names`, have come about anew."""
+    kept = {name: each for name, each in old.items() if score_name(name) not in names}
+    options = {name: suite.scorers.get(name, {}) for name in names.values()}
+    return {**kept, **options, **_code(options, suite.folder)}
 
 
 def suite_identity(suite: Suite) -> Json:
@@ -80,17 +99,18 @@ class Contents:
         self._scenarios: dict[tuple[str, str], Scenario] = {}
         self._known: set[str] = set()  # suites whose scenarios are in `_scenarios`
         self._parts: dict[tuple[str, ...], str] = {}
+        self._scored: dict[str, dict[str, str]] = {}  # suite -> hashes of its scores
         self._tools: dict[int, str] = {}  # by identity: scenarios share them
 
     def of(self, key: RolloutKey) -> Json:
         """What the record of a rollout says; of calls that a test makes by hand only the backend is known."""
         if key.suite not in self._suites:
-            return {"scenario": "", "agent": "", "scorers": "", "backend": self._backend}
+            return {"scenario": "", "agent": "", "scorers": {}, "backend": self._backend}
         suite = self._suites[key.suite]
         return {
             "scenario": self._scenario(suite, key.scenario),
             "agent": self._part(("agent", key.suite, key.variant), lambda: agent_identity(suite, key.variant)),
-            "scorers": self._part(("scorers", key.suite), lambda: scoring_identity(suite)),
+            "scorers": self._scores(suite),
             "backend": self._backend,
         }
 
@@ -103,6 +123,11 @@ class Contents:
         if name not in self._parts:
             self._parts[name] = digest(value())
         return self._parts[name]
+
+    def _scores(self, suite: Suite) -> dict[str, str]:
+        if suite.name not in self._scored:
+            self._scored[suite.name] = score_hashes(suite, {score_name(name): name for name in suite.scorers})
+        return self._scored[suite.name]
 
     def _scenario(self, suite: Suite, id: str) -> str:
         """What the agent sees and is scored by; empty for a scenario that is not there."""

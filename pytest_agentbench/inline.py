@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError, MissingError
+from pytest_agentbench.journal import record_line
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts import prepare, record_line, run_rollout
+from pytest_agentbench.rollouts import prepare, run_rollout
 from pytest_agentbench.threads import no_threads
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import sys
@@ -31,7 +32,7 @@ _TEXT = rb'("(?:[^"\\]|\\.)*")'
 _BEGIN = b'{"suite":'
 _HEAD = re.compile(
     _BEGIN + _TEXT + rb',"scenario":' + _TEXT + rb',"variant":' + _TEXT + rb',"trial":(\d+)'
-    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*\}),"kind":"(\w+)",'
+    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\}),"kind":"(\w+)",'
 )
 
 
@@ -97,6 +98,14 @@ def _parsed(line: bytes, offset: int) -> tuple[RolloutKey, Entry] | None:
     return record.key, Entry(offset, len(line) - 1, record.status, record.session, record.content, record.kind)
 
 
+def record_line(rollout: Rollout) -> bytes:
+    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text."""
+    try:
+        return orjson.dumps(rollout.to_dict())
+    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
+        return json.dumps(rollout.to_dict(), default=str).encode()
+
+
 class Journal:
     """The journal of one run, open for appending; finds a written rollout again by its key. Safe to use from threads."""
 
@@ -130,8 +139,15 @@ class Journal:
 
     def line(self, key: RolloutKey) -> bytes:
         """The record of a rollout; raises KeyError when none was written."""
+        return self._read(*self._places[key])
+
+    def before(self, key: RolloutKey) -> bytes:
+        """The record of a rollout that was there when this was opened, forgotten or not; raises KeyError when there was none."""
+        entry = self.index.entries[key]
+        return self._read(entry.offset, entry.size)
+
+    def _read(self, offset: int, size: int) -> bytes:
         with self._lock:
-            offset, size = self._places[key]
             self._file.seek(offset)
             return self._file.read(size) or b""
 

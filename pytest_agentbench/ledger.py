@@ -13,7 +13,7 @@ import orjson
 
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
-from pytest_agentbench.resume import Stored
+from pytest_agentbench.resume import Stored, with_earlier
 
 DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
 
@@ -52,10 +52,11 @@ class Ledger:
         """Journals a rollout; returns the line as it was written."""
         key = RolloutKey(*summary["key"])
         line = self._redact(line.decode()).encode()
+        if key in self.stored.again:
+            line = with_earlier(line, self.journal.before(key))
+            self.ran_again.add(key)
         self.journal.append(key, line)
         self.in_journal += 1
-        if key in self.stored.attempts:
-            self.ran_again.add(key)
         if summary["kind"] == "scenario":
             self._count(key, summary)
         self._on_finished(line)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pytest_agentbench.blame import context_is_full
 from pytest_agentbench.errors import EmptyAnswer, InfraError, LimitReached
 from pytest_agentbench.records import Json
 
@@ -157,7 +158,7 @@ def failure(status: int, content: bytes) -> Exception:
         message, code = str(error["message"]), str(error.get("code"))
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         message, code = text[:300], ""
-    if status == 400 and (code == "context_length_exceeded" or "context length" in message.lower()):
+    if context_is_full(status, f"{code} {message}"):
         return LimitReached(f"context: {message}")
     if status == 502 and code == "empty":  # so says the tap
         return EmptyAnswer(f"HTTP 502: {message}")

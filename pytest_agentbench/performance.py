@@ -28,9 +28,10 @@ LATENCIES: Mapping[str, Callable[[LLMCall], float | None]] = {
 
 @dataclass
 class Performance:
-    """Timings of all calls of a run; what failed counts in no rate and no latency.
+    """Timings of all calls of a run, those of all attempts; what failed counts in no rate and no latency.
 
-    It keeps some numbers a call and none an event: gaps are pooled to the microsecond, tokens by stretches of 50 ms.
+    What is about a rollout (its duration, its steps, who had its time, its programs) is about its last attempt.
+    It keeps some numbers a call and two an event, when it came and the tokens so far; gaps are pooled to the microsecond.
     """
 
     asked: int = 1  # rollouts in flight
@@ -64,11 +65,9 @@ class Performance:
 
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout.duration_s * 1e3)
-        timeline = self.sessions[rollout.session]
-        timeline.rollouts.append((rollout.started_ns, rollout.ended_ns))
         parts = windows.split(rollout)
         if rollout.evaluable:
-            timeline.evaluable.append((rollout.started_ns, rollout.ended_ns))
+            self.sessions[rollout.session].evaluable.append((rollout.started_ns, rollout.ended_ns))
             if own_s := rollout.duration_s - parts["judge"] / 1e9:  # what a judge takes is not the agent's
                 self.step_rates.append(len(rollout.calls) * 60 / own_s)
         for part, duration in parts.items():
@@ -76,8 +75,11 @@ class Performance:
         for program in rollout.programs:
             self.programs_cpu_s += program.cpu_s
             self.program_spans.append((program.started_ns, program.ended_ns))
-        for call in rollout.calls:
-            self._add_call(call, timeline)
+        for attempt in rollout.attempts:
+            timeline = self.sessions[attempt.session]
+            timeline.rollouts.append((attempt.started_ns, attempt.ended_ns))
+            for call in attempt.calls:
+                self._add_call(call, timeline)
 
     def _add_call(self, call: LLMCall, timeline: Timeline) -> None:
         self.calls += 1

@@ -14,15 +14,20 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, repeat
-from typing import overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from pytest_agentbench.gate.special import incomplete_beta
 from pytest_agentbench.records import Json
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.bounded import Floats
 
 HIGH = (50, 90, 95, 99)  # percentiles of what is better small: latencies
 LOW = (50, 10, 5, 1)  # of what is better large: rates
 CONFIDENCE = 0.95
 INFINITE = "inf"  # how JSON says it
+
+Count = TypeVar("Count", float, "Floats")
 
 
 def numbers() -> array[float]:
@@ -76,6 +81,14 @@ class Pool(Sequence[float]):
 def needed(q: int) -> int:
     """How many values the q-th percentile needs."""
     return 1 if q == 50 else -(-100 // min(q, 100 - q))
+
+
+def position(count: Count, q: float) -> Count:
+    """Where the q-th percentile (0 to 100) of so many ordered values lies, counted from 0; between two places it is interpolated.
+
+    The one definition of reports, A/B and gates: linear, numpy's default (Hyndman and Fan 1996, definition 7).
+    """
+    return (count - 1) * q / 100
 
 
 def percentile(values: Iterable[float], q: float) -> float | None:
@@ -150,6 +163,6 @@ def _ordered(values: Iterable[float]) -> Sequence[float]:
 
 
 def _interpolated(ordered: Sequence[float], q: float) -> float:
-    position = (len(ordered) - 1) * q / 100
-    below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
-    return below if below == above else below + (above - below) * (position - math.floor(position))
+    place = position(len(ordered), q)
+    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return below if below == above else below + (above - below) * (place - math.floor(place))

@@ -36,13 +36,14 @@ ERROR_KINDS = {
     "server_error": "any other HTTP 5xx",
     "redirect": "HTTP 3xx, which is not followed",
     "http_status": "any other HTTP status than 200",
+    "bad_history": "HTTP 400 or 422 to a request whose history holds tool arguments of the model that are no JSON object",
     "encoding": "a content-encoding that the tap cannot read",
     "cut": "the connection closed in the middle of the answer, or before it",
     "bad_json": "an event or a body that is no JSON of the API",
     "bad_tool_call": "pieces of tool calls that make no call",
     "error_event": "an error inside a 200",
     "no_choices": "events, and `choices: []` in all of them",
-    "empty": "a 200 that says nothing: no body, no event, or no text and no tool call",
+    "empty": "a 200 that says nothing, not even that this is all: no body, no event, or no text and no tool call",
     "incomplete": "a stream that ended without a finish reason",
     "client_gone": "the agent left before the answer was whole",
 }
@@ -171,6 +172,7 @@ class LLMCall:
     model: str = ""
     http_status: int | None = None  # of the backend; None when it never answered
     request_bytes: int = 0
+    request_crc: int | None = None  # CRC-32 of the body that the agent sent: the same one asks the same
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None  # prompt tokens served from the prefix cache
@@ -181,6 +183,9 @@ class LLMCall:
     retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
     held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
+    repeats: int = (
+        0  # times it was to go on a connection that the backend had closed while it lay idle, and went on another; it was sent once
+    )
     server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
     said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
 
@@ -250,6 +255,28 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One attempt at a rollout. Where another one followed it measured nothing, but what it asked of the backend was asked all the same."""
+
+    attempt: int  # counted from 1
+    status: str  # one of STATUSES
+    reason: str = ""  # why it is not `ok`
+    session: int = 1  # which session of its run it ran in: two sessions' clocks have nothing in common
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0
+    calls: tuple[LLMCall, ...] = ()  # of the agent
+    judge_calls: tuple[LLMCall, ...] = ()
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**data, **{name: [call.to_dict() for call in data[name]] for name in ("calls", "judge_calls")}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Attempt:
+        return cls(**{**data, **{name: tuple(map(LLMCall.from_dict, data[name])) for name in ("calls", "judge_calls")}})
+
+
+@dataclass(frozen=True)
 class Rollout:
     """The frozen record of one finished agent run on one scenario. The fields up to `kind` are what an index of a journal reads."""
 
@@ -260,16 +287,16 @@ class Rollout:
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend; `scorers`: of each score
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1
-    earlier_attempts: tuple[Json, ...] = ()  # {attempt, status, reason, duration_s} of those before it
+    earlier_attempts: tuple[Attempt, ...] = ()  # those before it, of earlier sessions too
     started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic
     started_ns: int = 0  # monotonic nanoseconds
     ended_ns: int = 0  # monotonic nanoseconds
-    calls: tuple[LLMCall, ...] = ()  # of the agent
-    judge_calls: tuple[LLMCall, ...] = ()  # of judges, its own and those of scorers; no timing counts them
+    calls: tuple[LLMCall, ...] = ()  # of the agent, in this attempt
+    judge_calls: tuple[LLMCall, ...] = ()  # of judges in this attempt, its own and those of scorers; no timing counts them
     drafts: tuple[Draft, ...] = ()  # of an agent that judges its own work
     tool_calls: tuple[ToolCall, ...] = ()
     programs: tuple[Program, ...] = ()  # that a command agent ran, one for each message of the user
@@ -290,6 +317,17 @@ class Rollout:
     def duration_s(self) -> float:
         """Seconds from start to end of the last attempt."""
         return (self.ended_ns - self.started_ns) / 1e9
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All of them, this one last."""
+        times = (self.session, self.started_ns, self.ended_ns)
+        return (*self.earlier_attempts, Attempt(self.attempt, self.status, self.reason, *times, self.calls, self.judge_calls))
+
+    @property
+    def all_calls(self) -> tuple[LLMCall, ...]:
+        """The agent's LLM calls of all attempts: whatever became of an attempt, the backend served it."""
+        return tuple(call for attempt in self.attempts for call in attempt.calls)
 
     @property
     def evaluable(self) -> bool:
@@ -320,6 +358,7 @@ class Rollout:
         data = {each.name: getattr(self, each.name) for each in fields(self)}
         data["calls"] = [call.to_dict() for call in self.calls]
         data["judge_calls"] = [call.to_dict() for call in self.judge_calls]
+        data["earlier_attempts"] = [attempt.to_dict() for attempt in self.earlier_attempts]
         data["drafts"] = [draft.to_dict() for draft in self.drafts]
         data["tool_calls"] = [asdict(call) for call in self.tool_calls]
         data["programs"] = [asdict(program) for program in self.programs]
@@ -333,11 +372,12 @@ class Rollout:
                 **data,
                 "calls": tuple(map(LLMCall.from_dict, data.get("calls", ()))),
                 "judge_calls": tuple(map(LLMCall.from_dict, data.get("judge_calls", ()))),
+                "earlier_attempts": tuple(map(Attempt.from_dict, data.get("earlier_attempts", ()))),
                 "drafts": tuple(map(Draft.from_dict, data.get("drafts", ()))),
                 "tool_calls": tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
                 "programs": tuple(map(Program.from_dict, data.get("programs", ()))),
                 "scores": {name: Score.from_dict(score) for name, score in data.get("scores", {}).items()},
-                **{name: tuple(data.get(name, ())) for name in ("earlier_attempts", "expected", "messages")},
+                **{name: tuple(data.get(name, ())) for name in ("expected", "messages")},
             }
         )
 

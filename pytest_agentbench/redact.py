@@ -1,100 +1,159 @@
-"""Keeps secrets out of what is written: known shapes of keys, and the values of environment variables whose names look secret."""
+"""Keeps secrets out of what is written: known shapes of keys, and the values of environment variables whose names look secret.
+
+Of a record only free text is searched for values of variables. What names something, and what a scenario expects, stays as it is.
+"""
 
 from __future__ import annotations
 
 import base64
-import bisect
-import functools
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from urllib.parse import quote, quote_plus
+
+from pytest_agentbench.keyshapes import SECRET_NAME, places_of_keys
 
 MARK = "[redacted]"
 
-#: Names of environment variables that hold secrets.
-SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(PASS|PAT|AUTH))S?(_?\d+)?$", re.IGNORECASE)
 _NAMING = ("api_key_env", "api_key", "secrets", "keys")  # keys of our YAML files whose values are names of such variables
 _SHORTEST = 8  # characters; a shorter value would blank out ordinary text
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_LONGEST_WORD = 16  # letters
 _DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
 
-#: What stands before a key: no letter or digit, or one that is the rest of an escape.
-_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
+#: Keys of records and of run.json below which programs look things up: names, ids, tools, statuses, hashes.
+_NAMES = frozenset(
+    """
+    suite scenario variant variants status kind cluster name id tool tool_call_id role type dialect model served_model
+    token_source finish_reason error_kind stamp problem agent backend scorer scorers score expected_tools actual_tools
+    verdict schema label_source file folder format sha256 hash commit diff revision version gate baseline wraps policy
+    metric group arm method ab cache
+    """.split()  # noqa: SIM905 - a list would be fifty lines
+)
+_LABELS = frozenset({"expected", "chunks"})  # nothing below them is rewritten
+_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server"})  # below them keys are somebody else's
 
-#: Known shapes: what to look for, which is quick, and the whole of it from there. The group is the secret, without one it is all of it.
-_SHAPES = [
-    (beginning, re.compile(pattern))
-    for beginning, pattern in (
-        ("sk-", rf"{_START}sk-[A-Za-z0-9_-]{{20,}}"),  # OpenAI, Anthropic, OpenRouter and others
-        ("sk_live_", rf"{_START}sk_live_[A-Za-z0-9]{{16,}}"),  # Stripe
-        ("hf_", rf"{_START}hf_[A-Za-z0-9]{{20,}}"),
-        ("nvapi-", rf"{_START}nvapi-[A-Za-z0-9_-]{{20,}}"),
-        *((f"gh{kind}_", rf"{_START}gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),
-        ("github_pat_", rf"{_START}github_pat_[A-Za-z0-9_]{{22,}}"),
-        ("glpat-", rf"{_START}glpat-[A-Za-z0-9_.-]{{20,}}"),  # GitLab, and the token of a job there
-        ("glcbt-", rf"{_START}glcbt-[A-Za-z0-9_.-]{{20,}}"),
-        ("AKIA", rf"{_START}AKIA[A-Z0-9]{{16}}"),
-        ("ASIA", rf"{_START}ASIA[A-Z0-9]{{16}}"),
-        ("xox", rf"{_START}xox[abeoprs]-[A-Za-z0-9-]{{10,}}"),
-        ("xapp-", rf"{_START}xapp-[A-Za-z0-9-]{{10,}}"),
-        ("AIza", rf"{_START}AIza[A-Za-z0-9_-]{{35}}"),
-        ("ya29.", rf"{_START}ya29\.[A-Za-z0-9_-]{{20,}}"),
-        ("GOCSPX-", rf"{_START}GOCSPX-[A-Za-z0-9_-]{{20,}}"),
-        ("npm_", rf"{_START}npm_[A-Za-z0-9]{{36}}"),
-        ("pypi-AgE", rf"{_START}pypi-AgE[A-Za-z0-9_-]{{50,}}"),
-        ("eyJ", rf"{_START}eyJ[A-Za-z0-9_-]{{8,}}\.eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}"),  # JWT
-        # a word of so many letters without a digit is English
-        *((word, rf"{word} {{1,4}}((?=[A-Za-z._~+/-]*\d)[A-Za-z0-9._~+/-]{{20,}}={{0,2}})") for word in ("earer", "EARER", "Basic")),
-        ("hooks.slack.com/services/", r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})"),
-        *((name, rf"{name}\W{{1,12}}([A-Za-z0-9+/]{{40}})(?![A-Za-z0-9+/])") for name in ("ws_secret_access_key", "WS_SECRET_ACCESS_KEY")),
-        ("-----BEGIN ", r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\:,-]{20,}?-----END [A-Z ]{0,30}PRIVATE KEY-----"),
-        ("://", r"://[^/\s:@\"\\]{0,64}:([^@/\s\"\\]{3,})@"),  # the password of a URL
-    )
-]
+#: A string of a JSON text with the colon that makes it a key, or a bracket.
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
 
-#: A string of a JSON text, and the colon that makes it a key.
-_STRING = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?', re.DOTALL)
+
+class _Kind(Enum):
+    """What a place in a record is."""
+
+    TEXT = "free text"
+    NAME = "names, that of an object's own keys excepted"
+    LABEL = "whatever is below it is part of the data set"
+    FOREIGN = "free text, whatever the keys are"
+
+
+@dataclass(frozen=True)
+class Public:
+    """What suites say to everybody who reads them, as JSON with all its letters."""
+
+    texts: str = ""  # names, ids, tools and data
+    labels: str = ""  # of it, what is expected of agents
 
 
 class Redactor:
     """Replaces secrets in text that is about to be written. The environment is read once."""
 
-    def __init__(self, named: Collection[str] = ()) -> None:
-        """`named`: further variables that hold secrets, whatever their names look like."""
-        values = {value for name, value in os.environ.items() if name in named or SECRET_NAME.search(name)}
-        values = {value for value in values if len(value.strip()) >= _SHORTEST}
-        values |= {value.strip() for value in values}
-        forms = {form for value in values for form in _forms(value)}
-        self._values = sorted(forms, key=len, reverse=True)
-        self._as_bytes = [form.encode(errors="surrogateescape").decode("latin-1") for form in self._values]
+    def __init__(self, named: Collection[str] = (), public: Public = Public()) -> None:
+        """`named`: further variables that hold secrets, whatever their names look like.
+
+        A value that stands in the suites is no secret, and records keep it; so they do with a key that is expected of agents.
+        """
+        values = {name: value for name, value in os.environ.items() if name in named or SECRET_NAME.search(name)}
+        values = {name: value for name, value in values.items() if len(value.strip()) >= _SHORTEST}
+        self._words = sorted(name for name, value in values.items() if name not in named and _is_word(value))
+        searched = {name: value for name, value in values.items() if name not in self._words}
+        self._public = sorted(
+            name for name, value in searched.items() if json.dumps(value.strip(), ensure_ascii=False)[1:-1] in public.texts
+        )
+        self._in_texts = _all_forms(searched.values())
+        self._in_records = _all_forms(value for name, value in searched.items() if name not in self._public)
+        self._as_bytes = [form.encode(errors="surrogateescape").decode("latin-1") for form in self._in_texts]
+        self._labels = {public.labels[start:end] for start, end in places_of_keys(public.labels)}
+
+    @property
+    def advice(self) -> list[str]:
+        """Sentences on the variables whose values are not searched for; the values are not in them."""
+        because = ((self._words, "an ordinary word", "anywhere"), (self._public, "a text of a suite", "in records and reports"))
+        return [
+            f"{', '.join(names)}: the value is {what}, so it is not redacted {where}; a secret needs another value"
+            for names, what, where in because
+            if names
+        ]
 
     def __call__(self, text: str) -> str:
-        """A JSON text without secrets, and as valid as before. The values of variables stay in numbers and in keys, which are ours."""
-        found = sorted(start for start, _ in (*_known(text), *_places(text, self._values)))
-        return _STRING.sub(functools.partial(self._in_string, found), text) if found else text
+        """A record or run.json without secrets, and as valid as before: names, labels and numbers stay, and so do keys of objects."""
+        secrets = sorted(start for start, _ in (*places_of_keys(text), *_places(text, self._in_records)))
+        return "".join(self._parts(text, iter(secrets))) if secrets else text
 
     def plain(self, text: str) -> str:
         """The same for a text that is no JSON."""
-        return _replaced(text, [*_known(text), *_places(text, self._values)])
+        return _replaced(text, [*places_of_keys(text), *_places(text, self._in_texts)])
 
     def blanked(self, text: bytes, first: int = 0, stop: int | None = None) -> bytes:
         """The same for what lies in a file, not a byte longer or shorter; only what begins from `first` to before `stop`."""
         letters = text.decode("latin-1")
         kept = bytearray(text)
         stop = len(text) if stop is None else stop
-        found = (each for each in (*_known(letters), *_places(letters, self._as_bytes)) if first <= each[0] < stop)
-        for start, end in _merged(found):
+        secrets = (each for each in (*places_of_keys(letters), *_places(letters, self._as_bytes)) if first <= each[0] < stop)
+        for start, end in _merged(secrets):
             kept[start:end] = MARK.encode()[: end - start].ljust(end - start, b"*")
         return bytes(kept)
 
-    def _in_string(self, found: Sequence[int], string: re.Match[str]) -> str:
-        if bisect.bisect(found, string.start()) == bisect.bisect(found, string.end()):
-            return string[0]
-        quoted, colon = string.groups(default="")
+    def _parts(self, text: str, secrets: Iterator[int]) -> Iterator[str]:
+        """The text in pieces, secrets replaced. `secrets`: where they begin, in order; `here` is the kind of the object or list around."""
+        here = value = _Kind.TEXT
+        around: list[tuple[_Kind, _Kind]] = []
+        at, secret = 0, next(secrets)
+        for token in _TOKEN.finditer(text):
+            quoted, colon = token.groups()
+            if quoted is None:
+                if token[0] in "{[":
+                    around.append((here, value))
+                    here = value = _Kind.TEXT if value is _Kind.NAME and token[0] == "{" else value
+                elif around:
+                    here, value = around.pop()
+                continue
+            start, end = token.span()
+            own = value
+            if colon is not None:
+                own, value = _Kind.LABEL if here is _Kind.LABEL else _Kind.NAME, _kind(quoted[1:-1], here)
+            if secret < end:
+                yield text[at:start]
+                yield self._string(quoted, own) + (colon or "")
+                at = end
+                secret = next((each for each in secrets if each >= end), len(text))
+                if secret == len(text):
+                    break
+        yield text[at:]
+
+    def _string(self, quoted: str, kind: _Kind) -> str:
+        if kind is _Kind.LABEL:
+            return quoted
         content: str = json.loads(quoted, strict=False)
-        clean = _replaced(content, [*_known(content)]) if colon else self.plain(content)
-        return string[0] if clean == content else json.dumps(clean) + colon
+        keys = [(start, end) for start, end in places_of_keys(content) if content[start:end] not in self._labels]
+        clean = _replaced(content, keys if kind is _Kind.NAME else [*keys, *_places(content, self._in_records)])
+        return quoted if clean == content else json.dumps(clean)
+
+
+def _kind(key: str, here: _Kind) -> _Kind:
+    """What stands under a key of an object."""
+    if here in (_Kind.LABEL, _Kind.FOREIGN):
+        return here
+    if key in _LABELS:
+        return _Kind.LABEL
+    return _Kind.FOREIGN if key in _FOREIGN else _Kind.NAME if key in _NAMES else _Kind.TEXT
+
+
+def _is_word(value: str) -> bool:
+    value = value.strip()
+    return len(value) <= _LONGEST_WORD and _WORD.fullmatch(value) is not None
 
 
 def named_secrets(settings: object) -> Iterator[str]:
@@ -107,6 +166,11 @@ def named_secrets(settings: object) -> Iterator[str]:
     elif isinstance(settings, (list, tuple)):
         for value in settings:
             yield from named_secrets(value)
+
+
+def _all_forms(values: Iterable[str]) -> list[str]:
+    """The forms of several values, the longest first."""
+    return sorted({form for value in values for each in {value, value.strip()} for form in _forms(each)}, key=len, reverse=True)
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -123,18 +187,8 @@ def _forms(value: str) -> Iterator[str]:
         forms = {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in forms for ascii in (True, False)}
 
 
-def _known(text: str) -> Iterator[tuple[int, int]]:
-    """Where secrets of known shapes are."""
-    for beginning, pattern in _SHAPES:
-        at = text.find(beginning)
-        while at >= 0:
-            found = pattern.match(text, at)
-            if found:
-                yield found.span(pattern.groups)
-            at = text.find(beginning, found.end() if found else at + 1)
-
-
-def _places(text: str, values: list[str]) -> Iterator[tuple[int, int]]:
+def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Where any of the values is: start, and end."""
     for value in values:
         at = text.find(value)
         while at >= 0:

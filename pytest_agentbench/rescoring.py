@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from datetime import datetime
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.directory import discard
+from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS
-from pytest_agentbench.journal import FILE, read_journal
+from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
+from pytest_agentbench.journal import FILE, read_journal, record_line
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
-from pytest_agentbench.reports import write_reports
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
@@ -53,6 +53,16 @@ class Group:
     changed: Counter[str] = dataclasses.field(default_factory=Counter)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
     rollouts: int = 0
+
+    @property
+    def again(self) -> dict[str, str]:
+        """Score -> name of its scorer, of those that are computed again."""
+        return {score: self.names[score] for score in self.scorers}
+
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """Of how those come about now."""
+        return score_hashes(self.suite, self.again)
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -111,9 +121,12 @@ def _check_data(suite: Suite, part: Json) -> None:
         )
 
 
-async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple[Path, list[Change]]:
-    """Writes the new run, one rollout in memory at a time; returns its directory, and what has changed."""
-    target, redact = _beside(source), Redactor()
+async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple[Path, Json, list[Change]]:
+    """Writes the new run, one rollout in memory at a time; returns its directory, its run.json, and what has changed.
+
+    Limits are judged; a gate is not, and reports are not written.
+    """
+    target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
@@ -124,11 +137,10 @@ async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple
                     group.add(old, new)
         new_run: Json = json.loads(redact(json.dumps(_run(run, target.name, groups))))
         write_run(new_run, target)
-        write_reports(new_run, target)
     except BaseException:
         discard(target)
         raise
-    return target, [change for group in groups for change in _changes(group, groups[group], new_run["suites"][group])]
+    return target, new_run, [change for group in groups for change in _changes(group, groups[group], new_run["suites"][group])]
 
 
 def _beside(source: Path) -> Path:
@@ -147,31 +159,47 @@ async def _again(old: Rollout, group: Group) -> Rollout:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
         new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge)
+    known = old.content.get("scorers")  # in runs of older versions one hash of all
+    content = {**old.content, "scorers": {**(known if isinstance(known, Mapping) else {}), **group.hashes}}
     if not old.evaluable:
-        return old
+        return dataclasses.replace(old, content=content)
     errors = {name: reason for name, reason in old.score_errors.items() if name not in group.scorers}
     scores = {name: score for name, score in old.scores.items() if name not in group.scorers}
     drafts = tuple(
         dataclasses.replace(after, scores={**before.scores, **after.scores}) for before, after in zip(old.drafts, new.drafts, strict=True)
     )
-    return dataclasses.replace(new, scores={**scores, **new.scores}, score_errors={**errors, **new.score_errors}, drafts=drafts)
+    return dataclasses.replace(
+        new, content=content, scores={**scores, **new.scores}, score_errors={**errors, **new.score_errors}, drafts=drafts
+    )
 
 
 def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
     """run.json of the new run: the old one with other scores, and limits judged on them."""
     suites = {group: _part(each) for group, each in groups.items()}
     limits = [_judged_again(limit, suites[limit["suite"]], groups[limit["suite"]]) for limit in run["limits"]]
-    failed = run["backend"]["failure"] or any(limit["failed"] for limit in limits)
     return {
         **run,
         "id": name,
         "suites": suites,
         "limits": limits,
-        "verdict": run["verdict"] if run["verdict"] not in (PASS, FAIL, INCONCLUSIVE) else FAIL if failed else PASS,
-        "exit_status": None,  # no session ended with these scores
+        "ab": run["ab"] and _without_scores(run["ab"], groups.values()),
+        "gate": None,
+        "identity": run["identity"] and _identity(run["identity"], groups),
         "resume": None,  # no session has worked on it
         "rescored": {"run": run["id"], "at": datetime.now().astimezone().isoformat(timespec="seconds")},
     }
+
+
+def _without_scores(ab: Json, groups: Iterable[Group]) -> Json:
+    """The comparison of two arms without that of scores which were computed again: it was one of other scores."""
+    names = {score for group in groups for score in group.scorers}
+    return {**ab, "comparisons": [each for each in ab["comparisons"] if each["metric"] not in names]}
+
+
+def _identity(old: Json, groups: Mapping[str, Group]) -> Json:
+    """The identity of the run, with the scoring as it is now."""
+    scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old["scoring"].items()}
+    return {**old, "scoring": scoring, "hashes": {**old["hashes"], "scoring": digest(scoring)}}
 
 
 def _part(group: Group) -> Json:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_agentbench.directory import LATEST
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.identity import Contents, differences
-from pytest_agentbench.journal import FILE, Entry, Journal
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.journal import FILE, Entry, Journal, record_line
+from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
 from pytest_agentbench.sessions import FILE as SESSIONS
 from pytest_agentbench.sessions import Session
 
@@ -36,13 +36,10 @@ class Stored:
     """What earlier sessions left to this one."""
 
     kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # rollouts that stand -> their status
-    attempts: Mapping[RolloutKey, Sequence[Json]] = field(default_factory=dict)  # rollouts that run again -> attempts so far
+    again: frozenset[RolloutKey] = frozenset()  # those that are to run again
 
-    def to_wire(self) -> Json:
-        return {
-            "kept": [[*key, status] for key, status in self.kept.items()],
-            "attempts": [[key, each] for key, each in self.attempts.items()],
-        }
+    def to_wire(self) -> list[Json]:
+        return [{"key": key, "status": status} for key, status in self.kept.items()]
 
 
 def find_resumable(name: str, reports: Path) -> Path:
@@ -75,20 +72,26 @@ def take_up(
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         way_out = "undo that, or leave out --agentbench-resume to start a run of its own"
         raise ConfigError(f"the run {journal.path.parent.name} cannot be gone on with:{listed}\n{way_out}")
-    attempts = {key: attempts_of(journal.line(key)) for key in entries.keys() - kept.keys()}
-    for key in attempts:
+    again = frozenset(entries.keys() - kept.keys())
+    for key in again:
         journal.forget(key)
-    return Stored({key: entry.status for key, entry in kept.items()}, attempts)
+    return Stored({key: entry.status for key, entry in kept.items()}, again)
 
 
-def attempts_of(line: bytes) -> list[Json]:
-    """All attempts of a recorded rollout, as one that runs again has them among its earlier ones; none of a record that is damaged."""
+def with_earlier(line: bytes, before: bytes) -> bytes:
+    """The record of a rollout that ran again as one of all its attempts; `before` is what an earlier session wrote of it."""
+    rollout = Rollout.from_json(line)
+    every = (*_attempts(before), *rollout.earlier_attempts)
+    earlier = tuple(replace(attempt, attempt=number) for number, attempt in enumerate(every, 1))
+    return record_line(replace(rollout, attempt=len(earlier) + 1, earlier_attempts=earlier))
+
+
+def _attempts(line: bytes) -> tuple[Attempt, ...]:
+    """None of a record that is damaged."""
     try:
-        rollout = Rollout.from_json(line)
+        return Rollout.from_json(line).attempts
     except (ValueError, TypeError, KeyError, AttributeError):
-        return []
-    facts = ("attempt", "status", "reason", "duration_s")
-    return [*rollout.earlier_attempts, {name: getattr(rollout, name) for name in facts}]
+        return ()
 
 
 def refusals(
@@ -125,9 +128,17 @@ def _changes(kept: Mapping[RolloutKey, Entry], contents: Contents) -> dict[tuple
         if entry.content != (today := contents.of(key)):
             whose = {"backend": (), "agent": (key.group,), "scorers": (key.suite,), "scenario": (key.suite, key.scenario)}
             for part, hash in today.items():
-                if entry.content.get(part) != hash:
-                    found.setdefault((part, *whose[part]), Change(key, entry.session, entry.content.get(part, ""), hash))
+                if (was := entry.content.get(part)) != hash:
+                    found.setdefault((part, *whose[part]), Change(key, entry.session, _text(was, hash), _text(hash, was)))
     return found
+
+
+def _text(value: Any, other: Any) -> str:
+    """A hash; of several with names, those that are not the other's."""
+    if not isinstance(value, Mapping):
+        return str(value or "")
+    others = other if isinstance(other, Mapping) else {}
+    return ", ".join(f"{name} {hash}" for name, hash in value.items() if others.get(name) != hash)
 
 
 def _how(change: Change, was: Json | None, now: Json | None) -> str:
@@ -137,4 +148,4 @@ def _how(change: Change, was: Json | None, now: Json | None) -> str:
 
 
 def _hashes(change: Change) -> str:
-    return f"hash {change.old or 'unknown'} is now {change.new}"
+    return f"hash {change.old or 'unknown'} is now {change.new or 'none'}"

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
-
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
 from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.blame import judged
 from pytest_agentbench.capture import capture, clipped
-from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lines import Lines, Tap
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.loading import is_import_path
-from pytest_agentbench.records import SAMPLING, Access, Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import SAMPLING, Access, Json, Rollout, RolloutKey
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scoring import scored
@@ -101,7 +99,8 @@ async def run_rollout(
             ended = time.monotonic_ns()
             try:
                 calls = await lines.agent_is_done()
-                status, reason = _blamed(status, reason, calls)
+                time_up = None if budget is None else started + int(budget * 1e9)
+                status, reason = judged(status, reason, calls, time_up)
             except InfraError as error:
                 status, reason, calls = error.status, str(error), ()
             rollout = Rollout(
@@ -159,20 +158,3 @@ def _agents_fault(error: BaseException) -> tuple[str, str, str]:
     traceback.print_exception(error)  # into the rollout's log
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return "agent_error", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})", ""
-
-
-def _blamed(status: str, reason: str, calls: Sequence[LLMCall]) -> tuple[str, str]:
-    """(status, reason) of a rollout: an agent that fell over a call that failed is not at fault, whatever its client raised."""
-    if status != AgentError.status or not calls or calls[-1].error_kind in (None, "client_gone"):
-        return status, reason
-    if calls[-1].http_status == 400 and "context length" in calls[-1].error.lower():
-        return LimitReached.status, f"context: {calls[-1].error}"
-    return InfraError.status, f"{calls[-1].error}; the agent then ended with {reason}"
-
-
-def record_line(rollout: Rollout) -> bytes:
-    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text."""
-    try:
-        return orjson.dumps(rollout.to_dict())
-    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return json.dumps(rollout.to_dict(), default=str).encode()

@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_agentbench.drafts import Drafts
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.gate.means import mean_interval, scenario_means
+from pytest_agentbench.gate.means import scenarios_interval
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scenarios import Suite, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -49,6 +49,7 @@ class SuiteTally:
     """What is counted of one suite while its rollouts are read."""
 
     statuses: Counter[str] = field(default_factory=Counter)
+    clusters: dict[str, str | None] = field(default_factory=dict)  # scenario -> the cluster that it is of
     retried: int = 0
     retried_scores: dict[str, dict[bool, dict[str, list[float]]]] = field(
         default_factory=lambda: defaultdict(lambda: {True: defaultdict(list), False: defaultdict(list)})
@@ -66,6 +67,7 @@ class SuiteTally:
     def add(self, rollout: Rollout, main_score: str) -> None:
         self.drafts.add(rollout)
         self.statuses[rollout.status] += 1
+        self.clusters[rollout.scenario] = rollout.cluster
         self.retried += bool(rollout.earlier_attempts)
         for name, score in rollout.scores.items():
             self.scores[name][rollout.scenario].append(float(score))
@@ -155,14 +157,14 @@ def _score_summary(tally: SuiteTally, name: str) -> Json:
         if name not in LOWER_IS_BETTER:
             everything.setdefault(scenario, []).extend([0.0] * count)
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    return {"mean": _interval(everything, limits), "mean_evaluable": _interval(evaluable, limits)}
+    return {name: _mean(values, tally.clusters, limits) for name, values in (("mean", everything), ("mean_evaluable", evaluable))}
 
 
 def _retried_summary(tally: SuiteTally, name: str) -> Json:
     """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
     found = tally.retried_scores[name]
-    return {word: _interval(found[again], limits) for word, again in (("retried", True), ("others", False))}
+    return {word: _mean(found[again], tally.clusters, limits) for word, again in (("retried", True), ("others", False))}
 
 
 def known_mean(part: Json, score: str) -> tuple[float | None, str]:
@@ -173,11 +175,13 @@ def known_mean(part: Json, score: str) -> tuple[float | None, str]:
     return (None, "") if mean is None else (mean["value"], "")
 
 
-def _interval(values: Mapping[str, Sequence[float]], limits: tuple[float, float] | None) -> Json | None:
+def _mean(values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None) -> Json | None:
+    """A mean with its interval, as reports print it."""
     if not values:
         return None
-    found = mean_interval(list(scenario_means(values).values()), limits=limits)
-    return {"value": found.mean, "low": found.low, "high": found.high, "scenarios": found.n, "method": found.method}
+    found = scenarios_interval(values, clusters, limits=limits)
+    counts = {"scenarios": found.n, "clusters": found.clusters}
+    return {"value": found.mean, "low": found.low, "high": found.high, **counts, "method": found.method}
 
 
 def environment(root: Path) -> Json:

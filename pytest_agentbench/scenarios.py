@@ -141,6 +141,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     `agent` takes the place of the suite's agent, and inherits its sampling parameters.
     """
     from pytest_agentbench.config import load_yaml, override, validate
+    from pytest_agentbench.disclosure import refuse_keys_in_names
     from pytest_agentbench.suitespec import SuiteSpec
 
     data = load_yaml(file)
@@ -148,6 +149,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         data["agent"] = _in_place_of(data.get("agent"), agent)
     spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
     scenarios, dataset = _read(file, spec.dataset)
+    refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     for name in spec.thresholds:
         if name.removesuffix(".mean") not in (scores := [*map(score_name, spec.scorers)]):
             raise ConfigError(f"{file}: thresholds: {name!r} is not measured; scores of this suite: {', '.join(scores)} (and <score>.mean)")

@@ -15,20 +15,23 @@ BRIEF = 200  # characters of a reason that is shown elsewhere as well
 
 
 def properties(rollout: Rollout) -> list[tuple[str, object]]:
-    """Scores, timings and counts of a rollout, as a test case's properties. Times are milliseconds unless named otherwise."""
+    """Scores, timings and counts of a rollout, as a test case's properties; calls and tokens are those of all attempts.
+
+    Times are milliseconds unless named otherwise.
+    """
     found: list[tuple[str, object]] = [
         ("status", rollout.status),
         ("rollout_s", round(rollout.duration_s, 3)),
-        ("llm_calls", len(rollout.calls)),
+        ("llm_calls", len(rollout.all_calls)),
     ]
     found += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
-    good = [call for call in rollout.calls if not call.error_kind]
+    good = [call for call in rollout.all_calls if not call.error_kind]
     ttft = [value / 1e6 for call in good if (value := metrics.ttft_ns(call)) is not None]
     itl = [gap / 1e6 for call in good for gap in metrics.itl_ns(call)]
     medians = (("ttft_ms_p50", percentile(ttft, 50)), ("itl_ms_p50", percentile(itl, 50)))
     found += [(name, round(median, 3)) for name, median in medians if median is not None]
-    found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.calls))]
-    found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.calls)), ("attempt", rollout.attempt)]
+    found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.all_calls))]
+    found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.all_calls)), ("attempt", rollout.attempt)]
     return [_shared(*each) for each in found]
 
 
@@ -51,7 +54,7 @@ def rollout_section(rollout: Rollout) -> str:
     lines += [f"{name:<9} {score!r}  {score.explanation}" for name, score in rollout.scores.items()]
     lines += map(draft_line, rollout.drafts)
     lines.append(f"time      {split_text(rollout)}")
-    lines += [f"attempt {each['attempt']} was {each['status']}: {each['reason']}" for each in rollout.earlier_attempts]
+    lines += [f"attempt {each.attempt} was {each.status}: {each.reason}" for each in rollout.earlier_attempts]
     lines += ["", *tool_table(rollout), "", f"the end of the transcript ({len(rollout.messages)} messages):"]
     lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 from pytest_agentbench.records import LLMCall, Rollout
 
 Span = tuple[int, int]  # start and end, monotonic nanoseconds
-
-BIN_NS = 50_000_000  # of TokenTimes
 
 #: Who may have an instant of a rollout. Where calls overlap each other or a tool, the first of these has it.
 PARTS = ("decoding", "first_token", "tools", "client_queue", "judge", "agent")
@@ -88,34 +86,53 @@ def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
 
 
 class TokenTimes:
-    """When output tokens came, by stretches of 50 ms: enough for a rate over seconds, and bounded by the run's length."""
+    """When output tokens came: of each output event its stamp, and how many tokens there were by then. Sixteen bytes an event."""
 
     def __init__(self) -> None:
-        self._stretches: defaultdict[int, float] = defaultdict(float)  # number of a stretch -> tokens
+        self._stamps = array("q")  # nanoseconds, in order within a call
+        self._so_far = array("d", [0.0])  # tokens of all events before the one of the same place
+        self._starts = array("q")  # the place of each call's first event
 
     def add(self, call: LLMCall, tokens: int) -> bool:
         """Spreads a call's tokens over its output events: as the server counted them, else evenly. False when it has no such events."""
-        output = call.output
-        before = 0.0
-        for number, chunk in enumerate(output, 1):
-            counted = number < len(output) and chunk.tokens is not None
-            so_far = max(before, chunk.tokens or 0) if counted else tokens * number / len(output)
-            self._stretches[chunk.at_ns // BIN_NS] += so_far - before
-            before = so_far
-        return bool(output)
+        output, before = call.output, self._so_far[-1]
+        if not output:
+            return False
+        self._starts.append(len(self._stamps))
+        self._stamps.extend(accumulate((chunk.at_ns for chunk in output), max))
+        if any(chunk.tokens is not None for chunk in output[:-1]):
+            self._so_far.extend(before + count for count in accumulate((chunk.tokens or 0 for chunk in output[:-1]), max))
+        else:
+            self._so_far.extend(before + tokens * number / len(output) for number in range(1, len(output)))
+        self._so_far.append(before + tokens)
+        return True
 
     def within(self, spans: Sequence[Span]) -> float:
-        """Tokens within spans that are in order and apart; a stretch that lies in them in part counts in part."""
+        """Tokens that came within spans, which are in order and apart: after the start of one, up to its end."""
         return sum(
-            tokens * overlap_ns((number * BIN_NS, (number + 1) * BIN_NS), spans) / BIN_NS for number, tokens in self._stretches.items()
+            self._so_far[self._place(end, *call)] - self._so_far[self._place(start, *call)]
+            for call in pairwise((*self._starts, len(self._stamps)))
+            for start, end in _touched(spans, self._stamps[call[0]], self._stamps[call[1] - 1])
         )
+
+    def _place(self, at_ns: int, first: int, end: int) -> int:
+        """That of the first event of a call after a time, among events from `first` to before `end`."""
+        return bisect_right(self._stamps, at_ns, first, end)
+
+
+def _touched(spans: Sequence[Span], start: int, end: int) -> Iterator[Span]:
+    """Of spans in order and apart those that end at `start` or later and begin before `end`."""
+    for place in range(bisect_left(spans, start, key=itemgetter(1)), len(spans)):
+        if spans[place][0] >= end:
+            break
+        yield spans[place]
 
 
 @dataclass
 class Timeline:
     """What was under way when, in one session of a run: two sessions have clocks of their own, and a pause between them."""
 
-    rollouts: list[Span] = field(default_factory=list)
+    rollouts: list[Span] = field(default_factory=list)  # each attempt at one
     evaluable: list[Span] = field(default_factory=list)  # rollouts
     calls: list[Span] = field(default_factory=list)
     tokens: TokenTimes = field(default_factory=TokenTimes)

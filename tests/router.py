@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 from pytest_agentbench.records import Json
@@ -19,14 +19,16 @@ class Router(ThreadingHTTPServer):
     """What it was asked, and who it knows. Programs are listed by id, as ThunderAgent does it."""
 
     daemon_threads = True
+    request_queue_size = 128
 
-    def __init__(self) -> None:
+    def __init__(self, together: int = 1) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.chats: list[tuple[dict[str, str], Json]] = []  # headers with names in lower case, and body
         self.programs: dict[str, int] = {}  # that are not released -> chats
         self.releases: list[tuple[str, bool]] = []  # id, whether it was known
         self.refusals: list[str] = []  # what releases get before they are answered well: `500`, `reset`, `silence`
         self.lists = True  # has GET /programs
+        self.together = Barrier(together, timeout=60)  # so many chats are answered at the same moment
         self.knows_sessions = True  # answers a session's last call itself; one that does not is a plain engine
 
     @property
@@ -80,6 +82,7 @@ class Handler(BaseHTTPRequestHandler):
         if "forever" in str(body["messages"]):
             self.rfile.read(1)
             return
+        self.server.together.wait()
         called = any(message["role"] == "assistant" for message in body["messages"])
         message = TEXT if called or not body.get("tools") else {"role": "assistant", "content": None, "tool_calls": [FIND]}
         told = {"worker_id": {"decode_worker_id": 7}, "timing": {"kv_hit_rate": 0.5}}
@@ -101,9 +104,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def routing() -> Iterator[Router]:
+def routing(together: int = 1) -> Iterator[Router]:
     """A router that serves while the block runs."""
-    with Router() as router:
+    with Router(together) as router:
         thread = Thread(target=router.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -20,9 +20,9 @@ from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.making import A_PATH
 from pytest_agentbench.agents.toolbox import Toolbox, canned_response
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
+from pytest_agentbench.keyshapes import SECRET_NAME
 from pytest_agentbench.llm import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program
-from pytest_agentbench.redact import SECRET_NAME
 from pytest_agentbench.scenarios import Scenario
 
 TAIL = 600  # characters of stderr that the reason of a failure shows

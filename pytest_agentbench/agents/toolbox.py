@@ -11,8 +11,8 @@ from typing import Any
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.agents.almost_json import repaired
 from pytest_agentbench.agents.wire_names import wire_names
+from pytest_agentbench.almost_json import repaired
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.scenarios import Tool
 

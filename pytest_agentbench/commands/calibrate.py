@@ -33,8 +33,9 @@ def run_calibrate(options: argparse.Namespace) -> None:
     scores = [*dict.fromkeys(name for run in runs for trial in run.groups[group] for name in trial.scores)]
     lines = [f"# {group}: suggested by {len(runs)} runs, {', '.join(run.facts.run for run in runs)}"]
     lines += [f"# these runs do not have the same {part}, so that is in the numbers" for part in _differ(runs, group, "agent", "backend")]
-    if _differ(runs, group, "scorers"):
-        raise ConfigError(f"these runs of {group} were scored in different ways; `agentbench rescore` scores them again")
+    if differing := [score for score in scores if len({frozenset(run.scored_by(group, score)) for run in runs}) > 1]:
+        names = ", ".join(differing)
+        raise ConfigError(f"{names} of these runs of {group} came about in different ways; `agentbench rescore` scores them again")
     thresholds, rules = list[str](), list[str]()
     for score in scores:
         if score in LOWER_IS_BETTER:

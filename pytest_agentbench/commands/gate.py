@@ -13,6 +13,7 @@ from pytest_agentbench.records import Json
 if TYPE_CHECKING:
     from pytest_agentbench.arms import Arm
     from pytest_agentbench.discovery import Found
+    from pytest_agentbench.gate.evidence import Evidence
 
 
 def add(commands: Any) -> None:
@@ -51,7 +52,6 @@ def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
     from pytest_agentbench.commands.plain import Plain
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.exits import Ending, exit_status
     from pytest_agentbench.gating import judge_again
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.reports.wording import limit_text
@@ -66,9 +66,16 @@ def run_gate(options: argparse.Namespace) -> int:
     for limit in failed:
         Plain().write_line(f"limit       {limit_text(limit)}")
     write_gate(Plain(), part)
+    return status_of({**run, "gate": part}, evidence, options.inconclusive)
+
+
+def status_of(run: Json, evidence: Evidence, inconclusive: str) -> int:
+    """The exit status that a session would have had for its limits and its gate, had no test failed but those that could not measure."""
+    from pytest_agentbench.exits import Ending, deciding, exit_status
+
     errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
-    ending = Ending(int(errors), only_unmeasured=True, failure=bool(run["backend"]["failure"]), limits=failed, gate=part)
-    return exit_status(ending, options.inconclusive)
+    failure = bool(run["backend"]["failure"])
+    return exit_status(Ending(int(errors), only_unmeasured=True, failure=failure, limits=run["limits"], gate=deciding(run)), inconclusive)
 
 
 def suites_of(run: Json) -> Iterator[Found]:

@@ -27,7 +27,7 @@ def run_import(options: argparse.Namespace) -> None:
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.imports import load_reader
     from pytest_agentbench.imports.writing import write
-    from pytest_agentbench.reports.wording import score_text, statuses_text
+    from pytest_agentbench.reports.wording import own_mean_text, score_text, statuses_text
     from pytest_agentbench.scenarios import load_suite, suite_file
 
     reader = load_reader(options.tool)
@@ -39,6 +39,8 @@ def run_import(options: argparse.Namespace) -> None:
         print(f"{name}: {statuses_text(part['rollouts'])}")
         for score, means in part["scores"].items():
             print(f"{name} {score}: {score_text(means['mean'])}")
+    for mean in run["imported"]["means"]:
+        print(own_mean_text(mean))
     for note in run["imported"]["notes"]:
         print(f"note: {note}")
     print(f"wrote {target}")

@@ -65,7 +65,7 @@ def size_of(suite: Suite) -> tuple[int, str]:
     from pytest_agentbench.gate.intervals import too_few
 
     total = len(suite.scenarios)
-    clusters = Clusters.of([(each.cluster is None, each.cluster or each.id) for each in suite.scenarios])
+    clusters = Clusters.of_scenarios({each.id: each.cluster for each in suite.scenarios})
     if why := too_few(clusters):
         raise ConfigError(f"{suite.name}: {why}")
     if clusters.single:

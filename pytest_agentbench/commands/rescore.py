@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.records import Json
+
 
 def add(commands: Any) -> None:
     """The parser of this command."""
@@ -23,6 +25,9 @@ def add(commands: Any) -> None:
     rescore.add_argument(
         "--suite", action="append", default=[], type=Path, metavar="DIR", help="where a suite is, if not where it was in the run"
     )
+    rescore.add_argument(
+        "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with, if not what the session compared with"
+    )
     rescore.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
     rescore.set_defaults(run=run_rescore)
 
@@ -31,15 +36,26 @@ def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
     import asyncio
 
+    from pytest_agentbench.commands.plain import Plain
+    from pytest_agentbench.directory import discard
+    from pytest_agentbench.reports import write_reports
+    from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.rescoring import load_groups, rescore
-    from pytest_agentbench.run import find_run, read_run
+    from pytest_agentbench.run import find_run, read_run, write_run
     from pytest_agentbench.scenarios import load_suite, suite_file
 
     source = find_run(options.name, options.reports)
     run = read_run(source)
     folders = {load_suite(file).name: file.parent for file in map(suite_file, options.suite)}
     groups = load_groups(run, folders, options.scorer)
-    target, changes = asyncio.run(rescore(run, source, groups))
+    target, new, changes = asyncio.run(rescore(run, source, groups))
+    try:
+        new = judged(new, target, options)
+        write_run(new, target)
+        write_reports(new, target)
+    except BaseException:
+        discard(target)
+        raise
     for change in changes:
         print(
             f"{change.group} {change.score}: mean {_mean(change.was)}, now {_mean(change.now)}; "
@@ -50,7 +66,30 @@ def run_rescore(options: argparse.Namespace) -> None:
     for name, group in groups.items():
         for score in group.kept:
             print(f"{name} {score}: kept as it was, its scorer asks a judge")
+    if new["gate"]:
+        write_gate(Plain(), new["gate"])
     print(f"wrote {target}")
+
+
+def judged(run: Json, directory: Path, options: argparse.Namespace) -> Json:
+    """The run with the verdict of its gate on its new scores, and the exit status that a session would have had for them.
+
+    Raises ConfigError where the baseline is not there that the run was compared with.
+    """
+    from pytest_agentbench.arms import Arm
+    from pytest_agentbench.commands.gate import Options, status_of, suites_of
+    from pytest_agentbench.exits import IMPORTED, SKIPPED, deciding, verdict
+    from pytest_agentbench.gating import judge_again
+
+    if run["verdict"] in (SKIPPED, IMPORTED):
+        return run
+    settings = run["settings"]
+    rules, baseline = tuple(settings["gate"]), options.baseline or settings["baseline"]
+    asking = Options(rules, baseline, options.reports, settings["verdict"], tuple(Arm(**arm) for arm in settings["ab"]))
+    part, evidence = judge_again(run, directory, [*suites_of(run)], asking)
+    new = {**run, "gate": part}
+    status = status_of(new, evidence, settings["inconclusive"])
+    return {**new, "verdict": verdict(status, deciding(new), missing=False), "exit_status": status}
 
 
 def _mean(value: float | None) -> str:

@@ -1,6 +1,6 @@
 """The entry format of the agent leaderboard: one JSON list (or JSON lines) of customer messages, tools and expected calls.
 
-An entry has id, question, ground_truth, metadata, user_goals, available_tools and expected_tool_calls. Where all entries share
+An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls. Where all entries share
 their tools, `available_tools` may be left out and stand once in a tools.json beside the data.
 """
 
@@ -64,6 +64,7 @@ def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: di
         messages=({"role": "user", "content": entry["question"]},),
         tools=_entry_tools(entry, where, shared, known),
         expected=tuple(_expected(call, where) for call in _optional(entry, "expected_tool_calls", list, where)),
+        cluster=_optional(entry, "cluster", str, where) or None,
         metadata={**_optional(entry, "metadata", dict, where), "user_goals": _optional(entry, "user_goals", list, where)},
     )
 

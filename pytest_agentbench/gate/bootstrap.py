@@ -1,4 +1,4 @@
-"""Bootstrap intervals where the values have no limits: means by percentile-t, quantiles of latencies by blocks."""
+"""Bootstrap intervals where the values have no limits: means by percentile-t, percentiles of latencies by blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_agentbench.gate.bounded import Clusters
+from pytest_agentbench.quantiles import position
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,26 +89,24 @@ class Blocks:
         order = np.argsort(values, kind="stable")
         return cls(values[order], numbers[order])
 
-    def quantile(self, q: float, copies: Integers) -> Floats:
-        """The q-th quantile (0 to 1) when each block is there so many times, for each row of (samples, blocks); nan of nothing.
+    def percentile(self, q: float, copies: Integers) -> Floats:
+        """The q-th percentile (0 to 100) when each block is there so many times, for each row of (samples, blocks); nan of nothing.
 
-        The mean of the two numbers in the middle where the quantile lies between them (Hyndman and Fan 1996, definition 2).
+        It is that of the numbers written out, as reports have it (`quantiles.position`).
         """
         import numpy as np
 
         ends = copies[:, self.block].cumsum(-1)
-        wanted = q * ends[:, -1:]
-        last = len(self.values) - 1
-        lower = np.minimum((ends < wanted - 1e-9).sum(-1), last)
-        upper = np.minimum((ends <= wanted + 1e-9).sum(-1), last)
-        found = (self.values[lower] + self.values[upper]) / 2
-        return np.where(ends[:, -1] > 0, found, np.nan)
+        place = position(ends[:, -1].astype(np.float64), q)
+        below, last = np.floor(place), len(self.values) - 1
+        lower, upper = (self.values[np.minimum((ends <= rank[:, None]).sum(-1), last)] for rank in (below, np.ceil(place)))
+        return np.where(ends[:, -1] > 0, lower + (upper - lower) * (place - below), np.nan)
 
 
 def log_ratio(
     new: list[list[float]], base: list[list[float]], q: float, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
 ) -> Resampled:
-    """ln(q-th quantile of new / of base) with its percentile interval; block i of both is drawn together, with all its numbers.
+    """ln(q-th percentile of new / of base) with its percentile interval; block i of both is drawn together, with all its numbers.
 
     Numbers are above 0, of any unit, and there are some in both.
     """
@@ -116,19 +115,19 @@ def log_ratio(
     one, other, count = Blocks.of(new), Blocks.of(base), len(base)
 
     def logarithms(copies: Integers) -> Floats:
-        return np.asarray(np.log(one.quantile(q, copies)) - np.log(other.quantile(q, copies)))
+        return np.asarray(np.log(one.percentile(q, copies)) - np.log(other.percentile(q, copies)))
 
     estimate = float(logarithms(np.ones((1, count), dtype=np.int64))[0])
     return _percentile(estimate, logarithms, count, len(one.values) + len(other.values), confidence, seed, resamples)
 
 
-def block_quantile(values: list[list[float]], q: float, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Resampled:
-    """The q-th quantile of numbers in blocks, with its percentile interval. There are some numbers."""
+def block_percentile(values: list[list[float]], q: float, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Resampled:
+    """The q-th percentile (0 to 100) of numbers in blocks, with its percentile interval. There are some numbers."""
     import numpy as np
 
     blocks, count = Blocks.of(values), len(values)
-    estimate = float(blocks.quantile(q, np.ones((1, count), dtype=np.int64))[0])
-    return _percentile(estimate, lambda copies: blocks.quantile(q, copies), count, len(blocks.values), confidence, seed, resamples)
+    estimate = float(blocks.percentile(q, np.ones((1, count), dtype=np.int64))[0])
+    return _percentile(estimate, lambda copies: blocks.percentile(q, copies), count, len(blocks.values), confidence, seed, resamples)
 
 
 def _percentile(

@@ -7,7 +7,7 @@ proportions; then comes the usual t interval. `docs/verdict-results.md` shows wh
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -46,6 +46,11 @@ class Clusters:
         for code in codes:
             sizes[code] += 1
         return cls(codes, tuple(sizes))
+
+    @classmethod
+    def of_scenarios(cls, clusters: Mapping[str, str | None]) -> Clusters:
+        """Of scenarios by their ids, in this order; one that names no cluster is one of its own."""
+        return cls.of([(cluster is None, cluster or scenario) for scenario, cluster in clusters.items()])
 
     @property
     def single(self) -> bool:

@@ -42,13 +42,13 @@ class Trial:
     scenario: str
     trial: int
     status: str
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, scorers, backend
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend, and of each score
     cluster: str | None = None
     attempts: int = 1
     scores: Mapping[str, float] = field(default_factory=dict)
     unscored: tuple[str, ...] = ()  # scores that are missing because their scorer failed
-    duration_ms: float = 0.0
-    calls: tuple[CallTimes, ...] = ()
+    duration_ms: float = 0.0  # of the last attempt
+    calls: tuple[CallTimes, ...] = ()  # of all attempts
 
     def to_dict(self) -> Json:
         return {each.name: getattr(self, each.name) for each in fields(self)}
@@ -113,8 +113,13 @@ class Evidence:
         return cls(facts, groups)
 
     def hashes(self, group: str, part: str) -> set[str]:
-        """The different hashes of an agent, scorers or a backend that the rollouts of a group have; known ones only."""
+        """The different hashes of an agent or a backend that the rollouts of a group have; known ones only."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
+
+    def scored_by(self, group: str, score: str) -> set[str]:
+        """The different hashes of how a score of a group's rollouts came about; known ones only."""
+        found = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
+        return {hash for each in found if isinstance(each, Mapping) and (hash := each.get(score))}  # older versions have one hash of all
 
     def without(self, group: str, scenarios: Collection[str]) -> Evidence:
         """This without some scenarios of a group, as if its data set did not have them."""
@@ -155,7 +160,7 @@ def trial_of(rollout: Rollout) -> Trial:
         scores={name: float(score) for name, score in rollout.scores.items()},
         unscored=tuple(rollout.score_errors),
         duration_ms=rollout.duration_s * 1e3,
-        calls=tuple(map(call_times, rollout.calls)),
+        calls=tuple(map(call_times, rollout.all_calls)),
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.gate.bootstrap import percentile_t
-from pytest_agentbench.gate.bounded import FEWEST_CLUSTERS, Clusters, bounded_mean
+from pytest_agentbench.gate.bounded import FEWEST_CLUSTERS, Clusters
 from pytest_agentbench.gate.decisions import Decision, judge
+from pytest_agentbench.gate.means import mean_interval
 from pytest_agentbench.gate.power import factor
 
 Limits = tuple[float, float]
@@ -33,11 +34,12 @@ def mean_of(values: Sequence[float], clusters: Clusters, limits: Limits | None, 
     """An interval for the mean of one value per scenario; None where the values have no limits and do not vary."""
     import numpy as np
 
-    array, prefix = np.asarray(values, dtype=np.float64), "" if clusters.single else "clustered "
     if limits:
-        bounds = bounded_mean(array, clusters, limits, confidence)
-        return Found(float(bounds.low), float(bounds.high), float(bounds.error), bounds.degrees, f"{prefix}adjusted t")
-    if sampled := percentile_t(array, clusters, confidence, seed):
+        interval = mean_interval(values, clusters.codes, confidence, limits)
+        assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # `too_few` has seen to it
+        return Found(interval.low, interval.high, interval.standard_error, clusters.effective - 1, interval.method)
+    if sampled := percentile_t(np.asarray(values, dtype=np.float64), clusters, confidence, seed):
+        prefix = "" if clusters.single else "clustered "
         return Found(sampled.low, sampled.high, sampled.error, clusters.effective - 1, f"{prefix}percentile-t")
     return None
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_agentbench.gate.bootstrap import Resampled, block_quantile, log_ratio
+from pytest_agentbench.gate.bootstrap import Resampled, block_percentile, log_ratio
 from pytest_agentbench.gate.decisions import INCONCLUSIVE, Decision, Missing, check_margin, judge
 from pytest_agentbench.gate.power import factor
 
@@ -34,7 +34,7 @@ def compare_latency(new: Calls, base: Calls, q: int, margin: float, *, confidenc
     blank = _blank(1 + margin, confidence, q, blocks, new, base, missing)
     if blank.reason:
         return blank
-    found = log_ratio([list(new[each]) for each in blocks], [list(base[each]) for each in blocks], q / 100, confidence, seed)
+    found = log_ratio([list(new[each]) for each in blocks], [list(base[each]) for each in blocks], q, confidence, seed)
     ratio = Resampled(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), found.error)
     return _decided(blank, ratio, relative=True)
 
@@ -47,7 +47,7 @@ def latency_limit(run: Calls, q: int, limit: float, *, confidence: float = 0.95,
     blank = _blank(limit, confidence, q, blocks, run, {}, Missing(unmeasured=len(run) - len(blocks)))
     if blank.reason:
         return blank
-    return _decided(blank, block_quantile([list(run[each]) for each in blocks], q / 100, confidence, seed), relative=False)
+    return _decided(blank, block_percentile([list(run[each]) for each in blocks], q, confidence, seed), relative=False)
 
 
 def fewest_scenarios(q: int) -> int:

@@ -26,6 +26,7 @@ class Interval:
     low: float | None  # None when the values say nothing about it
     high: float | None
     n: int  # values
+    clusters: int  # that they are in: `n` where each is one of its own
     standard_error: float | None  # None when it cannot be estimated; of an adjusted one, imaginary scenarios included
     method: str  # [clustered] adjusted t | [clustered] t | none
 
@@ -33,6 +34,21 @@ class Interval:
 def scenario_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Scenario id -> mean of its trials; a scenario without a measured trial is left out, never counted as 0."""
     return {scenario: math.fsum(trials) / len(trials) for scenario, trials in scores.items() if trials}
+
+
+def scenarios_interval(
+    scores: Mapping[str, Sequence[float]],
+    clusters: Mapping[str, str | None],
+    confidence: float = 0.95,
+    limits: tuple[float, float] | None = (0.0, 1.0),
+) -> Interval:
+    """The mean of a score over scenarios with its interval: what every report prints, and what a gate judges scores with limits by.
+
+    `scores` has the trials of each scenario, `clusters` the cluster of each that names one.
+    """
+    means = scenario_means(scores)
+    groups = Clusters.of_scenarios({scenario: clusters.get(scenario) for scenario in means})
+    return mean_interval([*means.values()], groups.codes, confidence, limits)
 
 
 def mean_interval(
@@ -59,18 +75,19 @@ def mean_interval(
     mean = math.fsum(values) / n if n else None
     groups = Clusters.of(range(n) if clusters is None else clusters)
     if mean is None or len(groups.sizes) < 2:
-        return Interval(mean, None, None, n, None, "none")
-    prefix = "" if clusters is None else "clustered "
+        return Interval(mean, None, None, n, len(groups.sizes), None, "none")
+    prefix = "" if groups.single else "clustered "
     upper = (1 + confidence) / 2
     if limits and limits[0] <= min(values) and max(values) <= limits[1]:
         centre, error = _adjusted(values, groups, limits, confidence)
         reach = student_t_quantile(upper, groups.effective - 1) * error
-        return Interval(mean, max(centre - reach, limits[0]), min(centre + reach, limits[1]), n, error, f"{prefix}adjusted t")
+        low, high = max(centre - reach, limits[0]), min(centre + reach, limits[1])
+        return Interval(mean, low, high, n, len(groups.sizes), error, f"{prefix}adjusted t")
     error = _standard_error(values, groups, mean)
     if error <= _NEGLIGIBLE * max(map(abs, values)):
-        return Interval(mean, None, None, n, None, "none")
+        return Interval(mean, None, None, n, len(groups.sizes), None, "none")
     reach = student_t_quantile(upper, len(groups.sizes) - 1) * error
-    return Interval(mean, mean - reach, mean + reach, n, error, f"{prefix}t")
+    return Interval(mean, mean - reach, mean + reach, n, len(groups.sizes), error, f"{prefix}t")
 
 
 def _adjusted(values: Sequence[float], groups: Clusters, limits: tuple[float, float], confidence: float) -> tuple[float, float]:

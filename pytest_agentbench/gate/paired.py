@@ -127,8 +127,7 @@ def against_limit(
 
 
 def _clusters(samples: Mapping[str, Sample]) -> Clusters:
-    """A scenario that names no cluster is one of its own."""
-    return Clusters.of([(sample.cluster is None, sample.cluster or scenario) for scenario, sample in samples.items()])
+    return Clusters.of_scenarios({scenario: sample.cluster for scenario, sample in samples.items()})
 
 
 def _one_binary_trial(each: Pair, limits: Limits) -> bool:

@@ -118,8 +118,9 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
     if rule.kind == "score":
         if missing := sum(rule.metric in trial.unscored for trial in run.groups.get(group, ())):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
-        if rule.versus and base and (here := run.hashes(group, "scorers")) and (there := base.hashes(group, "scorers")) and here != there:
-            return f"the baseline was scored in another way (scorers {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
+        here, there = run.scored_by(group, rule.metric), base.scored_by(group, rule.metric) if rule.versus and base else set()
+        if here and there and here != there:
+            return f"the baseline was scored in another way ({rule.metric} {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
     return ""
 
 

@@ -28,6 +28,8 @@ class Source:
     model: str | None = None
     concurrency: int | None = None  # asked for
     facts: Json = field(default_factory=dict)  # totals that belong to no rollout
+    means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # variant -> score -> the mean that the tool gives
+    averages: str = ""  # what the tool averages otherwise than a run does: half a sentence
 
 
 #: `read(path) -> Source`; raises ConfigError with the file and what is wrong with it.

@@ -25,6 +25,10 @@ ENDS = {"CancelledError": ("cancelled", ""), "AgentTimeoutError": ("limit", "tim
 NOT_THE_AGENT = frozenset({"ApiUsageLimitError", "AgentAuthenticationError", "ModelNotFoundError"})
 
 STOPWATCH = "Harbor stamps the phases of a trial, not its calls: a rollout's time is its agent_execution, and calls have tokens only"
+AVERAGES = (
+    "Harbor counts every trial without a reward as 0, and takes all trials alike; "
+    "a run leaves out what was not the agent's fault, and takes a scenario's trials first"
+)
 NOTES = (
     "a retry deletes the earlier attempt's directory, so earlier attempts and their errors are not known",
     "up to Harbor 0.24 an agent could write its own reward, and nothing in the results would show it",
@@ -53,6 +57,13 @@ class Trial:
         return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
 
     @property
+    def statistics(self) -> str:
+        """Under what name the job counts it among its `stats`."""
+        info = dig(self.result, "agent_info") or {}
+        words = info.get("name"), dig(info, "model_info", "name"), dig(self.result, "source") or "adhoc"
+        return "__".join(str(word) for word in words if word)
+
+    @property
     def rewards(self) -> dict[str, float]:
         found = dig(self.result, "verifier_result", "rewards") or {}
         return {f"harbor_{name}": value for name, value in found.items()}
@@ -62,7 +73,8 @@ def read(path: Path) -> Source:
     """The trials of a job."""
     trials = _trials(path)
     config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
-    planned = dig(read_object(path / RESULT), "n_total_trials") if (path / RESULT).is_file() else None
+    result = read_object(path / RESULT) if (path / RESULT).is_file() else {}
+    planned = result.get("n_total_trials")
     scores = sorted({name for trial in trials for name in trial.rewards}, key=lambda name: (name != "harbor_reward", name))
     agents = {trial.variant: trial.agent for trial in trials}
     notes = list(NOTES)
@@ -77,7 +89,25 @@ def read(path: Path) -> Source:
         agents=agents,
         model=", ".join(sorted({str(agent["model"]) for agent in agents.values() if agent["model"]})) or None,
         concurrency=config.get("n_concurrent_trials"),
+        means={variant: dict(means) for variant in agents if (means := [*_means(trials, variant, result, scores)])},
+        averages=AVERAGES,
     )
+
+
+def _means(trials: Sequence[Trial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """(score, Harbor's own mean of it) under a variant, where the job has one mean of all its trials.
+
+    Of a single reward Harbor calls the mean `mean`; of several, older versions give that of `reward`, later ones each by its name.
+    """
+    names = {trial.statistics for trial in trials if trial.variant == variant and trial.result}
+    counted = dig(result, "stats", "evals", *names) if len(names) == 1 else None
+    metrics = dig(counted, "metrics")
+    if not isinstance(metrics, list) or len(metrics) != 1 or not isinstance(metrics[0], dict):
+        return
+    for name, value in metrics[0].items():
+        score = scores[0] if name == "mean" and f"harbor_{name}" not in scores else f"harbor_{name}"
+        if score in scores and isinstance(value, int | float):
+            yield score, value
 
 
 def _dataset(config: Json) -> Path:

@@ -25,6 +25,8 @@ STOPWATCH = (
     "so the client queue is in TTFT"
 )
 
+AVERAGES = "the toolkit counts an error as 0.0, and takes all items alike; a run leaves errors out, and takes a scenario's trials first"
+
 
 @dataclass
 class Entry:
@@ -69,6 +71,8 @@ def read(path: Path) -> Source:
         agents={"default": {"kind": dig(config, "workflow", "_type") or "unknown"}},
         model=", ".join(_models(config)) or None,
         concurrency=dig(general, "max_concurrency"),
+        means={"default": {f"nat_{name}": mean for name in names if (mean := _average(evaluators[name])) is not None}},
+        averages=AVERAGES,
     )
 
 
@@ -97,6 +101,12 @@ def _items(file: Path) -> dict[str, Json]:
             raise ConfigError(f"{file}: the id {item['id']!r} is there twice")
         found[str(item["id"])] = item
     return found
+
+
+def _average(file: Path) -> float | None:
+    """The mean that an evaluator gives of its items."""
+    mean = read_object(file).get("average_score")
+    return mean if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean) else None
 
 
 def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Entry]:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
+from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exits import IMPORTED
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.journal import FILE, record_line
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import SCHEMA, SuiteTally, build_suite, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 from pytest_agentbench.stopwatch import WARN
@@ -46,9 +47,9 @@ class Importing:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
-            content = {**dict.fromkeys(("agent", "scorers", "backend"), ""), "scenario": self.contents.of(key)["scenario"]}
-            expected = self.scenarios[rollout.scenario].expected
-            rollout = dataclasses.replace(rollout, suite=key.suite, expected=expected, content=content)
+            content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "scorers": {}, "backend": ""}
+            scenario = self.scenarios[rollout.scenario]
+            rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
         if rollout.key in self.seen:
@@ -67,6 +68,12 @@ class Importing:
         span = windows.outer(self.performance.sessions[1].rollouts)
         began, ended = (_text(at / 1e9) for at in span) if span else (now, now)
         suite = self._suite()
+        suites = {
+            RolloutKey(suite.name, "", variant).group: build_suite(
+                dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={}), variant, tally, {}
+            )
+            for variant, tally in self.tallies.items()
+        }
         return {
             "schema": SCHEMA,
             "id": name,
@@ -82,6 +89,7 @@ class Importing:
                 "stopwatch": self.source.stopwatch,
                 "notes": [*self.source.notes, *self._missing()],
                 "facts": self.source.facts,
+                "means": [*self._means(suites)],
             },
             "settings": {"backend": self.tool, "concurrency": self.source.concurrency, "changes": {}, "slo": {}},
             "environment": {"python": "unknown", "platform": "unknown", "cpus": None, "packages": {}, "git": None},
@@ -92,12 +100,7 @@ class Importing:
                 "finished": len(self.seen),
                 "not_run": max(0, self.source.planned - len(self.seen)),
             },
-            "suites": {
-                RolloutKey(suite.name, "", variant).group: build_suite(
-                    dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={}), variant, tally, {}
-                )
-                for variant, tally in self.tallies.items()
-            },
+            "suites": suites,
             "stopwatch": self._stopwatch(),
             "performance": {**self.performance.summary(), **({} if self._timed else {"split": None})},
             "serving": None,
@@ -121,6 +124,15 @@ class Importing:
         size = len({key.scenario for key in self.seen})
         data = DatasetInfo(Path(self.source.dataset).stem or "unknown", "unknown", self.source.dataset, "", "unknown", size)
         return Suite(self.source.suite, Path(), (), data, scorers=scorers)
+
+    def _means(self, suites: Json) -> Iterator[Json]:
+        """The means that the tool gives beside ours, and where they differ why."""
+        for group, part in suites.items():
+            for score, theirs in self.source.means.get(part["variant"], {}).items():
+                mean = part["scores"][score]["mean"]
+                ours = mean and mean["value"]
+                same = ours is not None and math.isclose(theirs, ours, abs_tol=1e-6)
+                yield {"suite": group, "score": score, "theirs": theirs, "ours": ours, "why": "" if same else self.source.averages}
 
     def _stopwatch(self) -> Json:
         """Nobody judged the other tool's stopwatch, so the verdict is no better than a warning."""
@@ -152,7 +164,7 @@ def _text(seconds: float) -> str:
 def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Json]:
     """Writes the run; returns its directory and run.json. Nothing is left behind where the results turn out to be unreadable."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
-    target, redact = named_directory(reports, name), Redactor()
+    target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
     importing = Importing(tool, source, suite)
     try:
         with (target / FILE).open("xb") as lines:

@@ -1,12 +1,12 @@
-"""NVIDIA AIPerf."""
+"""NVIDIA AIPerf 0.13."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, repeat
 
 from pytest_agentbench.metrics import output_tokens
 from pytest_agentbench.peers import Figures
@@ -15,13 +15,14 @@ from pytest_agentbench.quantiles import series
 from pytest_agentbench.records import LLMCall
 
 COLUMNS = ("avg", "min", "max", "p99", "p90", "p50", "std")
-TTFT, LATENCY = "Time to First Token (ms)", "Request Latency (ms)"
+TTFT, LATENCY, ITL = "Time to First Token (ms)", "Request Latency (ms)", "Inter Token Latency (ms)"
+ADJUSTED = (TTFT, LATENCY, ITL)  # metrics that have an adj_ row where calls failed
 ROWS = (
     TTFT,
     "Time to Second Token (ms)",
     "Time to First Output Token (ms)",
     LATENCY,
-    "Inter Token Latency (ms)",
+    ITL,
     "Inter Chunk Latency (ms)",
     "Output Token Throughput Per User (tokens/sec/user)",
     "Output Sequence Length (tokens)",
@@ -31,7 +32,7 @@ DIFFERS = (
     "Inter Token Latency is one number a call, (latency - TTFT) / (tokens - 1), our TPOT.",
     "Inter Chunk Latency is our ITL; only there does a stall show as one.",
     "Request Latency ends at the last event with text, not at the end of the stream.",
-    "adj_ rows count every failed call as infinite; the other rows leave failed calls out.",
+    "adj_ rows count every failed call as infinite; their percentiles are the nearest values. Other rows leave failed calls out.",
     "An error event within a stream goes for a success.",
     "Throughput is over the time from the first request to the last response, ramp and drain included.",
     TOKENS,
@@ -52,16 +53,21 @@ def aiperf(calls: Iterable[LLMCall]) -> Figures:
         _add(values, call)
     rows: dict[str, list[float | None]] = {name: columns(values[name], COLUMNS) for name in ROWS if values[name]}
     if failed:
-        for name in (TTFT, LATENCY):
-            adjusted = [*values[name], *[math.inf] * failed]
-            rows[f"adj_ {name}"] = [None, None, None, *columns(adjusted, ("p99", "p90", "p50")), None]
+        rows |= {f"adj_ {name}": _adjusted(values[name], failed) for name in ADJUSTED if values[name]}
     rows |= {
         "Output Token Throughput (tokens/sec)": [rate(tokens, extent.ns)],
         "Request Throughput (requests/sec)": [rate(good, extent.ns)],
         "Request Count (requests)": [good],
         "Error Request Count (requests)": [failed],
     }
-    return Figures("AIPerf", COLUMNS, rows, DIFFERS)
+    return Figures("AIPerf 0.13", COLUMNS, rows, DIFFERS)
+
+
+def _adjusted(values: Sequence[float], failed: int) -> list[float | None]:
+    """A row with failed calls as infinite latencies: percentiles of numpy's method `nearest`, and no deviation."""
+    ordered = [*sorted(values), *repeat(math.inf, failed)]
+    cells = {"avg": math.inf, "min": ordered[0], "max": math.inf, "std": None}
+    return [cells[name] if name in cells else ordered[round((len(ordered) - 1) * int(name[1:]) / 100)] for name in COLUMNS]
 
 
 def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
@@ -79,6 +85,6 @@ def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
     if call.prompt_tokens is not None:
         values["Input Sequence Length (tokens)"].append(call.prompt_tokens)
     if tokens > 1:
-        values["Inter Token Latency (ms)"].append((last - first) / 1e6 / (tokens - 1))
+        values[ITL].append((last - first) / 1e6 / (tokens - 1))
         if last > first:
             values["Output Token Throughput Per User (tokens/sec/user)"].append((tokens - 1) * 1e9 / (last - first))

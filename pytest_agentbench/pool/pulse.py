@@ -44,5 +44,5 @@ class Pulse:
 
 
 def unanswered(rollout: Rollout) -> bool:
-    """Whether nobody seems to have been there to answer the last call of a rollout."""
-    return rollout.status == "infra_error" and bool(rollout.calls) and rollout.calls[-1].error_kind in UNANSWERED
+    """Whether nobody seems to have been there to answer a call of a rollout."""
+    return rollout.status == "infra_error" and any(call.error_kind in UNANSWERED for call in rollout.calls)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.pool.blocks import Block
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 
 Run = Callable[[RolloutKey], Awaitable[Rollout]]
 Record = Callable[[Rollout], Awaitable[bytes]]
@@ -58,7 +58,6 @@ class Scheduler:
         self.concurrency, self.retries, self.keep_order, self.durations = concurrency, retries, keep_order, durations
         self.started = False  # rollouts run from `start` on
         self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
-        self.attempts: Mapping[RolloutKey, Sequence[Json]] = {}  # of rollouts that earlier sessions ran in vain
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
         self.stopped = asyncio.Event()  # `broken` says why
@@ -223,21 +222,20 @@ class Scheduler:
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout:
-        """The last attempt, which knows of those before it. Only `infra_error` is tried again."""
-        earlier = [*self.attempts.get(key, ())]
-        for here in itertools.count(1):  # attempts of this session
-            attempt = len(earlier) + 1
-            rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=tuple(earlier))
-            if rollout.status == "infra_error" and here > self.retries and self.doubt is not None:
+        """The last attempt, which knows of those of this session before it. Only `infra_error` is tried again."""
+        earlier: tuple[Attempt, ...] = ()
+        for attempt in itertools.count(1):
+            rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=earlier)
+            if rollout.status == "infra_error" and attempt > self.retries and self.doubt is not None:
                 await self.doubt(rollout)
-            if rollout.status != "infra_error" or here > self.retries:
+            if rollout.status != "infra_error" or attempt > self.retries:
                 return rollout
             if not self.broken:
-                await asyncio.sleep(pause(rollout, here))
+                await asyncio.sleep(pause(rollout, attempt))
                 await self.there.wait()
             if self.broken:
                 return rollout
-            earlier.append({"attempt": attempt, "status": rollout.status, "reason": rollout.reason, "duration_s": rollout.duration_s})
+            earlier = rollout.attempts
         raise AssertionError("counting does not end")
 
     async def _attempt(self, key: RolloutKey) -> Rollout:

@@ -20,12 +20,13 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
+from pytest_agentbench.journal import record_line
 from pytest_agentbench.pool.announcing import Announcer, total
 from pytest_agentbench.pool.pulse import Pulse, unanswered
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.pool.turning import Turning
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts import Setup, prepare, record_line, run_rollout
+from pytest_agentbench.rollouts import Setup, prepare, run_rollout
 from pytest_agentbench.scenarios import Scenario, Suite
 from pytest_agentbench.serving.labels import NO_LABEL
 from pytest_agentbench.tap.client import Taps
@@ -43,8 +44,7 @@ class Pool:
         self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
-        self.scheduler.stored = {RolloutKey(*key): Outcome(status, recorded=True) for *key, status in config["stored"]["kept"]}
-        self.scheduler.attempts = {RolloutKey(*key): attempts for key, attempts in config["stored"]["attempts"]}
+        self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.scheduler.doubt = self._doubt
         self.pulse = Pulse(config["patience"])
         self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
@@ -189,8 +189,9 @@ class Pool:
     async def record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
-        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
-        tokens = sum(call.completion_tokens or 0 for call in rollout.calls)
+        earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
+        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
+        tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         summary = {
             "op": "finished",
             "key": rollout.key,

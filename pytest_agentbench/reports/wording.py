@@ -49,7 +49,9 @@ def score_text(mean: Json | None) -> str:
     """A mean in words: `0.612 [0.571, 0.653] mean, 95 % interval over 100 scenarios`."""
     if mean is None:
         return "not measured"
-    scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}"
+    clusters = mean.get("clusters", mean["scenarios"])  # runs of older versions have none
+    together = f" in {clusters} cluster{'s' * (clusters != 1)}" if clusters < mean["scenarios"] else ""
+    scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}{together}"
     if mean["low"] is None:
         return f"{mean['value']:.3f} mean over {scenarios}, no interval"
     return f"{mean_text(mean)} mean, 95 % interval over {scenarios}"
@@ -77,7 +79,15 @@ def judging_lines(suite: Json) -> Iterator[tuple[str, str]]:
 def imported_lines(imported: Json) -> Iterator[str]:
     """Whose results a run is made of, and what they do not tell."""
     yield f"by {imported['tool']}, from {imported['path']}, read {imported['at']}"
+    yield from map(own_mean_text, imported.get("means", ()))
     yield from imported["notes"]
+
+
+def own_mean_text(mean: Json) -> str:
+    """`shop harbor_reward: 0.500 is the tool's own mean, 1.000 this run's: Harbor counts ...`"""
+    ours = "there is none in this run" if mean["ours"] is None else f"{mean['ours']:.3f} this run's"
+    other = f", {ours}: {mean['why']}" if mean["why"] else ", and this run's"
+    return f"{mean['suite']} {mean['score']}: {mean['theirs']:.3f} is the tool's own mean{other}"
 
 
 def limit_text(limit: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,6 +64,48 @@ def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
     for who in range(len(choices)):
         place(who, set())
     return {who: choice for choice, who in taken.items()}
+
+
+def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """(row, column) of pairs that share nothing, as many as there can be, of the greatest total worth; in the order of the rows.
+
+    The Hungarian method with shortest augmenting paths (Kuhn 1955; Jonker and Volgenant 1987), in rows^2 x columns steps, rows being
+    the smaller number. Worths are whole numbers, so that no rounding decides.
+    """
+    if not worths or not worths[0]:
+        return []
+    if len(worths) > len(worths[0]):
+        return sorted((row, column) for column, row in best_pairs([*zip(*worths, strict=True)]))
+    prices = [0] * (len(worths) + 1), [0] * (len(worths[0]) + 1)  # of rows and of columns; both are counted from 1, and 0 is nobody
+    owners = [0] * (len(worths[0]) + 1)  # column -> its row
+    for row in range(1, len(worths) + 1):
+        owners[0] = row
+        _settle(worths, prices, owners)
+    return sorted((row - 1, column - 1) for column, row in enumerate(owners) if row and column)
+
+
+def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]], owners: list[int]) -> None:
+    """Finds a column for the row that has column 0, by the shortest path over columns that change hands, and moves the prices along."""
+    of_rows, of_columns = prices
+    slack: list[float] = [math.inf] * len(owners)  # column -> how far it is from the tree
+    before = [0] * len(owners)  # column -> the column of the tree that it is nearest to
+    tree, outside, column = [0], [*range(1, len(owners))], 0
+    while row := owners[column]:
+        for each in outside:
+            if (distance := -worths[row - 1][each - 1] - of_rows[row] - of_columns[each]) < slack[each]:
+                slack[each], before[each] = distance, column
+        column = min(outside, key=slack.__getitem__)
+        step = int(slack[column])
+        for each in tree:
+            of_rows[owners[each]] += step
+            of_columns[each] -= step
+        for each in outside:
+            slack[each] -= step
+        outside.remove(column)
+        tree.append(column)
+    while column:
+        owners[column] = owners[before[column]]
+        column = before[column]
 
 
 def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
 
 
-def nat_compat(scenario: Scenario, rollout: Rollout) -> Score:
-    """The score under the toolkit's default weights: 1.0 for tools, 0.0 for parameters.
+def nat_compat(
+    scenario: Scenario, rollout: Rollout, *, tool_weight: float = 1.0, parameter_weight: float = 0.0, strict_mode: bool = False
+) -> Score:
+    """The score under the options of the toolkit's evaluator, by the names and with the defaults that they have there.
 
     A call of a tool that does not exist leaves no trace in the toolkit's trajectory, so here it does not count either.
     """
     called = [call for call in rollout.tool_calls if call.name and call.problem != "unknown_tool"]
-    return nat_score([{"tool": call.name, "parameters": call.arguments} for call in called], scenario.expected)
+    actual = [{"tool": call.name, "parameters": call.arguments} for call in called]
+    return nat_score(actual, scenario.expected, tool_weight, parameter_weight, strict_mode)
 
 
 def nat_score(

@@ -6,12 +6,13 @@ labels made by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import accepted, faults
-from pytest_agentbench.scorers.matching import Made, Wanted, both_sides
+from pytest_agentbench.scorers.matching import Made, Wanted, best_pairs, both_sides
 
 if TYPE_CHECKING:
     from pytest_agentbench.scenarios import Scenario
@@ -30,14 +31,14 @@ class _Pair(NamedTuple):
 def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
     """The mean over expected calls of the share of their parameters that are right.
 
-    - An expected call is compared with one actual call of that tool, and no two of them with the same one; the best pairs are
-      taken first. An expected call that is left without one counts 0, whether or not it has parameters.
+    - An expected call is compared with one actual call of that tool, and no two of them with the same one, in the way that gives
+      the highest value. An expected call that is left without one counts 0, whether or not it has parameters.
     - A call that is expected without parameters counts 1 when it was made. So labels without any parameters give 1.0 only
       when every expected call was made, and the explanation says so.
     - Arguments and calls that no label mentions do not count; where nothing is expected the value is 1.0.
     """
     wanted, made = both_sides(scenario, rollout)
-    pairs = _best_first([_pair(i, each, j, call) for i, each in enumerate(wanted) for j, call in enumerate(made) if call.key == each.key])
+    pairs = _best(wanted, made)
     parameters = sum(len(accepted(each.label)) for each in wanted)
     correct = sum(pair.correct for pair in pairs)
     return Score(
@@ -54,16 +55,18 @@ def _pair(i: int, wanted: Wanted, j: int, made: Made) -> _Pair:
     return _Pair(correct / len(names) if names else 1.0, correct, i, j, told)
 
 
-def _best_first(pairs: list[_Pair]) -> list[_Pair]:
-    """Pairs that share no call: highest share first, then most right parameters, then order of appearance."""
-    chosen: list[_Pair] = []
-    expected, actual = set[int](), set[int]()
-    for pair in sorted(pairs, key=lambda pair: (-pair.share, -pair.correct, pair.expected, pair.actual)):
-        if pair.expected not in expected and pair.actual not in actual:
-            chosen.append(pair)
-            expected.add(pair.expected)
-            actual.add(pair.actual)
-    return chosen
+def _best(wanted: Sequence[Wanted], made: Sequence[Made]) -> list[_Pair]:
+    """Pairs that share no call, with the greatest sum of shares; among those, with the most right parameters."""
+    total = sum(len(accepted(each.label)) for each in wanted)
+    pairs: list[_Pair] = []
+    for key in dict.fromkeys(each.key for each in wanted):
+        rows = [at for at, each in enumerate(wanted) if each.key == key]
+        columns = [at for at, each in enumerate(made) if each.key == key]
+        table = [[_pair(i, wanted[i], j, made[j]) for j in columns] for i in rows]
+        whole = math.lcm(*(len(accepted(wanted[i].label)) or 1 for i in rows))
+        worths = [[round(pair.share * whole) * (total + 1) + pair.correct for pair in row] for row in table]
+        pairs += [table[i][j] for i, j in best_pairs(worths)]
+    return pairs
 
 
 def _wrong(wanted: Sequence[Wanted], pairs: Sequence[_Pair]) -> list[str]:

@@ -18,7 +18,7 @@ class Client:
     """What the tap saw of all rollouts, those that tests made by hand included."""
 
     calls: int = 0  # that went well
-    hidden: int = 0  # calls and attempts whose tokens no record has: they failed, were made again or were cancelled
+    hidden: int = 0  # calls that failed and attempts without a record of theirs: nobody but the server knows their tokens
     uncounted: int = 0  # calls that went well, and of which the server did not say how many tokens they had
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -26,9 +26,12 @@ class Client:
     ttft_ns: int = 0  # all together
 
     def add(self, rollout: Rollout) -> None:
-        self.hidden += len(rollout.earlier_attempts)
+        """Takes a rollout of this session; attempts of earlier ones had another backend's counters."""
+        attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
+        self.hidden += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         # A judge has its own model where it is not the backend under test; whose server counted a call is in no record.
-        for call in (*rollout.calls, *(call for call in rollout.judge_calls if call.model == rollout.settings.get("model"))):
+        model = rollout.settings.get("model")
+        for call in (call for each in attempts for call in (*each.calls, *(judge for judge in each.judge_calls if judge.model == model))):
             if call.error_kind:
                 self.hidden += 1
             else:

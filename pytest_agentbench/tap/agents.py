@@ -55,6 +55,11 @@ class AgentConnection(asyncio.Protocol):
 
     # -------------------------------------------------------------------------------- what an exchange says to the agent
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody reads any more what is written."""
+        return self.transport.is_closing()
+
     def start_answer(self, status: int, headers: Headers) -> None:
         """The head of an answer whose body comes bit by bit."""
         assert self.exchange is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import zlib
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.blame import context_is_full
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.answers import Answer
@@ -15,6 +17,7 @@ from pytest_agentbench.tap.budgets import Budgets, Watch
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 from pytest_agentbench.tap.dialects.reading import DialectReading, Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
+from pytest_agentbench.tap.history import holds_broken_arguments
 from pytest_agentbench.tap.stream import Read
 from pytest_agentbench.tap.usage import WithoutUsage
 
@@ -72,11 +75,13 @@ class Exchange:
         self.labels = labels  # headers that the backend gets, unless the agent sent some of these names
         self.keep = keep  # whether the record holds what the model said
         self.held_ns = 0  # by a rate limit
+        self.repeats = 0  # connections that it was to go on, and that the backend had closed
         self.asked = Asked(request.body)  # what the backend gets
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.headers: Headers = []
         self.answer: Answer | None = None  # to a call, from its head on
+        self.whole_ns: int | None = None  # when the answer was complete
         self.over = False
         self.record: LLMCall | None = None
         self._filter: WithoutUsage | None = None
@@ -126,34 +131,37 @@ class Exchange:
             self.answer.take(read)
 
     def completed(self) -> None:
-        """The answer is whole; what that means for agent and record waits for its turn."""
-        ended = time.monotonic_ns()
+        """The answer is whole, and nothing that follows can break it; what that means for agent and record waits for its turn."""
+        self.whole_ns = time.monotonic_ns()
         self._watch.stop()
-        self.agent.relay.turns.take(lambda: self._completed(ended))
+        self.agent.relay.turns.take(self._completed)
 
-    def _completed(self, ended: int) -> None:
+    def _completed(self) -> None:
         if not self.over:
-            self._end(ended)
+            self._end()
 
     def failed(self, kind: str, message: str) -> None:
-        """There is no answer, or only a part of one; `client_gone` means that nobody waits for it either."""
+        """There is no answer, or only a part of one, unless it was whole before; `client_gone`: nobody waits for it either."""
         if not self.over:
-            self._end(time.monotonic_ns(), kind, message)
+            self._end(kind, message)
 
     # -------------------------------------------------------------------------------- the end
 
-    def _end(self, ended: int, broken: str | None = None, message: str = "") -> None:
+    def _end(self, broken: str | None = None, message: str = "") -> None:
         """Reads what came, keeps the record of it, and gives the agent what it does not have yet."""
         self.over = True
         self._watch.stop()
+        ended = self.whole_ns or time.monotonic_ns()
+        broken = broken if self.whole_ns is None else None
+        had_fault = self._has_fault()
         if self.answer is not None:
             self.answer.end(came_whole=broken is None)
-        # An SDK that closes its connection at [DONE] has not left early, and a backend that does has said all it had to say.
         reading: Reading = self.answer.reading if self.answer is not None else Reading()
-        said_all = reading.done and reading.error_kind is None
-        kind, message = (broken, message) if broken and not said_all else self._fault()
+        said_all = self._said_all(reading, broken)
+        decided = said_all or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
+        kind, message = (broken, message) if broken and not decided else self._fault()
         whole = b"" if kind or self.answer is None or not self.asked.upgraded else self._assembled(self.answer)
-        if broken != "client_gone":
+        if not self.agent.gone:
             if self.asked.upgraded:
                 self._answer_whole(whole, kind, message, said_no=broken is None and self.status != 200)
             else:
@@ -163,14 +171,36 @@ class Exchange:
         self.agent.exchange_ended(self)
         self.answer, self.request.body, self.asked = None, b"", self.asked._replace(body=b"")  # the record stays while the rollout runs
 
+    def _has_fault(self) -> bool:
+        """Whether there is something wrong with what has come of a stream."""
+        if self.answer is None:
+            return False
+        self.answer.digest()
+        return self.answer.reading.error_kind is not None
+
+    def _said_all(self, reading: Reading, broken: str | None) -> bool:
+        """Whether nothing that matters was missing when the answer broke off.
+
+        A backend that closes its connection at [DONE] has said all it had to say. An SDK that does so has not left early, nor has an
+        agent that wants no more than a finish reason, or than a status that refuses it.
+        """
+        if broken == "client_gone" and self.status not in (None, 200):
+            return True
+        return reading.error_kind is None and (reading.done or (broken == "client_gone" and bool(reading.chunks)))
+
     def _fault(self) -> tuple[str | None, str]:
         """What is wrong with an answer that came whole."""
         if self.answer is None:
             return None, ""
         reading = self.answer.reading
         if self.status != 200 and reading.error_kind != "encoding":
-            return _status_kind(self.status or 0), f"HTTP {self.status}: {_said(self.answer.body)}"
+            return self._refusal(self.status or 0, _said(self.answer.body))
         return reading.error_kind, reading.error
+
+    def _refusal(self, status: int, said: str) -> tuple[str, str]:
+        """(kind, sentence) of an answer with another status than 200."""
+        broken = status in (400, 422) and not context_is_full(status, said) and holds_broken_arguments(self.request.body)
+        return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}"
 
     def _assembled(self, answer: Answer) -> bytes:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""
@@ -213,6 +243,7 @@ class Exchange:
             model=self.asked.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
+            request_crc=zlib.crc32(self.request.body),
             error_kind=kind,
             error=message,
             retry_after_s=_retry_after(header(self.headers, b"retry-after")) if self.status != 200 else None,
@@ -224,6 +255,7 @@ class Exchange:
             token_source=reading.token_source,
             finish_reason=reading.finish_reason,
             held_ns=self.held_ns,
+            repeats=self.repeats,
             server=reading.server,
             said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
         )

@@ -1,4 +1,4 @@
-"""Connections to the backend: kept alive, taken from a free list, as many as there are calls in flight."""
+"""Connections to the backend: kept alive for the next call, as many as there are calls in flight. A request is sent once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pytest_agentbench.tap.addresses import Addresses
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.heads import OWN, Headers, end_to_end, header, request_head, written
+from pytest_agentbench.tap.idle import IdleConnections
 from pytest_agentbench.tap.pace import Pace
 from pytest_agentbench.tap.sockets import StampedSocket
 from pytest_agentbench.tap.stream import Read
@@ -56,7 +57,7 @@ class Upstream:
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = Addresses(self.host, self.port)
-        self.idle: list[UpstreamConnection] = []
+        self.idle = IdleConnections()
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
 
@@ -70,14 +71,10 @@ class Upstream:
     def send_now(self, exchange: Exchange) -> None:
         """Takes a free connection or a new one."""
         exchange.begins()
-        while self.idle:
-            connection = self.idle.pop()
-            if not connection.transport.is_closing():
-                connection.start(exchange)
-                return
-        self.send_on_new(exchange)
-
-    def send_on_new(self, exchange: Exchange) -> None:
+        connection, exchange.repeats = self.idle.take()
+        if connection is not None:
+            connection.start(exchange)
+            return
         task = asyncio.get_running_loop().create_task(self._connect(exchange))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
@@ -85,8 +82,7 @@ class Upstream:
     def close(self) -> None:
         """No further exchange comes this way; those on their way are not disturbed."""
         self.closed = True
-        for connection in self.idle:
-            connection.transport.abort()
+        self.idle.close()
 
     async def _connect(self, exchange: Exchange) -> None:
         budget = asyncio.timeout(exchange.budgets.connect)
@@ -109,7 +105,7 @@ class Upstream:
         loop = asyncio.get_running_loop()
         sock = await start_connection(await self.addresses.get(), happy_eyeballs_delay=0.25, loop=loop)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = UpstreamConnection(self)
+        connection = UpstreamConnection(self, sock)
         if self.tls is None and stamps_wanted(sock):
             connection.transport = StampedSocket(sock, connection, self.clock)
             return connection
@@ -132,10 +128,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     transport: StampedSocket | asyncio.Transport
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, sock: socket.socket) -> None:
         self.upstream = upstream
+        self._socket = sock  # which the transport reads and writes
         self.exchange: Exchange | None = None
-        self.rested = False  # it lay idle, so the backend may have closed it
 
     def start(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -150,7 +146,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.between_chunks = False  # of a chunked body, and nothing of the next one has come
         self.pieces: list[bytes] = []  # of the body, in this read
         exchange.agent.upstream = self
-        exchange.sent_ns = None
         self.transport.writelines([self.upstream.head(exchange), exchange.asked.body])
         if not isinstance(self.transport, StampedSocket) and not self.transport.get_write_buffer_size():
             exchange.sent(time.monotonic_ns())
@@ -166,12 +161,24 @@ class UpstreamConnection(asyncio.Protocol):
 
     def rest(self) -> None:
         """Waits for the next exchange."""
-        self.exchange, self.rested = None, True
+        self.exchange = None
         self.go_on()
         if self.upstream.closed or self.transport.is_closing():
             self.transport.abort()
         else:
-            self.upstream.idle.append(self)
+            self.upstream.idle.add(self)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing waits to be read, the backend's close neither: then what is sent now is sent to somebody who listens."""
+        if self.transport.is_closing():
+            return False
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        return False
 
     def close(self) -> None:
         """Ends the connection; the exchange on it is over already."""
@@ -224,13 +231,11 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.failed("cut", f"the backend's answer is not HTTP: {fault}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self in self.upstream.idle:
-            self.upstream.idle.remove(self)
         exchange, self.exchange = self.exchange, None
-        if exchange is None or exchange.over:
+        if exchange is None:
+            self.upstream.idle.remove(self)
+        elif exchange.over:
             return
-        if self.rested and not self.answered:  # it had been closed while it lay idle
-            self.upstream.send_on_new(exchange)
         elif self.until_close and error is None:
             exchange.completed()
         else:

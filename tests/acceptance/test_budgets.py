@@ -6,6 +6,15 @@ import pytest
 
 from tests.project import Project
 
+THINKER = """
+import asyncio
+
+
+class Thinker:
+    async def run(self, scenario, llm, tools):
+        await asyncio.sleep(3600)
+"""
+
 SLOW = {"text": "one two three four five six", "tokens_per_chunk": 1}
 
 
@@ -33,9 +42,9 @@ def test_the_budget_that_fired_is_named(project: Project, rule: dict[str, object
 
 
 def test_the_rollouts_budget(project: Project) -> None:
-    """--agentbench-budget-rollout stands above suite.yaml; what it ends is a limit, and scored."""
-    project.backend([{**SLOW, "ttft_ms": 60_000}])
-    project.suite(scenarios=1, timeout=3600, thresholds={"tsq": 0.0})
+    """--agentbench-budget-rollout stands above suite.yaml; what it ends while the agent is at work is a limit, and scored."""
+    project.suite(scenarios=1, timeout=3600, thresholds={"tsq": 0.0}, agent={"kind": "./agent.py:Thinker"})
+    project.write("scenarios/shop/agent.py", THINKER)
     project.run("scenarios/shop", "--agentbench-budget-rollout=300ms").assert_outcomes(passed=1)
     (rollout,) = project.rollouts
 

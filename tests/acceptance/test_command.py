@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.router import routing
 
 #: An agent in Python that needs nothing but its standard library.
 PLAIN = """
@@ -113,3 +115,19 @@ def test_a_budget(project: Project) -> None:
 
     (rollout,) = project.rollouts
     assert ("limit", ["find_item"], [-signal.SIGTERM]) == (rollout.status, rollout.tools, [each.exit_code for each in rollout.programs])
+
+
+def test_programs_that_are_answered_all_at_once(project: Project) -> None:
+    """A program that closes its connection with the last byte of its answer has not left early, however many do so at the same moment."""
+    agents = 48
+    project.suite(scenarios=agents, agent=command())
+    project.write("scenarios/shop/agent.py", PLAIN)
+    with routing(together=agents) as router:
+        project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "model": "m"}))
+        options = ("--agentbench-backend=router", f"--agentbench-concurrency={agents}", "--agentbench-retries=0")
+        project.run("scenarios/shop", *options).assert_outcomes(passed=agents)
+
+    assert [(["find_item"], 1.0)] * agents == [(rollout.tools, rollout.score("tsq")) for rollout in project.rollouts]
+    assert {(None, 9, 5)} == {
+        (call.error_kind, call.prompt_tokens, call.completion_tokens) for rollout in project.rollouts for call in rollout.calls
+    }

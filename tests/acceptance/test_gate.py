@@ -287,3 +287,23 @@ def test_banking_against_itself_and_against_worse(banking: Project, way: tuple[s
     assert (1, "FAIL") == (worse.ret, gate(banking)["rules"][0]["verdict"])
     assert ["the backend is not the baseline's"] == gate(banking)["rules"][0]["notes"]
     assert default_baseline("banking", banking.root / "reports").stat().st_size < 200_000
+
+
+def test_reports_and_gate_have_one_interval(project: Project) -> None:
+    """Scenarios that the data put into clusters have one interval, the clustered one, in the gate, in run.json and in every report."""
+    entries = [{**project.entry(f"shop-{n}"), "cluster": f"template {n % 12}"} for n in range(24)]
+    project.suite(scenarios=24, gate=["tsq >= 0.5"])
+    project.write("scenarios/shop/data.json", json.dumps(entries))
+    wrong = [{"match": {"turn": 0, "contains": f"shop-{n}:"}, "text": "No."} for n in (1, 2, 13, 14)]
+    project.backend([*wrong, *FIND_THEN_ANSWER])
+
+    result = project.run("scenarios/shop", "--agentbench-ci=gitlab")
+    (rule,), mean = gate(project)["rules"], project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]
+    interval = f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
+
+    assert ("clustered adjusted t", 12) == (mean["method"], mean["clusters"])
+    assert tuple(rule[name] for name in ("low", "high", "method")) == pytest.approx(tuple(mean[name] for name in ("low", "high", "method")))
+    assert f"{interval} mean, 95 % interval over 24 scenarios in 12 clusters" in result.stdout.str()
+    for report in ("report.md", "comment.md"):
+        assert interval in (project.directory / report).read_text()
+    assert f"{mean['low']}" in (project.directory / "metrics.txt").read_text()

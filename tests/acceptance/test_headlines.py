@@ -8,7 +8,9 @@ import re
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.exits import EXITS
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.outcome import headline
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
@@ -49,10 +51,10 @@ def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict
     """Every report has this verdict, and where the status is not 0, the status beside it."""
     assert status == result.ret, result.stdout.str()
     assert status == project.run_json["exit_status"]
-    for report, headline in headlines(project, result).items():
-        assert re.match(rf"{verdict}($|[;,] )", headline), f"{report}: {headline}"
+    for report, line in headlines(project, result).items():
+        assert re.match(rf"{verdict}($|[;,] )", line), f"{report}: {line}"
         if report in ("report.md", "comment.md", "summary.md", "annotation", "terminal"):
-            assert (f", exit status {status}: " in headline) == bool(status), f"{report}: {headline}"
+            assert (f", exit status {status}: " in line) == bool(status), f"{report}: {line}"
 
 
 #: What is wrong: files of the project beside its suite, keys of the suite, the engine's script, options; status and verdict.
@@ -206,7 +208,7 @@ def test_in_one_line(project: Project) -> None:
 
 
 def test_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that was scored again has no exit status, so none can contradict its verdict."""
+    """The verdict of a run that was scored again is the word for the exit status that a session would have had for its new scores."""
     project.suite()
     project.backend(SPEAKS)
     project.run("scenarios/shop")
@@ -215,5 +217,6 @@ def test_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
     assert 0 == main(["rescore"])
 
     (file,) = project.root.glob("reports/*-rescored/run.json")
-    assert json.loads(file.read_text())["exit_status"] is None
-    assert "exit status" not in (file.parent / "report.md").read_text()
+    run = json.loads(file.read_text())
+    assert EXITS[run["exit_status"]].verdict == run["verdict"]
+    assert f": {headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]

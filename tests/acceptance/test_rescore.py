@@ -9,14 +9,14 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np  # noqa: F401  # here, once, as yaml: pytester forgets imports, and what is in C does not load twice
 import pytest
-import yaml  # here, once: pytester forgets what a test imports, and libyaml's part of it does not load twice
+import yaml
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.journal import read_journal
+from pytest_agentbench.journal import read_journal, record_line
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.rescoring import load_groups, rescore
-from pytest_agentbench.rollouts import record_line
 from pytest_agentbench.run import read_run
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -164,7 +164,7 @@ def test_memory(shop: Project) -> None:
     groups = load_groups(run, {}, [])
 
     tracemalloc.start()
-    target, _ = asyncio.run(rescore(run, shop.directory, groups))
+    target, _, _ = asyncio.run(rescore(run, shop.directory, groups))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -181,4 +181,67 @@ def test_what_cannot_be_scored(shop: Project) -> None:
 
     assert 0 == main(["rescore"])
 
-    assert [adhoc, failed] == [*read_journal(rescored(shop))][3:]
+    first, second = [*read_journal(rescored(shop))][3:]
+    assert adhoc == first
+    assert dataclasses.replace(failed, content=second.content) == second
+    assert {"tsq"} == second.content["scorers"].keys()  # the 0 that it counts as is one of the new scorer's
+
+
+@pytest.fixture
+def fussy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a run, `old`, in which a scorer of the suite's own was content with all; now it is not."""
+    project.suite(scenarios=12, scorers=["tsq", "./scorer.py:fussy"], gate=["fussy >= 0.5"])
+    project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout): return 1.0")
+    project.good_run("old")
+    project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout): return 0.0")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
+    """A gate compares a run that was scored again with runs of the same scorer, and with no others; kept scores stay as they were."""
+    fussy.run("scenarios/shop")
+    fussy.directory.rename(fussy.root / "reports" / "new")
+
+    def refused(run: str, base: str, score: str) -> bool:
+        capsys.readouterr()
+        main(["gate", run, "--baseline", base, "--gate", f"{score} >= -0.9 vs baseline"])
+        return f"the baseline was scored in another way ({score} " in capsys.readouterr().out
+
+    assert 0 == main(["rescore", "old"]) == main(["rescore", "old", "--scorer", "tsq"])
+
+    assert refused("new", "old", "fussy")
+    assert not refused("new", "old-rescored", "fussy")
+    assert refused("old", "old-rescored", "fussy")
+    assert not refused("old", "old-rescored-2", "fussy")
+    assert refused("new", "old-rescored-2", "fussy")
+    assert not any(refused("new", base, "tsq") for base in ("old", "old-rescored", "old-rescored-2"))
+    old, new, rescored = (read_run(Path("reports", name))["identity"] for name in ("old", "new", "old-rescored"))
+    assert new["scoring"] == rescored["scoring"] != old["scoring"]
+    assert new["hashes"]["scoring"] == rescored["hashes"]["scoring"] != old["hashes"]["scoring"]
+
+
+def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
+    """Verdict and exit status of the new run are those of its gate on the new scores, and its report says so."""
+    assert 0 == main(["rescore", "old"])
+
+    run = read_run(Path("reports/old-rescored"))
+    assert ("PASS", 0) == (read_run(Path("reports/old"))["gate"]["verdict"], read_run(Path("reports/old"))["exit_status"])
+    assert ("FAIL", "FAIL", 1) == (run["gate"]["verdict"], run["verdict"], run["exit_status"])
+    assert 0.0 == run["gate"]["rules"][0]["estimate"]
+    assert "rule        shop fussy >= 0.5: FAIL" in capsys.readouterr().out
+    assert "## Gate: FAIL" in Path("reports/old-rescored/report.md").read_text()
+
+
+def test_a_baseline_that_is_gone(fussy: Project, capsys: Capture) -> None:
+    """Where the baseline of the session is not there any more nothing is written, until --baseline names another one."""
+    assert 0 == main(["rescore", "old"])
+    fussy.run("scenarios/shop", "--agentbench-baseline=old-rescored", "--agentbench-gate=fussy >= -0.9 vs baseline")
+    Path("reports/old-rescored").rename("reports/moved")
+    capsys.readouterr()
+
+    assert 1 == main(["rescore"])
+    assert "no run 'old-rescored'; known: " in capsys.readouterr().err
+    assert not rescored(fussy).exists()
+    assert 0 == main(["rescore", "--baseline", "moved"])
+    assert "old-rescored" == read_run(rescored(fussy))["gate"]["baselines"]["shop"]["run"]

@@ -86,7 +86,7 @@ def test_what_failed_runs_again(project: Project, way: tuple[str, ...]) -> None:
         again.status,
         again.attempt,
         again.session,
-        [each["status"] for each in again.earlier_attempts],
+        [each.status for each in again.earlier_attempts],
     )
     assert 4 == (project.directory / "rollouts.jsonl").read_bytes().count(b"\n")
     assert (1, [2, 1]) == (project.run_json["repeated"], sessions(project))

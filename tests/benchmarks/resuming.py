@@ -9,9 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.journal import FILE, record_line
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
-from pytest_agentbench.rollouts import record_line
 from tests.benchmarks.measuring import Command, Figure, Options, Result
 
 ROLLOUTS = 100_000
@@ -34,7 +33,7 @@ class Same(Contents):
     def of(self, key):
         return CONTENT
 
-CONTENT = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": "c" * 16, "backend": "d" * 16}
+CONTENT = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}, "backend": "d" * 16}
 began = time.monotonic()
 with Journal(Path(sys.argv[1])) as journal:
     indexed = time.monotonic()
@@ -72,7 +71,7 @@ def measure(options: Options) -> Result:
 def lines() -> Iterator[bytes]:
     """Records as a run writes them, one in a hundred an infra_error."""
     dice = random.Random(1)
-    content = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": "c" * 16, "backend": "d" * 16}
+    content = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}, "backend": "d" * 16}
     for number in range(ROLLOUTS):
         trial, scenario = divmod(number, SCENARIOS)
         record = Rollout(

@@ -9,7 +9,7 @@ from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.verdict import Asked
 
-HASHES = {"scenario": "s", "agent": "a", "scorers": "c", "backend": "b"}
+HASHES = {"scenario": "s", "agent": "a", "scorers": {"tsq": "c"}, "backend": "b"}
 
 
 def trial(scenario: object, score: float | None = 1.0, *, number: int = 1, status: str = "ok", ttft: float = 100.0, **keys: Any) -> Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence, write_baseline
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial, call_times, trial_of
-from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
 from pytest_agentbench.slo import OBJECTIVES, Goodput
 from tests.gate.evidences import evidence, trial
 
@@ -101,6 +102,16 @@ def test_what_is_taken_from_a_rollout() -> None:
         duration_ms=500.0,
         calls=(CallTimes(30.0, 20.0, 120.0, 60.0, 5, False), CallTimes(None, None, None, None, 0, True)),
     ) == trial_of(rollout())
+
+
+def test_calls_of_earlier_attempts_are_evidence() -> None:
+    """What an attempt asked of the backend before the last one is judged with the rest: a retry hides no failed call."""
+    failed = LLMCall(0, 0, 1, error_kind="cut")
+    last = rollout()
+
+    found = trial_of(replace(last, earlier_attempts=(Attempt(1, "infra_error", calls=(failed,)),)))
+
+    assert (CallTimes(None, None, None, None, 0, True), *trial_of(last).calls) == found.calls
 
 
 def test_no_text_is_in_a_baseline() -> None:

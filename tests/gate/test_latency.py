@@ -1,4 +1,4 @@
-"""Latencies: quantiles of whole blocks, and verdicts on ratios."""
+"""Latencies: percentiles of whole blocks, and verdicts on ratios."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pytest_agentbench.gate.bootstrap import Blocks, percentile_t
 from pytest_agentbench.gate.bounded import Clusters
 from pytest_agentbench.gate.decisions import Missing
 from pytest_agentbench.gate.latency import compare_latency, fewest_scenarios, latency_limit
+from pytest_agentbench.quantiles import percentile
 
 
 def run(n: int, scale: float = 1.0, seed: int = 1) -> dict[str, list[float]]:
@@ -23,15 +24,15 @@ def run(n: int, scale: float = 1.0, seed: int = 1) -> dict[str, list[float]]:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(st.lists(st.floats(0.1, 100), max_size=4), min_size=1, max_size=8), st.sampled_from([0.1, 0.5, 0.9]), st.data())
-def test_quantiles_of_copies(blocks: list[list[float]], q: float, data: st.DataObject) -> None:
-    """A block that is drawn twice counts twice: the quantile is numpy's of all numbers written out, and nan of none."""
+@given(st.lists(st.lists(st.floats(0.1, 100), max_size=4), min_size=1, max_size=8), st.sampled_from([10, 50, 90, 99]), st.data())
+def test_percentiles_of_copies(blocks: list[list[float]], q: float, data: st.DataObject) -> None:
+    """A block that is drawn twice counts twice: the percentile is the reports' and numpy's of all numbers written out, and nan of none."""
     copies = data.draw(st.lists(st.integers(0, 3), min_size=len(blocks), max_size=len(blocks)))
     written = [value for block, times in zip(blocks, copies, strict=True) for value in block * times]
-    found = float(Blocks.of(blocks).quantile(q, np.array([copies]))[0]) if any(blocks) else math.nan
+    found = float(Blocks.of(blocks).percentile(q, np.array([copies]))[0]) if any(blocks) else math.nan
 
     if written:
-        assert float(np.quantile(written, q, method="averaged_inverted_cdf")) == pytest.approx(found)
+        assert percentile(written, q) == pytest.approx(found) == pytest.approx(float(np.percentile(written, q)))
     else:
         assert math.isnan(found)
 

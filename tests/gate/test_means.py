@@ -106,8 +106,8 @@ def test_perfect_clusters_count_as_one_observation_each() -> None:
 
 def test_without_limits_constant_values_say_nothing() -> None:
     """Ten rollouts with 3 repeated calls each do not bound the mean of a count."""
-    assert Interval(3.0, None, None, 10, None, "none") == mean_interval([3.0] * 10, limits=None)
-    assert Interval(3.0, None, None, 10, None, "none") == mean_interval([3.0] * 10)
+    assert Interval(3.0, None, None, 10, 10, None, "none") == mean_interval([3.0] * 10, limits=None)
+    assert Interval(3.0, None, None, 10, 10, None, "none") == mean_interval([3.0] * 10)
 
 
 @pytest.mark.parametrize(

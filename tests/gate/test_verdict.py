@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
@@ -138,7 +138,7 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
             BASE,
             "0 of 100 scenarios of the run and its baseline can be compared",
         ),
-        (evidence(suite(content={**HASHES, "scorers": "changed"})), BASE, "the baseline was scored in another way"),
+        (evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})), BASE, "the baseline was scored in another way"),
         (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, "1 of its scores is missing: the scorer failed"),
     ],
 )
@@ -232,6 +232,7 @@ def test_scores_beyond_1_have_no_limits() -> None:
     assert "INCONCLUSIVE" == verdict("tsq >= -0.05 vs baseline", evidence([trial(i, 9.0) for i in range(20)]), base)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]), max_size=5))
 def test_the_sessions_verdict(verdicts: list[str]) -> None:
     """One FAIL is one; only all PASS are one; no rule is no PASS."""

@@ -89,7 +89,7 @@ def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> N
     assert 0 == background.ended(180), background.output
     assert [] == left(stacks)
     assert ["limit"] * 24 == [rollout.status for rollout in background.rollouts]
-    again = [rollout.earlier_attempts[0]["reason"] for rollout in background.rollouts if rollout.earlier_attempts]
+    again = [rollout.earlier_attempts[0].reason for rollout in background.rollouts if rollout.earlier_attempts]
     broken_off = [reason for reason in again if "Internal server error" in reason]
     refused = [reason for reason in again if "Failed to generate completions" in reason]  # nothing of them had come yet
     assert [] == broken_off if migration else broken_off + refused, again

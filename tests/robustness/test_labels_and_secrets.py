@@ -357,3 +357,78 @@ def test_a_service_that_dies_tells_no_keys(project: Project, monkeypatch: pytest
     assert "no access with [redacted]" in result.stdout.str()
     assert "0815" not in result.stdout.str() + result.stderr.str()
     assert [] == [file for file, text in files_of(project.root / "reports") if "0815" in text]
+
+
+ORDERS = """
+from dataclasses import dataclass
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+@dataclass(frozen=True)
+class Agent(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        print("postgres, find_item, shop-postgres-1, lamp-of-aladdin, a-real-secret")
+        return await super().run(scenario, llm, tools)
+"""
+
+
+@WAYS
+def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Variables whose values are words, names or data of the suite are named at the start; the run and a second scoring are whole."""
+    values = {"PGPASSWORD": "postgres", "CACHE_KEY": "find_item", "ROW_KEY": "postgres-1", "ITEM_KEY": "lamp-of-aladdin"}
+    for name, value in {**values, "SHOP_KEY": "a-real-secret"}.items():
+        monkeypatch.setenv(name, value)
+    project.backend(
+        [{"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": {"item": "lamp-of-aladdin"}}]}, {"text": "ok"}]
+    )
+    project.suite(
+        "postgres",
+        scenarios=2,
+        agent={"kind": "./agent.py:Agent"},
+        scorers=["tsq", "parameter_accuracy"],
+        thresholds={"tsq": 1.0, "tsq.mean": 1.0},
+    )
+    project.write("scenarios/postgres/agent.py", ORDERS)
+    data = project.root / "scenarios/postgres/data.json"
+    data.write_text(data.read_text().replace('"item": "lamp"', '"item": "lamp-of-aladdin"'))
+
+    result = project.run(*way, "scenarios/postgres")
+
+    result.assert_outcomes(passed=2)
+    output = result.stdout.str() + result.stderr.str()
+    assert "agentbench: PGPASSWORD: the value is an ordinary word, so it is not redacted anywhere; a secret needs another value" in output
+    named = "agentbench: CACHE_KEY, ITEM_KEY, ROW_KEY: the value is a text of a suite, so it is not redacted in records and reports"
+    assert named in output
+    assert {"postgres-0", "postgres-1"} == {rollout.scenario for rollout in project.rollouts}
+    assert {("find_item",)} == {tuple(rollout.tools) for rollout in project.rollouts}
+    assert {"postgres, find_item, shop-postgres-1, lamp-of-aladdin, [redacted]\n"} == {rollout.log for rollout in project.rollouts}
+    assert {"postgres"} == {limit["suite"] for limit in project.run_json["limits"]}
+    for name in ("tsq", "parameter_accuracy"):
+        assert 1.0 == project.run_json["suites"]["postgres"]["scores"][name]["mean"]["value"]
+
+    assert 0 == main(["rescore", "latest", "--reports", str(project.root / "reports")])
+    again = json.loads((project.directory.with_name(f"{project.directory.name}-rescored") / "run.json").read_text())
+    for name in ("tsq", "parameter_accuracy"):
+        assert 1.0 == again["suites"]["postgres"]["scores"][name]["mean"]["value"]
+
+
+@pytest.mark.parametrize("where", ["id", "tool", "argument"])
+def test_a_key_in_a_name(project: Project, where: str) -> None:
+    """A suite with what looks like a key in a name is refused in a sentence that does not tell it."""
+    key = f"sk-proj-{'N4me' * 8}"
+    project.suite(scenarios=2)
+    entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
+    if where == "id":
+        entries[1]["id"] = f"shop-{key}"
+    elif where == "tool":
+        entries[1]["available_tools"][2]["title"] = key
+    else:
+        entries[1]["available_tools"][2]["properties"][key] = {"type": "string"}
+    project.write("scenarios/shop/data.json", json.dumps(entries))
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    what = {"id": "the id", "tool": "the name of tool 3", "argument": "the name of argument 3 of tool 3"}[where]
+    said = f"suite.yaml: {what} of scenario 2 has the shape of a key, and names are in every report; give it another name"
+    assert said in " ".join(result.stdout.str().split())
+    assert "N4me" not in result.stdout.str() + result.stderr.str()

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.scorers import load_scorer
 from pytest_agentbench.scorers.nat_compat import nat_compat, nat_score
 
 
@@ -113,3 +114,21 @@ def test_the_scorer_sees_what_the_toolkit_saw() -> None:
 
     assert 1.0 == score
     assert {"tool_accuracy": 1.0, "parameter_accuracy": 1.0} == score.parts
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({}, 1.0),
+        ({"parameter_weight": 0.4}, 1.2),  # as the toolkit's full configurations
+        ({"tool_weight": 0.6, "parameter_weight": 0.4}, 0.8),  # as its minimal one
+        ({"tool_weight": 0.6, "parameter_weight": 0.4, "strict_mode": True}, 0.6),
+    ],
+)
+def test_weights_are_options(options: Json, value: float) -> None:
+    """The evaluator's weights and strictness are options of the scorer, by the toolkit's names and with its defaults."""
+    scorer = load_scorer("nat_compat", options=options)
+
+    score = scorer(*_records([ToolCall("get_a", {"n": "1"}, 1)], _calls("get_a", n="<n>")))
+
+    assert value == pytest.approx(score)

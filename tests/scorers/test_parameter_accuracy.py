@@ -46,8 +46,8 @@ def test_value(actual: list[Json], expected: list[Json], value: float) -> None:
     assert value == parameter_accuracy(*_records(calls, expected))
 
 
-def test_several_calls_of_one_tool_are_matched_best_first() -> None:
-    """The better pairs are taken first, each call once; among equal shares the one with more right parameters goes first."""
+def test_several_calls_of_one_tool() -> None:
+    """Each call is compared once; among equal values the pairs with more right parameters are taken."""
     expected = [_call("t", a=1), _call("t", a=1, b=2), _call("t", a=7)]
     calls = [ToolCall("t", {"a": 1, "b": 2}, 1), ToolCall("t", {"a": 1}, 1)]
 
@@ -56,6 +56,26 @@ def test_several_calls_of_one_tool_are_matched_best_first() -> None:
     assert 2 / 3 == score
     assert {"expected_calls": 3, "called": 2, "parameters": 4, "correct": 3} == score.parts
     assert "3 of 4 expected parameters are right; 2 of 3 expected calls were made" == score.explanation
+
+
+def test_the_best_pair_first_would_not_be_best() -> None:
+    """Pairs are those with the highest sum: the first call fits both labels wholly, and goes to the one that nothing else fits."""
+    whole = {"a": 1, "b": 2, "c": 3, "d": 4}
+    expected = [_call("t", **whole), _call("t", c=3, d=4)]
+    calls = [ToolCall("t", whole, 1), ToolCall("t", {"a": 1, "b": 2}, 1)]
+
+    score = parameter_accuracy(*_records(calls, expected))
+
+    assert 0.75 == score
+    assert {"expected_calls": 2, "called": 2, "parameters": 6, "correct": 4} == score.parts
+
+
+def test_many_calls_of_one_tool() -> None:
+    """A hundred calls of one tool in the wrong order are all right, and no pair is left to chance."""
+    expected = [_call("t", at=number, half=number // 2) for number in range(100)]
+    calls = [ToolCall("t", {"at": number, "half": number // 2}, 1) for number in reversed(range(100))]
+
+    assert 1.0 == parameter_accuracy(*_records(calls, expected))
 
 
 @pytest.mark.parametrize(("called", "value"), [("t u", 1.0), ("t", 0.5), ("", 0.0)])

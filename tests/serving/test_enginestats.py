@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout
+from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout
 from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import GUESS, prefix_cache, server, summary, tally
 from pytest_agentbench.serving.samples import GpuSample, Sample, Series
@@ -184,15 +184,17 @@ def test_counts_that_agree() -> None:
 
 
 def test_counts_that_do_not() -> None:
-    """More on one side is told with what it means; calls that failed are an excuse for more on the server's, as are earlier attempts."""
+    """More on one side is told with what it means; failed calls and attempts without a record are an excuse for more on the server's."""
     two = client(call(), call())
     failed = client(call(), call(), call(error_kind="cut"))
-    retried = client(call(), call(), earlier_attempts=({"attempt": 1},))
+    retried = client(call(), call(), earlier_attempts=(Attempt(1, "infra_error"),))
+    attempts = [Attempt(session, "infra_error", session=session, calls=(call(),)) for session in (1, 9)]
+    earlier = client(call(), earlier_attempts=(*attempts,))
     uncounted = client(call(), call(completion_tokens=None))
     more = "vllm counts 2,021 prompt tokens, usage 2,000: somebody else used the server, too"
     less = "vllm counts 197 output tokens, usage 200: not all calls reached what is sampled"
 
-    assert [more, less] == disagreements(counted(2021, 197), two)
+    assert [more, less] == disagreements(counted(2021, 197), two) == disagreements(counted(2021, 197), earlier)
     assert [less] == disagreements(counted(2021, 197), failed) == disagreements(counted(2021, 197), retried)
     assert [] == disagreements(counted(2021, 197), uncounted)
 

@@ -1,4 +1,4 @@
-"""Connections to the backend: reused, and replaced when they have gone stale."""
+"""Connections to the backend: which of them are used again, and for how long; those that lie idle have a file of their own."""
 
 from __future__ import annotations
 
@@ -40,18 +40,6 @@ def connections(*handlers: Connection) -> tuple[Handler, list[int]]:
         await handlers[min(len(seen), len(handlers)) - 1](reader, writer)
 
     return handle, seen
-
-
-async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-    """Reads a request and closes."""
-    await read_message(reader)
-
-
-async def one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers one request, and closes when the next one is there."""
-    await read_message(reader)
-    writer.write(said())
-    await read_message(reader)
 
 
 async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,37 +86,6 @@ async def test_a_connection_that_was_closed_while_it_lay_idle(tap: Tap) -> None:
     assert [200] * 5 == statuses
     assert [0, 1, 2, 3, 4] == seen
     assert [None] * 5 == [call.error_kind for call in calls]
-
-
-async def test_a_connection_that_is_closed_as_the_request_comes(tap: Tap) -> None:
-    """A reused connection that ends before a byte of the answer is replaced once; the record is of the second try."""
-    id = await tap.open()
-    handle, seen = connections(one_answer, answering(said("again")))
-    async with backend(handle) as url, agent(tap.port) as caller:
-        await tap.point_at(url)
-        await caller.ask(request(id))
-        answer = await caller.ask(request(id))
-    _, call = await tap.close(id)
-
-    assert "again" == answer.json["choices"][0]["message"]["content"]
-    assert [0, 1] == seen
-    assert call.error_kind is None
-    assert call.sent_ns is not None and call.received_ns <= call.sent_ns <= call.chunks[0].at_ns
-
-
-async def test_it_is_tried_again_only_once(tap: Tap) -> None:
-    """A new connection that ends before a byte of the answer is a cut, whether it was made for the call or in place of a stale one."""
-    id = await tap.open()
-    handle, seen = connections(hang_up, one_answer, hang_up)
-    async with backend(handle) as url, agent(tap.port) as caller:
-        await tap.point_at(url)
-        statuses = [(await caller.ask(request(id))).status for _ in range(3)]
-    first, _, third = await tap.close(id)
-
-    assert ([502, 200, 502], [0, 1, 2]) == (statuses, seen)
-    assert [("cut", "the backend closed the connection before its answer")] * 2 == [
-        (call.error_kind, call.error) for call in (first, third)
-    ]
 
 
 async def test_an_answer_to_nothing(tap: Tap) -> None:

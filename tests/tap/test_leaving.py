@@ -75,6 +75,34 @@ async def test_an_agent_that_leaves_at_the_end(tap: Tap) -> None:
     assert (None, "stop") == (call.error_kind, call.finish_reason)
 
 
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (STREAM_HEAD + chunk(event({"content": "x"}) + b'data: {"error": {"message": "boom"}}\n\n'), "error_event"),
+        (b"HTTP/1.1 500 Oops\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\nboom", "server_error"),
+    ],
+    ids=["error-event", "500"],
+)
+async def test_an_agent_that_leaves_because_of_a_fault(tap: Tap, answer: bytes, kind: str) -> None:
+    """What the backend did wrong before the agent left, without waiting for the rest, stays the backend's."""
+    id = await tap.open()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(answer)
+        await reader.read()
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.send(request(id, body=STREAMED))
+        await caller.reader.readuntil(b"boom")
+        caller.reset()
+        await until(tap.is_idle, "the end of the call")
+    (call,) = await tap.close(id)
+
+    assert (kind, True) == (call.error_kind, "boom" in call.error)
+
+
 async def test_an_agent_that_leaves_in_the_middle_of_its_request(tap: Tap) -> None:
     """A request that never became whole is no call."""
     id = await tap.open()

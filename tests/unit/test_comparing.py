@@ -6,11 +6,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_agentbench.arms import in_arms, parse_arms, sides
 from pytest_agentbench.comparing import Comparison
 from pytest_agentbench.discovery import Found
+from pytest_agentbench.gate.evidence import trial_of
+from pytest_agentbench.gate.latency import latency_limit
+from pytest_agentbench.gate.verdict import latencies
+from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
@@ -39,7 +44,7 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
 
 
 def compared(*rollouts: Rollout, facts: Facts | None = None, saturated: bool = False, blocks: list[Json] | None = None) -> Json:
-    comparison = Comparison(ARMS, [shop()])
+    comparison = Comparison(ARMS, [shop(101)])
     for each in rollouts:
         comparison.add(each)
     return comparison.summary(facts or Facts(), blocks or [], saturated=saturated)
@@ -139,3 +144,29 @@ def test_what_people_read() -> None:
     assert all(text.split(",")[0] in page for text in texts.values())
     assert [] == [*comparison_lines({"ab": None})]
     assert [] == [*markdown({"ab": None, "cache": {"policy": "carry"}})]
+
+
+def test_reports_comparisons_and_gates_have_one_percentile() -> None:
+    """The same calls have the same percentile in the report, in an A/B comparison, in the gate's estimate, and with numpy."""
+    draw = random.Random(4)
+    old, new = ([rollout(arm, number, 1.0, draw.lognormvariate(5, 0.5)) for number in range(101)] for arm in ("old", "new"))
+    ab = compared(*old, *new)
+    for q in (50, 90):
+        expected = [float(np.percentile([each.duration_s * 1e3 for each in arm], q)) for arm in (old, new)]  # a call is its first token
+        (finding,) = [each for each in ab["comparisons"] if each["metric"] == f"ttft.p{q}"]
+        (report, gate) = ([each(arm, q) for arm in (old, new)] for each in (of_report, of_gate))
+
+        for found in ([finding["base"], finding["new"]], report, gate):
+            assert expected == pytest.approx(found)
+        assert finding["new"] / finding["base"] == pytest.approx(finding["estimate"])
+
+
+def of_report(rollouts: list[Rollout], q: int) -> float:
+    performance = Performance()
+    for each in rollouts:
+        performance.add(each)
+    return float(performance.summary()["ttft_ms"][f"p{q}"])
+
+
+def of_gate(rollouts: list[Rollout], q: int) -> float | None:
+    return latency_limit(latencies(map(trial_of, rollouts), "ttft"), q, 1000.0).estimate

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_agentbench.drafts import Drafts
-from pytest_agentbench.records import Draft, Json, LLMCall, Rollout, Score
+from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.wording import judging_lines
 from pytest_agentbench.serving.crosscheck import Client
 from pytest_agentbench.showing import rollout_section
@@ -26,6 +28,16 @@ def summary(*rollouts: Rollout) -> Json:
     for each in rollouts:
         tally.add(each)
     return tally.summary()
+
+
+def test_judges_of_earlier_attempts_are_counted() -> None:
+    """What judging cost is what it cost in all attempts, those that failed for another reason included."""
+    judged = LLMCall(received_ns=0, sent_ns=0, ended_ns=NS, prompt_tokens=10, completion_tokens=1)
+    failed = Attempt(1, "infra_error", judge_calls=(judged,))
+
+    found = summary(replace(rollout(draft(1, chosen=True), judge_calls=(judged,)), earlier_attempts=(failed,)))["judge"]
+
+    assert (2, 20, 2.0) == (found["calls"], found["prompt_tokens"], found["seconds"])
 
 
 def test_drafts_are_counted() -> None:

@@ -91,6 +91,20 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
     assert set() == changed(KEY._replace(trial=2))
 
 
+def test_each_score_has_a_hash(tmp_path: Path) -> None:
+    """A scorer that joins a suite, or gets other options, changes no hash of another score; who judges changes them all."""
+
+    def scores(**keys: Any) -> Json:
+        found: Json = content(shop(tmp_path, **keys))["scorers"]
+        return found
+
+    one = scores(scorers={"tsq": {}})
+    two = scores(scorers={"tsq": {}, "regex": {"pattern": "a"}})
+    assert one["tsq"] == two["tsq"]
+    assert two["regex"] != scores(scorers={"regex": {"pattern": "b"}})["regex"]
+    assert one["tsq"] != scores(scorers={"tsq": {}}, judge={"url": "http://judge", "model": "m"})["tsq"]
+
+
 def test_code_of_a_suite(tmp_path: Path) -> None:
     """An agent, or a scorer, that is a file of the suite has changed when the file has, wherever in the settings it is named."""
     suite = shop(tmp_path, agent={"kind": "self_evaluating", "wraps": {"kind": "./agent.py:Mine"}}, scorers={"./agent.py:nice": {}})
@@ -109,7 +123,7 @@ def test_code_of_a_suite(tmp_path: Path) -> None:
 def test_a_scenario_that_is_gone(tmp_path: Path) -> None:
     """It has no hash; calls that a test makes by hand depend on the backend alone."""
     assert "" == content(shop(tmp_path), RolloutKey("shop", "other"))["scenario"]
-    assert {"scenario": "", "agent": "", "scorers": "", "backend": "b"} == content(shop(tmp_path), RolloutKey("", "test_x.py::test_x"))
+    assert {"scenario": "", "agent": "", "scorers": {}, "backend": "b"} == content(shop(tmp_path), RolloutKey("", "test_x.py::test_x"))
 
 
 def test_another_process_finds_the_same(tmp_path: Path) -> None:

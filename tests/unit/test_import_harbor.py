@@ -131,6 +131,52 @@ def test_agents_are_variants(tmp_path: Path) -> None:
     assert {"kind": "oracle", "model": "m"} == run["suites"]["tb_dev-oracle_m"]["agent"] == rollouts[0].settings
 
 
+def counted(folder: Path, agent: str, *metrics: Json) -> None:
+    """Writes a job's statistics of an agent."""
+    stats = {"evals": {f"{agent}__adhoc": {"n_trials": 1, "n_errors": 1, "metrics": metrics}}}
+    (folder / "result.json").write_text(json.dumps({"n_total_trials": 2, "stats": stats}))
+
+
+def test_the_mean_of_harbor_stands_beside_ours(tmp_path: Path) -> None:
+    """A trial without a reward is a 0 in Harbor's mean and not in ours: both are told, and why they differ."""
+    folder = job(tmp_path / "job")
+    trial(folder, "hello__a", {"reward": 1.0})
+    trial(folder, "fix__b", None, raised="RuntimeError", last="environment_setup")
+    counted(folder, "terminus-2", {"mean": 0.5})
+
+    _, run = imported(folder)
+    (mean,) = run["imported"]["means"]
+
+    assert ("tb_dev", "harbor_reward", 0.5, 1.0) == (mean["suite"], mean["score"], mean["theirs"], mean["ours"])
+    said = "tb_dev harbor_reward: 0.500 is the tool's own mean, 1.000 this run's: Harbor counts every trial without a reward as 0"
+    assert said in (tmp_path / "reports" / "harbor-job" / "report.md").read_text()
+
+
+def test_means_of_several_rewards(tmp_path: Path) -> None:
+    """Of several rewards Harbor's means are known by their names; means that are ours as well need no reason."""
+    folder = job(tmp_path / "job")
+    trial(folder, "hello__a", {"reward": 1.0, "style": 0.25})
+    counted(folder, "terminus-2", {"reward": 1.0, "style": 0.25})
+
+    _, run = imported(folder)
+
+    assert [("harbor_reward", 1.0, 1.0, ""), ("harbor_style", 0.25, 0.25, "")] == [
+        (mean["score"], mean["theirs"], mean["ours"], mean["why"]) for mean in run["imported"]["means"]
+    ]
+
+
+def test_means_that_nobody_can_tell_apart(tmp_path: Path) -> None:
+    """Where a job has several metrics, or none of an agent, no mean of Harbor is shown as that of a reward."""
+    folder = job(tmp_path / "job")
+    trial(folder, "hello__a", {"reward": 1.0})
+    counted(folder, "terminus-2", {"mean": 1.0}, {"max": 1.0})
+    _, several = imported(folder)
+    counted(folder, "oracle", {"mean": 1.0})
+    _, another = imported(folder)
+
+    assert [] == several["imported"]["means"] == another["imported"]["means"]
+
+
 TRAJECTORY: Json = {
     "schema_version": "ATIF-v1.8",
     "agent": {"name": "terminus-2", "model_name": "hosted_vllm/m"},

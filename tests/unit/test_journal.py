@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.journal import FILE, Journal, read_index, read_journal
+from pytest_agentbench.journal import FILE, Journal, read_index, read_journal, record_line
 from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts import record_line
 
 
 def rollout(number: int, answer: str = "") -> Rollout:
@@ -98,7 +97,7 @@ def test_threads_do_not_mix_lines(tmp_path: Path) -> None:
 
 # ----------------------------------------------------------------------------------------------------- after a crash
 
-HASHES = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": "c" * 16, "backend": "d" * 16}
+HASHES = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16, "names": "e" * 16}, "backend": "d" * 16}
 TEXT = st.text(max_size=20)
 ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 

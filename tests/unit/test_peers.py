@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_agentbench.errors import ConfigError
@@ -137,13 +138,47 @@ def test_who_counts_what_failed() -> None:
     assert 1 == figures("nat", *calls).rows["Total LLM Calls"][0]
 
 
-def test_aiperf_adjusts_for_failures() -> None:
-    """With one failed call of two, p90 is infinite; without one there is no such row."""
-    assert (math.inf, 220) == (
-        value("aiperf", "adj_ Time to First Token (ms)", "p90", (ONE, CUT)),
-        value("aiperf", "Time to First Token (ms)", "p90", (ONE, CUT)),
-    )
-    assert "adj_ Time to First Token (ms)" not in figures("aiperf", ONE).rows
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        ("error_event", True),
+        ("incomplete", True),
+        ("empty", True),
+        ("bad_tool_call", True),
+        ("cut", False),
+        ("bad_json", False),
+        ("server_error", False),
+        ("timeout_idle", False),
+    ],
+)
+def test_ends_that_vllm_bench_does_not_see(kind: str, good: bool) -> None:
+    """Once an event with choices has come only a connection, a status or JSON that fails is a failure; without one any end is."""
+    spoken = figures("vllm-bench", call((100, "content"), error_kind=kind)).rows
+    silent = figures("vllm-bench", call((100, "usage"), error_kind=kind)).rows
+
+    assert ([int(good)], [int(not good)]) == (spoken["Successful requests"], spoken["Failed requests"])
+    assert ([0], [1]) == (silent["Successful requests"], silent["Failed requests"])
+
+
+def test_vllm_bench_has_a_version() -> None:
+    """What goes for a failure changes from one version to the next, so the table says whose definitions it has."""
+    table = [*lines(figures("vllm-bench", ONE))]
+
+    assert table[0].startswith("vllm bench serve of vLLM 0.32, backend openai-chat")
+    assert ["- Failed are calls without an event with choices"] == [line[:48] for line in table if "Failed are" in line]
+
+
+@pytest.mark.parametrize("failed", [1, 2, 5])
+@pytest.mark.parametrize("name", ["Time to First Token (ms)", "Request Latency (ms)", "Inter Token Latency (ms)"])
+def test_aiperf_adjusts_for_failures(name: str, failed: int) -> None:
+    """Each failed call is infinite: percentiles are those of numpy's `nearest`, mean and maximum infinite; without one there is no row."""
+    good = [call((20 + 10 * each, "content"), (100 + 25 * each, "content"), completion_tokens=3) for each in range(7)]
+    found = figures("aiperf", *good, *[CUT] * failed)
+    values = [value("aiperf", name, "avg", (each,)) for each in good]
+    expected = np.percentile([*values, *[math.inf] * failed], [99, 90, 50], method="nearest")
+
+    assert [math.inf, min(value for value in values if value), math.inf, *expected, None] == found.rows[f"adj_ {name}"]
+    assert f"adj_ {name}" not in figures("aiperf", *good).rows
 
 
 def test_guidellm_weighs_by_tokens() -> None:

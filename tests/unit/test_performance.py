@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.performance import Performance, in_flight
-from pytest_agentbench.records import Chunk, Json, LLMCall, Program, Rollout, ToolCall
+from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
 
 MS = 1_000_000  # nanoseconds
 
@@ -66,6 +66,39 @@ def test_what_failed_counts_in_no_rate() -> None:
     )
     assert (1, 10.0) == (found["ttft_ms"]["n"], found["ttft_ms"]["max"])
     assert {"peak": 1, "mean": 0.8} == found["calls_in_flight"]
+
+
+def test_calls_of_all_attempts_count() -> None:
+    """What earlier attempts asked of the backend was asked: their calls are calls, failures, load, tokens, latencies and bad calls.
+
+    The rollout is its last attempt: its duration, its steps and its parts are not longer for the others.
+    """
+    one = (call(0, 300, end=400, completion_tokens=7), call(500, end=600, error_kind="cut"))
+    two = (call(1000, end=1500, error_kind="overloaded"),)
+    three = (call(2000, 2010, end=3000, completion_tokens=3),)
+    earlier = (
+        Attempt(1, "infra_error", ended_ns=1000 * MS, calls=one),
+        Attempt(2, "infra_error", started_ns=1000 * MS, ended_ns=2000 * MS, calls=two),
+    )
+    again = rollout("a", attempt=3, started_ns=2000 * MS, ended_ns=4000 * MS, earlier_attempts=earlier, calls=three)
+    found = measured(again, slo={"ttft": 100.0})
+
+    assert (4, {"cut": 1, "overloaded": 1}, 10) == tuple(found[name] for name in ("calls", "failed_calls", "output_tokens"))
+    assert (2, 300.0) == (found["ttft_ms"]["n"], found["ttft_ms"]["max"])
+    assert (4, 2) == (found["ttft_adjusted_ms"]["n"], found["ttft_adjusted_ms"]["failed"])
+    assert (1, 3, 0.25) == tuple(found["goodput"][name] for name in ("good_calls", "bad_calls", "attainment"))
+    assert (4.0, 2.5, 900.0) == (found["span_s"], found["output_tokens_per_s"], found["rollouts_per_hour"])
+    assert ({"peak": 1, "mean": 1.0}, {"peak": 1, "mean": pytest.approx(2 / 3)}) == (found["rollouts_in_flight"], found["calls_in_flight"])
+    assert (1, 2000.0, 30.0) == (found["rollout_ms"]["n"], found["rollout_ms"]["max"], found["rollout_steps_per_minute"]["mean"])
+    assert 2000.0 == pytest.approx(sum(part["mean_ms"] for part in found["split"].values()))
+
+
+def test_attempts_of_an_earlier_session_have_its_clock() -> None:
+    """A rollout that failed in one session and ran again in the next counts in both, and the pause between them in neither."""
+    failed = Attempt(1, "infra_error", session=1, started_ns=9000 * MS, ended_ns=9500 * MS, calls=(call(9000, end=9500, error_kind="cut"),))
+    found = measured(rollout("a", session=2, attempt=2, ended_ns=500 * MS, calls=(call(0, 100, end=500),), earlier_attempts=(failed,)))
+
+    assert (2, 1.0, {"peak": 1, "mean": 1.0}) == (found["calls"], found["span_s"], found["calls_in_flight"])
 
 
 def test_tokens_without_usage() -> None:
@@ -131,6 +164,17 @@ def test_steady() -> None:
 
     assert {"seconds": 1.0, "share": 0.4, "output_tokens_per_s": 14.0, "rollouts_per_hour": pytest.approx(4200)} == found["rollouts"]
     assert {"seconds": 0.6, "share": pytest.approx(0.24), "output_tokens_per_s": pytest.approx(14 / 0.6)} == found["calls"]
+
+
+def test_a_steady_window_has_exactly_its_tokens() -> None:
+    """A window of a few milliseconds has the tokens that came in it, however short it is: nothing is cut into stretches."""
+    every_ms = call(0, *range(1, 101), end=100, completion_tokens=100)
+    beside = call(20, end=27, error_kind="cut")
+    found = measured(rollout("a", calls=(every_ms,), ended_ns=100 * MS), rollout("b", calls=(beside,), ended_ns=100 * MS), asked=2)[
+        "steady"
+    ]
+
+    assert {"seconds": 0.007, "share": pytest.approx(0.07), "output_tokens_per_s": 1000.0} == found["calls"]
 
 
 def test_never_steady() -> None:

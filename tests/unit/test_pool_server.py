@@ -21,7 +21,7 @@ from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "secret"
-NEW_RUN: Json = {"session": 1, "turns": None, "stored": {"kept": [], "attempts": []}, "backend": "b"}
+NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b"}
 KEY = ["shop", "s-0", "default", 1]
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.redact import MARK, Redactor
+from pytest_agentbench.redact import MARK, Public, Redactor
 from pytest_agentbench.scrub import scrub
 from pytest_agentbench.serving.logs import tail
 
@@ -39,6 +39,97 @@ def test_known_patterns(key: str) -> None:
     assert {"log": f"use {MARK}, please", "nested": {"value": MARK, MARK: [f"x\n{MARK}\ny"]}} == redacted
 
 
+HEX = "0123456789abcdef0123456789abcdef01234567"
+PEM = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        (f"wandb login {HEX} done", f"wandb login {MARK} done"),
+        (f"https://wandb.ai says {HEX}", f"https://wandb.ai says {MARK}"),
+        (f"local-{HEX}", MARK),
+        (f"x-api-key: {HEX}, and", f"x-api-key: {MARK}, and"),
+        (f'{{"X-API-Key": "{HEX}"}}', f'{{"X-API-Key": "{MARK}"}}'),
+        (f"AccountName=shop;AccountKey={PEM}00==;Endpoint=x", f"AccountName=shop;AccountKey={MARK};Endpoint=x"),
+        (f"Endpoint=sb://shop/;SharedAccessKey={PEM}00=", f"Endpoint=sb://shop/;SharedAccessKey={MARK}"),
+        (f"-----BEGIN PRIVATE KEY-----\n{PEM}\n{PEM}\nand then it was cut", f"{MARK}\nand then it was cut"),
+        (f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{PEM}", MARK),
+    ],
+)
+def test_keys_that_their_surroundings_tell(text: str, redacted: str) -> None:
+    """Keys of W&B, of headers and of Azure's connection strings, and a private key that was cut: as they are, and in JSON."""
+    assert redacted == Redactor().plain(text)
+    assert {"a": redacted} == json.loads(Redactor()(json.dumps({"a": text})))
+    assert {"a": json.dumps({"b": redacted})} == json.loads(Redactor()(json.dumps({"a": json.dumps({"b": text})})))
+
+
+def test_a_commit_is_no_key() -> None:
+    """40 hexadecimal digits are a secret only where something says so; a header without a digit is English."""
+    text = json.dumps(
+        {"commit": HEX, "a": f"at {HEX}", "b": "x-api-key: authentication-is-required", "c": "-----BEGIN PRIVATE KEY----- is missing"}
+    )
+
+    assert text == Redactor()(text)
+
+
+#: Where the value of a variable may stand in a record and be a name, an id, or what is expected.
+NAMED = {
+    "suite": "find_item",
+    "scenario": "find_item",
+    "settings": {"kind": "find_item", "model": "find_item"},
+    "tool_calls": [{"name": "find_item", "arguments": {"item": "a lamp", "find_item": 1}}],
+    "drafts": [{"tool_calls": [{"name": "find_item"}]}],
+    "expected": [{"tool": "find_item", "parameters": {"name": "find_item", "deep": [{"deeper": "with find_item"}]}}],
+    "messages": [{"role": "assistant", "tool_calls": [{"id": "find_item", "function": {"name": "find_item"}}]}],
+    "scores": {"find_item": {"value": 1.0}},
+    "worst": [{"id": "find_item", "expected_tools": ["find_item"], "actual_tools": ["find_item", "find_item"]}],
+}
+
+
+def test_names_and_labels_are_never_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that also is a name, an id, a tool, an argument's name or part of an expectation stays there, and goes from free text."""
+    monkeypatch.setenv("CACHE_KEY", "find_item")
+    text = {"answer": "find_item it is", "messages": [{"content": "find_item"}], "arguments": {"name": "find_item", "id": ["find_item"]}}
+
+    redacted = json.loads(Redactor()(json.dumps({**NAMED, "text": text})))
+
+    assert {**NAMED, "text": redacted["text"]} == redacted
+    assert {
+        "answer": f"{MARK} it is",
+        "messages": [{"content": MARK}],
+        "arguments": {"name": MARK, "id": [MARK]},
+    } == redacted["text"]
+
+
+def test_what_everybody_reads_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that stands in a suite is kept in records, a word everywhere; both variables are named, without their values."""
+    monkeypatch.setenv("CACHE_KEY", 'find "item"')
+    monkeypatch.setenv("PGPASSWORD", "postgres")
+    monkeypatch.setenv("SHOP_ACCESS", "password")
+    monkeypatch.setenv("SHOP_KEY", "not-to-be-read")
+    redactor = Redactor(["SHOP_ACCESS"], Public(json.dumps({"ask": 'find "item", please'})))
+    text = {"a": 'find "item" in postgres', "b": "not-to-be-read", "c": "password"}
+
+    assert {**text, "b": MARK, "c": MARK} == json.loads(redactor(json.dumps(text)))
+    assert f"{MARK} in postgres" == redactor.plain('find "item" in postgres')
+    assert [
+        "PGPASSWORD: the value is an ordinary word, so it is not redacted anywhere; a secret needs another value",
+        "CACHE_KEY: the value is a text of a suite, so it is not redacted in records and reports; a secret needs another value",
+    ] == redactor.advice
+
+
+def test_a_key_that_is_expected() -> None:
+    """Where an agent is expected to pass on what looks like a key, the record of the one that does keeps it."""
+    key, other = "sk-abcdefghijklmnopqrstuvwx", "sk-zyxwvutsrqponmlkjihgfedc"
+    record = {"tool_calls": [{"arguments": {"key": key}}, {"arguments": {"key": other}}], "expected": [{"parameters": {"key": key}}]}
+
+    redacted = json.loads(Redactor(public=Public(labels=json.dumps([key])))(json.dumps(record)))
+
+    assert [key, MARK] == [call["arguments"]["key"] for call in redacted["tool_calls"]]
+    assert record["expected"] == redacted["expected"]
+
+
 def test_ordinary_words_are_no_keys() -> None:
     """Words that contain the beginning of a key stay."""
     text = json.dumps({"a": "a risk-assessment-of-every-customer, task-force-of-the-twentieth-century", "b": "sk-short"})
@@ -46,7 +137,13 @@ def test_ordinary_words_are_no_keys() -> None:
     assert text == Redactor()(text)
 
 
-@pytest.mark.parametrize("name", ["SHOP_API_KEY", "shop_token", "AWS_SECRET", "DB_PASSWORD", "SHOP_KEYS", "SMTP_PASSWD", "GIT_CREDENTIALS"])
+#: The word that says so need not be the last one.
+IN_THE_MIDDLE = ["SECRET_KEY_BASE", "STRIPE_KEY_LIVE", "SIGNING_KEY_PEM", "APIKEY_PROD", "SHOP_TOKENS_V2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["SHOP_API_KEY", "shop_token", "AWS_SECRET", "DB_PASSWORD", "SHOP_KEYS", "SMTP_PASSWD", "GIT_CREDENTIALS", *IN_THE_MIDDLE]
+)
 def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The value of a variable whose name looks secret is replaced, also inside other text."""
     monkeypatch.setenv(name, "correct horse")
@@ -54,9 +151,12 @@ def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str) -
     assert {"a": [f"the {MARK} battery", 5]} == json.loads(Redactor()('{"a": ["the correct horse battery", 5]}'))
 
 
-def test_other_variables_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable with an ordinary name is no secret, and a short value would blank out ordinary text."""
-    monkeypatch.setenv("SHOP_KEYBOARD", "correct horse")
+@pytest.mark.parametrize(
+    "name", ["SHOP_KEYBOARD", "MONKEY_BUSINESS", "SSL_KEY_FILE", "TOKEN_URL", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM"]
+)
+def test_other_variables_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A variable with an ordinary name, or that says where a secret is, is no secret; a short value would blank out ordinary text."""
+    monkeypatch.setenv(name, "correct horse")
     monkeypatch.setenv("SHOP_KEY", "lamp")
     text = '{"a": "a lamp for the correct horse"}'
 
@@ -80,11 +180,11 @@ def test_the_longest_value_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"a": MARK} == json.loads(Redactor()('{"a": "password-and-more"}'))
 
 
-@pytest.mark.parametrize("value", ["messages", "12345678", 'value": "', "settings", ': "value'])
+@pytest.mark.parametrize("value", ["tool_calls", "12345678", 'value": "', "judge_calls", ': "value'])
 def test_a_record_stays_a_record(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """A value that also is one of our keys, a part of a number or of JSON's punctuation does not break the record."""
     monkeypatch.setenv("SHOP_KEY", value)
-    record = {"messages": [{"value": "value", "at": 991234567899}], "settings": {"a\\": '"'}, "text": f"<{value}>"}
+    record = {"tool_calls": [{"value": "value", "at": 991234567899}], "judge_calls": {"a\\": '"'}, "text": f"<{value}>"}
 
     assert {**record, "text": f"<{MARK}>"} == json.loads(Redactor()(json.dumps(record)))
 
@@ -187,7 +287,7 @@ ENCODINGS: Mapping[str, Callable[[str], str]] = {
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=8).filter(str.strip), AROUND, DEPTHS, st.booleans())
 def test_no_value_is_left(monkeypatch: pytest.MonkeyPatch, encoding: str, value: str, around: str, depth: int, ascii: bool) -> None:
     """A value of a secret-looking variable is found however it is written, and the record is valid JSON afterwards."""
-    assume(len(value.strip()) >= 8)
+    assume(len(value.strip()) >= 8 and not value.strip().isalpha())  # a word is no secret
     monkeypatch.setenv("SHOP_API_KEY", value)
     written = ENCODINGS[encoding](value)
     text = nested(f"{around}{written}{around}", depth + 1, ascii)

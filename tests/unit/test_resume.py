@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import Contents, digest, suite_identity
-from pytest_agentbench.journal import Journal
-from pytest_agentbench.records import Json, Rollout, RolloutKey
-from pytest_agentbench.resume import Stored, find_resumable, take_up
-from pytest_agentbench.rollouts import record_line
+from pytest_agentbench.journal import Journal, record_line
+from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.resume import Stored, find_resumable, take_up, with_earlier
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 from pytest_agentbench.sessions import FILE, Session, append_session, folder_of, read_sessions
 
@@ -56,15 +56,42 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_what_is_kept(run: Run) -> None:
-    """Measured rollouts and agents' errors stand; an infra_error runs again, and its attempts go with it."""
-    first = {"attempt": 1, "status": "infra_error", "reason": "cut", "duration_s": 1.0}
-    a, b = run.write("a"), run.write("b", "agent_error")
-    c = run.write("c", "infra_error", reason="boom", attempt=2, earlier_attempts=(first,), ended_ns=500_000_000)
+    """Measured rollouts and agents' errors stand; an infra_error runs again."""
+    a, b, c = run.write("a"), run.write("b", "agent_error"), run.write("c", "infra_error")
 
     stored, _ = run.take_up()
 
     assert {a: "ok", b: "agent_error"} == stored.kept
-    assert {c: [first, {"attempt": 2, "status": "infra_error", "reason": "boom", "duration_s": 0.5}]} == stored.attempts
+    assert {c} == stored.again
+
+
+def call(at: int) -> LLMCall:
+    return LLMCall(received_ns=at, sent_ns=at, ended_ns=at + 5, chunks=(Chunk(at + 1, "content"),), error_kind="cut")
+
+
+def test_attempts_of_all_sessions_are_one_record() -> None:
+    """A rollout that ran again has the attempts of earlier sessions before its own, with their calls and sessions, in one count."""
+    one, two, three, four = (call(at) for at in (10, 20, 3, 4))
+    old = shop_rollout(calls=(two,), attempt=2, ended_ns=30, earlier_attempts=(Attempt(1, "infra_error", "cut", calls=(one,), ended_ns=9),))
+    mine = Attempt(1, "infra_error", "gone", session=2, calls=(three,), judge_calls=(one,))
+    new = replace(old, status="ok", reason="", session=2, calls=(four,), earlier_attempts=(mine,))
+
+    both = Rollout.from_json(with_earlier(record_line(new), record_line(old)))
+
+    earlier = (old.earlier_attempts[0], Attempt(2, "infra_error", "boom", 1, 0, 30, (two,)), replace(mine, attempt=3))
+    assert replace(new, attempt=4, earlier_attempts=earlier) == both
+    assert (one, two, three, four) == both.all_calls
+
+
+def test_a_damaged_record_has_no_attempts() -> None:
+    """Of a record that cannot be read nothing is taken over, and the new one stands alone."""
+    new = shop_rollout(session=2)
+
+    assert new == Rollout.from_json(with_earlier(record_line(new), b'{"suite": "shop", "status'))
+
+
+def shop_rollout(**keys: Any) -> Rollout:
+    return Rollout(*RolloutKey("shop", "c"), **{"status": "infra_error", "reason": "boom", **keys})
 
 
 @pytest.mark.parametrize(("rerun", "kept"), [((), "abc"), (("agent_error",), "ac"), (("ok", "agent_error", "infra_error"), "")])
@@ -75,7 +102,7 @@ def test_the_policy_is_by_status(run: Run, rerun: tuple[str, ...], kept: str) ->
     stored, _ = run.take_up(rerun=rerun)
 
     assert kept == "".join(sorted(key.scenario for key in stored.kept))
-    assert {*"abc"} - {*kept} == {key.scenario for key in stored.attempts}
+    assert {*"abc"} - {*kept} == {key.scenario for key in stored.again}
 
 
 def test_what_runs_again_is_forgotten(run: Run) -> None:
@@ -150,7 +177,7 @@ def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
 
     stored, _ = run.take_up(backend={**BACKEND, "ttft_ms": 20})
 
-    assert ({}, 1) == (stored.kept, len(stored.attempts))
+    assert ({}, 1) == (stored.kept, len(stored.again))
 
 
 # ----------------------------------------------------------------------------------------------------- runs and sessions

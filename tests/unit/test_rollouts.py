@@ -15,9 +15,10 @@ import pytest
 from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.journal import record_line
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts import Setup, preflight, prepare, record_line, run_rollout
+from pytest_agentbench.rollouts import Setup, preflight, prepare, run_rollout
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.scorers import SCORERS, Scorer
 
@@ -266,6 +267,12 @@ async def test_sampling_goes_into_every_request() -> None:
     assert [("mine", {"temperature": 0.5}, "http://127.0.0.1:9/r/1/v1")] == [(llm.model, llm.sampling, llm.base_url) for llm in seen]
 
 
+async def sleeping(llm: LLM) -> Answer:
+    del llm
+    await asyncio.sleep(60)
+    return Answer("")
+
+
 def raising(error: BaseException) -> Any:
     async def fail(llm: LLM) -> Answer:
         raise error
@@ -318,32 +325,38 @@ def call(**keys: Any) -> Json:
     return {"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys}
 
 
-FAILED = call(error_kind="http_status", http_status=500, error="HTTP 500: it broke")
-FULL = call(error_kind="http_status", http_status=400, error="This model's maximum Context Length is 4096")
+FAILED = call(error_kind="server_error", http_status=500, error="HTTP 500: it broke")
+GONE = call(error_kind="client_gone", error="it hung up", ended_ns=10**18)
 
 
 @pytest.mark.parametrize(
-    ("calls", "status", "reason"),
+    ("what", "calls", "status", "reason"),
     [
-        ([], "agent_error", "KeyError: 'choices'"),
-        ([call()], "agent_error", "KeyError: 'choices'"),
-        ([FAILED, call()], "agent_error", "KeyError: 'choices'"),
-        ([call(error_kind="client_gone", error="it hung up")], "agent_error", "KeyError: 'choices'"),
-        ([call(), FAILED], "infra_error", "HTTP 500: it broke; the agent then ended with KeyError: 'choices'"),
-        ([FULL], "limit", "context: This model's maximum Context Length is 4096"),
-        ([{**FULL, "http_status": 500}], "infra_error", "This model's maximum Context Length is 4096; the agent then ended"),
+        (raising(KeyError("choices")), [call()], "agent_error", "KeyError: 'choices'"),
+        (
+            raising(KeyError("choices")),
+            [call(), FAILED],
+            "infra_error",
+            "HTTP 500: it broke; the agent then ended with KeyError: 'choices'",
+        ),
+        (raising(LimitReached("turns: 3")), [FAILED], "infra_error", "HTTP 500: it broke; the agent then ended with turns: 3"),
+        (answer, [FAILED], "infra_error", "HTTP 500: it broke; the agent answered without it"),
+        (answer, [FAILED, call(received_ns=1, ended_ns=2)], "ok", ""),
     ],
 )
-async def test_who_is_to_blame(calls: list[Json], status: str, reason: str) -> None:
-    """An agent that falls over a call that failed is not at fault: the backend is, or the context was full."""
-    record = await ran(raising(KeyError("choices")), QuietTap(*calls))
+async def test_who_is_to_blame(what: Any, calls: list[Json], status: str, reason: str) -> None:
+    """What the tap saw of the calls decides, whatever the agent made of them; only what was measured is scored."""
+    record = await ran(what, QuietTap(*calls), scorers={"mine": scoring(Score(1.0))})
 
     assert (status, True, len(calls)) == (record.status, record.reason.startswith(reason), len(record.calls))
+    assert (status == "ok") == bool(record.scores)
 
 
-async def test_an_agent_that_got_over_it() -> None:
-    """A failed call that the agent handled changes nothing."""
-    assert "ok" == (await ran(answer, QuietTap(FAILED))).status
+async def test_a_budget_that_ends_during_a_call() -> None:
+    """Time that is over while a call waits for its token is the backend's."""
+    record = await ran(sleeping, QuietTap(GONE), seconds=0.01)
+
+    assert ("infra_error", True) == (record.status, record.reason.endswith("and the backend owed a token of a call"))
 
 
 async def test_calls_that_are_lost() -> None:
@@ -355,12 +368,7 @@ async def test_calls_that_are_lost() -> None:
 
 async def test_time_is_a_limit() -> None:
     """An agent that takes longer than its budget ends as a limit, and what it did is kept."""
-
-    async def sleep(llm: LLM) -> Answer:
-        await asyncio.sleep(60)
-        return Answer("")
-
-    record = await ran(sleep, seconds=0.01)
+    record = await ran(sleeping, seconds=0.01)
 
     assert ("limit", "time: the rollout took longer than 0.01 s", ["find"]) == (record.status, record.reason, record.tools)
 

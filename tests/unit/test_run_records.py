@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import Json, Rollout, Score, ToolCall
+from pytest_agentbench.gate.paired import Sample, against_limit
+from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
+from pytest_agentbench.reports.wording import score_text
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.scenarios import DatasetInfo, Suite
 
@@ -113,7 +115,25 @@ def test_means_have_intervals() -> None:
     """A mean comes with its interval, the number of scenarios and the method; a bounded score does not leave its bounds."""
     mean = summary(*(rollout(f"{number}", scores={"tsq": number % 2}) for number in range(4)))["scores"]["tsq"]["mean"]
 
-    assert {"value": 0.5, "low": 0.0, "high": 1.0, "scenarios": 4, "method": "adjusted t"} == mean
+    assert {"value": 0.5, "low": 0.0, "high": 1.0, "scenarios": 4, "clusters": 4, "method": "adjusted t"} == mean
+
+
+def test_intervals_know_of_clusters() -> None:
+    """Of scenarios that fail by template every printed interval is the one by which a gate judges, and wider than that of as many alone."""
+    rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
+    part = summary(*rollouts, rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),)))
+    samples = {each.scenario: Sample("", (float(each.scores["tsq"]),), each.cluster) for each in rollouts}
+    gate = against_limit({**samples, "s36": Sample("", (0.0,), "template 0")}, 0.5)
+    alone = summary(*(replace(each, cluster=None) for each in rollouts))["scores"]["tsq"]["mean"]
+
+    for mean in part["scores"]["tsq"].values():
+        assert (gate.low, gate.high, "clustered adjusted t", 37, 12) == (
+            *(mean[name] for name in ("low", "high", "method", "scenarios", "clusters")),
+        )
+    assert "clustered adjusted t" == gate.method == part["retried_scores"]["tsq"]["others"]["method"]
+    assert ("adjusted t", 36) == (alone["method"], alone["clusters"])
+    assert part["scores"]["tsq"]["mean"]["low"] < alone["low"] - 0.1
+    assert score_text(part["scores"]["tsq"]["mean"]).endswith("mean, 95 % interval over 37 scenarios in 12 clusters")
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:
@@ -163,7 +183,7 @@ def test_few_errors_are_listed_all_are_counted() -> None:
 
 def test_retries_are_counted() -> None:
     """A rollout that needed more than one attempt is counted once."""
-    attempts: Any = ({"attempt": 1}, {"attempt": 2})
+    attempts: Any = (Attempt(1, "infra_error"), Attempt(2, "infra_error"))
 
     assert 1 == summary(rollout("a", attempt=3, earlier_attempts=attempts), rollout("b"))["retried"]
 
@@ -253,7 +273,7 @@ def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
 
 def test_retried_rollouts_are_compared() -> None:
     """Scores of rollouts that were tried again stand beside those of the others, for each score; without any there is nothing."""
-    again: Json = {"attempt": 2, "earlier_attempts": ({"attempt": 1},)}
+    again: Json = {"attempt": 2, "earlier_attempts": (Attempt(1, "infra_error"),)}
     part = summary(
         rollout("a", scores={"tsq": 0.5}, **again),
         rollout("b", scores={"tsq": 1.0}),

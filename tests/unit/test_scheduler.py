@@ -9,11 +9,14 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.pool.scheduler import KEPT, Outcome, Scheduler, longest_first, pause
-from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
 
 pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
 
 OK = Outcome("ok", recorded=True)
+CALL = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="server_error")
+JUDGED = LLMCall(received_ns=1, sent_ns=1, ended_ns=2)
+WORK: dict[str, Any] = {"ended_ns": 2_000_000_000, "calls": (CALL,), "judge_calls": (JUDGED,)}  # of every attempt
 
 
 def keys(names: str) -> list[RolloutKey]:
@@ -53,7 +56,7 @@ class Floor:
         end = ends.pop(0) if ends[1:] else ends[0]
         if isinstance(end, Exception):
             raise end
-        return Rollout(*key, status=end, reason="" if end == "ok" else f"{end}: why", started_ns=0, ended_ns=2_000_000_000)
+        return Rollout(*key, status=end, reason="" if end == "ok" else f"{end}: why", **WORK)
 
     async def _record(self, rollout: Rollout) -> bytes:
         await self.open_journal.wait()
@@ -239,7 +242,7 @@ async def test_bodies_are_bounded() -> None:
 
 
 async def test_an_infra_error_is_tried_again() -> None:
-    """An infra_error is tried again, at most `retries` times; the attempts before the last one are kept with their reasons."""
+    """An infra_error is tried again, at most `retries` times; the attempts before the last one are kept with their reasons and calls."""
     floor = Floor(retries=2)
     floor.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"], "c": [InfraError("the tap is gone"), "limit"]}
     floor.go.set()
@@ -251,10 +254,10 @@ async def test_an_infra_error_is_tried_again() -> None:
     )
     assert [2, 3, 2] == [floor.begun.count(name) for name in "abc"]
     a, b, c = sorted(floor.journal, key=lambda rollout: rollout.scenario)
-    failed = {"status": "infra_error", "reason": "infra_error: why", "duration_s": 2.0}
-    assert (2, ({"attempt": 1, **failed},)) == (a.attempt, a.earlier_attempts)
-    assert (3, ({"attempt": 1, **failed}, {"attempt": 2, **failed})) == (b.attempt, b.earlier_attempts)
-    assert [(1, "infra_error", "the tap is gone")] == [(each["attempt"], each["status"], each["reason"]) for each in c.earlier_attempts]
+    failed = [Attempt(number, "infra_error", "infra_error: why", **WORK) for number in (1, 2)]
+    assert (2, (*failed[:1],)) == (a.attempt, a.earlier_attempts)
+    assert (3, (*failed,)) == (b.attempt, b.earlier_attempts)
+    assert [(1, "infra_error", "the tap is gone")] == [(each.attempt, each.status, each.reason) for each in c.earlier_attempts]
 
 
 @pytest.mark.parametrize(
@@ -493,19 +496,3 @@ async def test_what_is_stored_does_not_run() -> None:
     floor.scheduler.stop("the engine died", "infra_error")
 
     assert [OK] == await floor.outcomes("z")
-
-
-async def test_attempts_of_earlier_sessions_are_kept() -> None:
-    """A rollout that runs again has all its attempts in the record, and as many retries as any other."""
-    floor = Floor(retries=1)
-    first = {"attempt": 1, "status": "infra_error", "reason": "cut", "duration_s": 1.0}
-    floor.scheduler.attempts = {key: [first] for key in keys("ab")}
-    floor.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"]}
-    floor.go.set()
-    floor.scheduler.start()
-
-    assert ["ok", "infra_error", "ok"] == [outcome.status for outcome in await floor.outcomes("abc")]
-    assert "aabbc" == "".join(sorted(floor.begun))
-    attempts = {rollout.scenario: (rollout.attempt, len(rollout.earlier_attempts)) for rollout in floor.journal}
-    assert {"a": (3, 2), "b": (3, 2), "c": (1, 0)} == attempts
-    assert first == floor.journal[0].earlier_attempts[0]

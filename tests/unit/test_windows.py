@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -54,16 +55,43 @@ def test_overlap_against_brute_force(span: list[int], spans: list[Span]) -> None
 
 
 def test_tokens_come_with_their_events() -> None:
-    """Tokens are spread evenly over output events, or as the server counted them; half of a stretch has half of its tokens."""
+    """Tokens are spread evenly over output events, or as the server counted them, and each event is in a window or it is not."""
     even, counted = TokenTimes(), TokenTimes()
     chunks = [Chunk(at * MS, "content") for at in (100, 200, 300)]
     even.add(LLMCall(0, 0, 0, (Chunk(0, "role"), *chunks)), 12)
     counted.add(LLMCall(0, 0, 0, tuple(chunk._replace(tokens=tokens) for chunk, tokens in zip(chunks, (7, 9, 10), strict=True))), 12)
 
-    windows: list[Span] = [(0, 150 * MS), (200 * MS, 225 * MS)]
-    assert (6.0, 8.0) == (even.within(windows), counted.within(windows))
+    windows: list[Span] = [(0, 150 * MS), (199 * MS, 225 * MS)]
+    assert (8.0, 9.0) == (even.within(windows), counted.within(windows))
+    assert (4.0, 2.0) == (even.within([(100 * MS, 200 * MS)]), counted.within([(100 * MS, 200 * MS)])), "after its start, up to its end"
     assert (12.0, 12.0) == (even.within([(0, 1000 * MS)]), counted.within([(0, 1000 * MS)]))
     assert not even.add(LLMCall(0, 0, 0, (Chunk(0, "usage"),)), 5)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 40), max_size=5), st.integers(0, 9), st.booleans()), max_size=5), SPANS)
+def test_tokens_against_brute_force(calls: list[tuple[list[int], int, bool]], spans: list[Span]) -> None:
+    """The tokens of a window are those of the events that came in it, one by one."""
+    windows, times, expected = at_least(spans, 1), TokenTimes(), 0.0
+    for stamps, each, counted in calls:
+        chunks = [Chunk(at, "content", tokens=each * place if counted else None) for place, at in enumerate(sorted(stamps), 1)]
+        times.add(LLMCall(0, 0, 0, (*chunks,)), each * len(chunks))
+        expected += each * sum(start < at <= end for at in stamps for start, end in windows)
+
+    assert expected == pytest.approx(times.within(windows))
+
+
+def test_an_event_takes_sixteen_bytes() -> None:
+    """A hundred thousand events are two numbers each, as numbers and not as objects."""
+    times = TokenTimes()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for start in range(0, 100_000, 100):
+        times.add(LLMCall(0, 0, 0, tuple(Chunk(start + place, "content") for place in range(100))), 100)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert 100_000.0 == times.within([(-1, 100_000)])
+    assert (after - before) / 100_000 < 24
 
 
 def call(received: int, sent: int | None, first: int | None, ended: int, called: int | None = None) -> LLMCall:

@@ -95,10 +95,8 @@ def latencies(q: int, n: int, runs: int, seed: int) -> Slow:
     for run in range(runs):
         scenario = random.normal(0, 0.5, (n, 1))
         base, new = (np.exp(scenario + shift + random.normal(0, 0.3, (n, 1)) + random.normal(0, 0.3, (n, CALLS))) for shift in (0.0, truth))
-        blocks = log_ratio(new.tolist(), base.tolist(), q / 100, CONFIDENCE, run, RESAMPLES)
-        alone = log_ratio(
-            random.permutation(new.reshape(-1, 1)).tolist(), base.reshape(-1, 1).tolist(), q / 100, CONFIDENCE, run, RESAMPLES
-        )
+        blocks = log_ratio(new.tolist(), base.tolist(), q, CONFIDENCE, run, RESAMPLES)
+        alone = log_ratio(random.permutation(new.reshape(-1, 1)).tolist(), base.reshape(-1, 1).tolist(), q, CONFIDENCE, run, RESAMPLES)
         for at, found in ((0, blocks), (2, alone)):
             counts[at] += found.high < truth
             counts[at + 1] += found.low <= truth <= found.high

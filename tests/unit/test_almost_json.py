@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.agents.almost_json import object_end, repaired
 from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.almost_json import object_end, repaired
 from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import Tool
 

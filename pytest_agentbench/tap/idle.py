@@ -1,0 +1,50 @@
+"""Connections to the backend that lie idle, and which of them may carry another call."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_agentbench.tap.upstream import UpstreamConnection
+
+#: Seconds for which one may lie idle. Servers close those that do (uvicorn after five seconds, Node.js too), and a request that meets
+#: the close on its way is lost; nobody could then tell it from one that the backend died of.
+LONGEST = 2.0
+
+
+class IdleConnections:
+    """The newest is taken first, so that no more are kept than are needed."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, UpstreamConnection]] = deque()  # since when, seconds of time.monotonic(); oldest first
+
+    def add(self, connection: UpstreamConnection) -> None:
+        self._waiting.append((time.monotonic(), connection))
+
+    def remove(self, connection: UpstreamConnection) -> None:
+        """Forgets one that has ended; one that is not here is no matter."""
+        self._waiting = deque(each for each in self._waiting if each[1] is not connection)
+
+    def take(self) -> tuple[UpstreamConnection | None, int]:
+        """One that the backend still holds, if there is any; and how many it had closed that would have been taken before."""
+        self._drop_old()
+        gone = 0
+        while self._waiting:
+            _, connection = self._waiting.pop()
+            if connection.is_quiet():
+                return connection, gone
+            gone += 1
+            connection.close()
+        return None, gone
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for _, connection in self._waiting:
+            connection.close()
+
+    def _drop_old(self) -> None:
+        oldest = time.monotonic() - LONGEST
+        while self._waiting and self._waiting[0][0] < oldest:
+            self._waiting.popleft()[1].close()
