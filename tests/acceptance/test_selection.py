@@ -232,7 +232,7 @@ def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...
 
 def test_the_limit_counts_what_failed_last(project: Project) -> None:
     """--lf selects first as well; of each variant the limit takes its own, with all trials."""
-    project.suite(scenarios=5, variants={"warm": {"temperature": 1.0}})
+    project.suite(scenarios=5, variants={"warm": {"agent": {"temperature": 1.0}}})
     project.backend([{"match": {"contains": f"shop-{number}:"}, "text": "No."} for number in (1, 3, 4)] + FIND_THEN_ANSWER)
     both = ("--agentbench-variants=default,warm", "scenarios/shop")
     project.run(*both).assert_outcomes(passed=4, failed=6)

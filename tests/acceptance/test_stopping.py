@@ -27,7 +27,7 @@ def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ..
 
     result = project.run(*way, "-x", "scenarios/shop")
 
-    assert (3 if way else 1) == result.ret
+    assert (2 if way else 1) == result.ret
     assert 1 == result.parseoutcomes()["failed"]
     assert "passed" not in result.parseoutcomes()
     assert ["shop[shop-0]"] == [str(rollout.key) for rollout in project.rollouts]
