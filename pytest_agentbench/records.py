@@ -354,7 +354,7 @@ class Rollout:
         if not self.evaluable:
             raise NoScore(f"{self.key}: no {name}, the rollout ended as {self.status}: {self.reason}")
         if name in self.score_errors:
-            raise ScorerFailed(f"{self.key}: no {name}, the scorer failed: {self.score_errors[name]}")
+            raise ScorerFailed(str(self.key), f"no {name}, the scorer failed: {self.score_errors[name]}")
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
 
     def to_dict(self) -> Json:

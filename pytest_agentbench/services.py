@@ -246,6 +246,9 @@ class Services:
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
             _thread(functools.partial(self._turn, message["arm"], message["rollouts"]), "agentbench-turn")
             return
+        if message["op"] == "gone":
+            self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")
+            return
         if message["op"] in self._told:
             self.labels = message.get("labels", self.labels)
             self.unrecorded = message.get("unrecorded", self.unrecorded)

@@ -16,6 +16,7 @@ from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exits import IMPORTED
 from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
@@ -80,7 +81,7 @@ class Importing:
             "started_at": began,
             "finished_at": ended,
             "command": command,
-            "verdict": "IMPORTED",
+            "verdict": IMPORTED,
             "exit_status": None,
             "imported": {
                 "tool": self.tool,
