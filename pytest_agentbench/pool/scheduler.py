@@ -14,8 +14,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_agentbench.blame import refusal
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.pool.blocks import Block
+from pytest_agentbench.pool.refusals import Refusals
 from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 
 Run = Callable[[RolloutKey], Awaitable[Rollout]]
@@ -58,6 +60,8 @@ class Scheduler:
         self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
+        self._refusals = Refusals()
+        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
@@ -77,7 +81,8 @@ class Scheduler:
         """
         if self.broken:
             return
-        new = [key for key in dict.fromkeys(keys) if key not in self._outcomes and key not in self.stored]
+        known = self._outcomes.keys() | self.stored.keys()
+        new = [key for key in dict.fromkeys(keys) if key not in known and key.group not in self._given_up]
         for key in new:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
         if self.turns is None:
@@ -109,6 +114,16 @@ class Scheduler:
         """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
+    def _give_up(self, group: str, reason: str) -> None:
+        """The server takes no call of a group: those of its rollouts that wait are told."""
+        self._given_up[group] = reason
+        keys = [key for key in (*self._waiting, *(key for block in self._blocks for key in block.keys)) if key.group == group]
+        self._waiting = deque(key for key in self._waiting if key.group != group)
+        rest = [dataclasses.replace(block, keys=tuple(key for key in block.keys if key.group != group)) for block in self._blocks]
+        self._blocks = deque(block for block in rest if block.keys)
+        for key in keys:
+            self._outcomes[key].set_result(Outcome("infra_error", reason))
+
     def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
         """Of what is about to run, and of the blocks of some arms."""
         keys = [*self._waiting] if waiting else []
@@ -135,6 +150,8 @@ class Scheduler:
         if key not in self._outcomes:
             if self.broken:
                 return Outcome(self.broken_status, self.broken)
+            if key.group in self._given_up:
+                return Outcome("infra_error", self._given_up[key.group])
             self._outcomes[key] = asyncio.get_running_loop().create_future()
             if self.turns is None:
                 self._waiting.appendleft(key)
@@ -194,12 +211,22 @@ class Scheduler:
         try:
             rollout = await self._attempts(key)
             self._recording.add(key)
+            self._note_refusal(rollout)
             self._keep(key, await self._record(rollout))
         except InfraError as error:
             return Outcome("infra_error", f"the record could not be written: {error}")
         except Exception as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
             return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
         return Outcome(rollout.status, rollout.reason, recorded=True)
+
+    def _note_refusal(self, rollout: Rollout) -> None:
+        group = rollout.key.group
+        if group in self._given_up:
+            return
+        planned = (key for key in self._outcomes if key.group == group)
+        running = (key for key in self._running if key.group == group and key not in self._recording)
+        if why := self._refusals.after(rollout, planned, running):
+            self._give_up(group, why)
 
     def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome]) -> None:
         """A callback, because a task that is cancelled before its first step runs no line of its own."""
@@ -209,11 +236,11 @@ class Scheduler:
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout:
-        """The last attempt, which knows of those of this session before it. Only `infra_error` is tried again."""
+        """The last attempt, which knows of those of this session before it. Only `infra_error` is tried again, a refusal never."""
         earlier: tuple[Attempt, ...] = ()
         for attempt in itertools.count(1):
             rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=earlier)
-            if rollout.status != "infra_error" or attempt > self.retries:
+            if rollout.status != "infra_error" or attempt > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause(rollout, attempt))

@@ -17,6 +17,7 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
@@ -48,7 +49,7 @@ class Pool:
         self.scheduler.turns = self.turning
         self.salt = ""  # before the system prompts of agents
         self.number: int = config["session"]  # of the session within its run
-        self.contents = Contents(self.suites, config["backend"])
+        self.contents = Contents(self.suites, config["backend"], prompt_hashes)
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
@@ -131,7 +132,7 @@ class Pool:
         await self._farewell()
         if self.controller is not None:
             tally = total([each.tally for each in self.announcers.values()])
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.announced else None}))
+            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.labelled else None}))
             await self.controller.drain()
         self.finished.set()
 
@@ -319,10 +320,13 @@ class Pool:
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
         assert self.taps is not None and self.announcer is not None
+        calls: list[Json] = []
         try:
-            return await self.taps.close(id)
+            calls = await self.taps.close(id)
+            await self.announcer.complete(id, calls)
         finally:
-            self.announcer.over(id)
+            self.announcer.over(id, calls)
+        return calls
 
 
 def _elsewhere(settings: Json) -> Endpoint:

@@ -55,7 +55,7 @@ def test_thunderagent(project: Project, router: Router, way: tuple[str, ...]) ->
     assert {f"shop.shop-{number}.{trial}" for number in range(3) for trial in (1, 2)} == {id.split(":")[1] for id in programs}
     assert [] == [id for id in programs if not id.startswith(f"{run['id']}-")]
     assert {(id, True) for id in programs} == set(router.releases)
-    assert {"announced": 6, "released": 6, "failed": 0, "bypassed": 0, "left": 0} == run["labels"]
+    assert {"labelled": 6, "announced": 6, "released": 6, "failed": 0, "bypassed": 0, "left": 0} == run["labels"]
 
 
 def test_dynamo(project: Project, router: Router) -> None:
@@ -89,7 +89,7 @@ def test_every_ending(project: Project, router: Router) -> None:
 
     assert {"shop-0": "ok", "shop-1": "agent_error", "shop-2": "limit"} == {each.scenario: each.status for each in project.rollouts}
     assert {} == router.programs
-    assert {"announced": 3, "released": 3, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
+    assert {"labelled": 3, "announced": 3, "released": 3, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
 
 
 def test_rollouts_that_are_cancelled(project: Project, router: Router) -> None:
