@@ -25,7 +25,6 @@ from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
 from pytest_agentbench.serving.sampler import Sampler
 from pytest_agentbench.serving.samples import read_samples
-from pytest_agentbench.stopwatch import SATURATED
 from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ def compare_arms(controller: Controller, stopwatch: Json) -> Json:
     for rollout in read_journal(directory, lambda _: None):  # damage is told of elsewhere
         comparison.add(rollout)
     facts = services.turns.facts(services.failure)
-    return comparison.summary(facts, services.turns.blocks, saturated=stopwatch["verdict"] == SATURATED)
+    return comparison.summary(facts, services.turns.blocks, stopwatch)
 
 
 def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> Json | None:

@@ -42,6 +42,7 @@ from pytest_agentbench.reports.wording import (
     sessions_text,
     statuses_text,
     steady_text,
+    stopwatch_figures,
     stopwatch_text,
     throughput_text,
     tools_text,
@@ -164,6 +165,8 @@ def _gate(gate: Json | None) -> Iterator[str]:
 def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:
     yield "\n## Serving performance\n"
     yield f"Stopwatch: **{prose(stopwatch_text(stopwatch))}**.\n"
+    if figures := stopwatch_figures(stopwatch):
+        yield f"It stands on: {figures}.\n"
     if stopwatch["notes"]:
         yield f"Not known: {prose('; '.join(stopwatch['notes']))}.\n"
     yield f"{calls_text(performance)}.\n"

@@ -127,10 +127,18 @@ def verdict_text(stopwatch: Json) -> str:
 
 
 def stopwatch_text(stopwatch: Json) -> str:
-    """One line on how far the timings can be trusted, the verdict first."""
-    if stopwatch["verdict"] is None:
-        return verdict_text(stopwatch)
+    """One line on how far the timings can be trusted and what to do about it, the verdict first; without figures."""
+    return ": ".join(filter(None, (verdict_text(stopwatch), "; ".join(stopwatch["reasons"]))))
+
+
+def stopwatch_figures(stopwatch: Json) -> str:
+    """What the verdict stands on; empty where nobody knows."""
+    if stopwatch["clean_share"] is None:
+        return ""
     facts = [f"{percent(stopwatch['clean_share'])} of the stamps clean"]
+    if stopwatch.get("late_share"):
+        facts.append(f"{percent(stopwatch['late_share'])} shared because they were read late")
+        facts.append(f"those of {percent(stopwatch['late_calls_share'])} of the calls")
     if stopwatch["read_lag_ms"] is not None:
         facts.append(f"read lag p99 {stopwatch['read_lag_ms']:.2f} ms")
     if stopwatch["client_queue_ms"] is not None:
@@ -138,7 +146,7 @@ def stopwatch_text(stopwatch: Json) -> str:
     facts += [
         f"{name} at most {percent(stopwatch[f'{name}_cpu'])} of a core" for name in ("tap", "pool") if stopwatch[f"{name}_cpu"] is not None
     ]
-    return f"{verdict_text(stopwatch)}: {'; '.join(stopwatch['reasons']) or ', '.join(facts)}"
+    return ", ".join(facts)
 
 
 def failed_lines(performance: Json) -> list[str]:

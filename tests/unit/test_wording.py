@@ -28,6 +28,7 @@ from pytest_agentbench.reports.wording import (
     split_text,
     statuses_text,
     steady_text,
+    stopwatch_figures,
     stopwatch_text,
     throughput_text,
     tools_text,
@@ -73,16 +74,32 @@ READING: Json = {
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({}, "ok: 100.0 % of the stamps clean, read lag p99 0.02 ms, client queue p99 1.2 ms, tap at most 20.0 % of a core"),
-        ({"read_lag_ms": None, "client_queue_ms": None, "tap_cpu": None}, "ok: 100.0 % of the stamps clean"),
+        ({}, "ok"),
         ({"verdict": "warn", "reasons": ["a queue"]}, "warn: a queue"),
         ({"verdict": "client-saturated", "reasons": ["a", "b"]}, "client-saturated, timing gates are INCONCLUSIVE: a; b"),
         ({"verdict": None}, "no verdict: no call was measured"),
     ],
 )
 def test_stopwatch(keys: Json, text: str) -> None:
-    """The verdict comes first, then what it stands on, or why it is not better."""
+    """The verdict comes first, then why it is not better; what it stands on is for the page."""
     assert text == stopwatch_text({**READING, **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({}, "100.0 % of the stamps clean, read lag p99 0.02 ms, client queue p99 1.2 ms, tap at most 20.0 % of a core"),
+        ({"read_lag_ms": None, "client_queue_ms": None, "tap_cpu": None}, "100.0 % of the stamps clean"),
+        (
+            {"clean_share": 0.9, "late_share": 0.05, "late_calls_share": 0.5, "client_queue_ms": None, "tap_cpu": None},
+            "90.0 % of the stamps clean, 5.0 % shared because they were read late, those of 50.0 % of the calls, read lag p99 0.02 ms",
+        ),
+        ({"clean_share": None}, ""),
+    ],
+)
+def test_figures_of_the_stopwatch(keys: Json, text: str) -> None:
+    """What the verdict stands on, as far as it is known."""
+    assert text == stopwatch_figures({**READING, **keys})
 
 
 def test_failed_calls() -> None:
