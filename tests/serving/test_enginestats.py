@@ -211,6 +211,15 @@ def test_counts_that_do_not() -> None:
     assert [] == disagreements(counted(2021, 197), uncounted)
 
 
+@pytest.mark.parametrize(("calls", "accused"), [(0, True), (3, False), (None, False)])
+def test_calls_without_a_record(calls: int | None, accused: bool) -> None:
+    """What was broken off is an excuse as well, and so is a session that ended without anybody to count it."""
+    two = client(call(), call())
+    two.add_unrecorded(calls)
+
+    assert accused == bool(disagreements(counted(2021, 200), two))
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "end"),
     [
