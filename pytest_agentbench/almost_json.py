@@ -48,6 +48,16 @@ def repaired(text: str) -> Json | None:
     return value
 
 
+def object_text(text: str) -> str:
+    """Arguments as a server takes them back: as they are, where they are a JSON object; as what they almost are; or `{}`."""
+    try:
+        if isinstance(orjson.loads(text), dict):
+            return text
+    except orjson.JSONDecodeError:
+        pass
+    return orjson.dumps(repaired(text) or {}).decode()
+
+
 def object_end(text: str, start: int) -> int | None:
     """Where the object ends that an opening bracket at `start` begins; None if it does not."""
     read = _read(text, start)

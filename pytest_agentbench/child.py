@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
+    import signal
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def read_config() -> dict[str, Any]:
@@ -21,6 +25,14 @@ def serving(**facts: Any) -> None:
     """Tells the controller that this process serves. Nobody reads stdout after that line: what is printed later goes to the log."""
     print(json.dumps(facts), flush=True)  # noqa: T201 - stdout is the line to the controller
     os.dup2(2, 1)
+
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent ends, whatever this one is doing then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:

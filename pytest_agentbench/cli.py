@@ -6,11 +6,14 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TextIO, cast
 
 from pytest_agentbench.commands import backend, baseline, calibrate, diff, doctor, env, gate, imports, power, rescore, scrub, weights
 from pytest_agentbench.commands.plain import Plain
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
+from pytest_agentbench.foreign import Output
 
 #: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
 SCOPE = "asyncio_default_fixture_loop_scope"
@@ -28,6 +31,16 @@ PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1 (of `gate` 4), Ctrl-C is status 130."""
+    out, errors = Output(sys.stdout), Output(sys.stderr)  # whatever a command prints may be of a model, a server or a data set
+    with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", errors)):
+        try:
+            return _run(arguments)
+        finally:
+            out.flush()
+            errors.flush()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = parser().parse_args(arguments)
     try:
         status: int | None = options.run(options)

@@ -17,6 +17,7 @@ from pytest_agentbench.gate.paired import Sample, compare
 from pytest_agentbench.gate.rules import LATENCIES
 from pytest_agentbench.gate.verdict import latencies, samples
 from pytest_agentbench.metrics import output_tokens
+from pytest_agentbench.models import Models, names
 from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import STATUSES, Json, Rollout, RolloutKey
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -42,14 +43,14 @@ class Totals:
     output_tokens: int = 0
     cached_tokens: int = 0
     cached_of: int = 0  # prompt tokens of calls whose usage says how many were cached
-    model: str | None = None
+    models: Models = field(default_factory=Models)
 
     def add(self, rollout: Rollout) -> None:
         self.statuses[rollout.status] += 1
         for attempt in rollout.attempts:
             self.spans[attempt.session].append((attempt.started_ns, attempt.ended_ns))
         self.evaluable += rollout.evaluable
-        self.model = rollout.settings.get("model", self.model)
+        self.models.add(rollout.calls)
         for call in rollout.all_calls:
             self.calls += 1
             self.failed_calls += call.error_kind is not None
@@ -62,7 +63,7 @@ class Totals:
         """Rates are over the time in which any rollout of the arm ran."""
         busy_s = sum(windows.total_ns(windows.at_least(spans, 1)) for spans in self.spans.values()) / 1e9
         return {
-            "model": self.model,
+            "model": names(self.models.summary()),
             "rollouts": {status: self.statuses[status] for status in STATUSES},
             "calls": self.calls,
             "failed_calls": self.failed_calls,

@@ -16,6 +16,7 @@ from pytest_agentbench.discovery import Found
 from pytest_agentbench.fingerprint import run_identity, suite_setup
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.journal import read_journal
+from pytest_agentbench.models import Models, names
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.run import MEASURED, NOTHING_MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean
@@ -40,7 +41,7 @@ class Gathered(NamedTuple):
     stopwatch: Json
     serving: Json | None  # of this session
     sessions: dict[int, int]  # session -> rollouts that are its own
-    model: str | None  # that was asked for
+    models: list[Json]  # that were asked for and that answered
     damaged: list[str]  # sentences on lines of the journal that are no records
     trials: list[Trial]  # for the gate; none without one
     environment: Json
@@ -53,7 +54,7 @@ class Seen:
     tallies: dict[str, SuiteTally]
     client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
     sessions: Counter[int] = field(default_factory=Counter)
-    model: str | None = None
+    models: Models = field(default_factory=Models)
     damaged: list[str] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
 
@@ -69,6 +70,7 @@ def gather(controller: Controller) -> Gathered:
     seen = read(controller.directory, controller.found, performance, controller.session, gated=controller.gate is not None)
     stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
     spans = performance.sessions[controller.session].calls
+    seen.client.add_unrecorded(controller.services.unrecorded)
     told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
     return Gathered(
         seen.tallies,
@@ -76,7 +78,7 @@ def gather(controller: Controller) -> Gathered:
         stopwatch,
         told,
         seen.sessions,
-        seen.model,
+        seen.models.summary(),
         seen.damaged,
         seen.trials,
         controller.environment.result(),
@@ -128,7 +130,9 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             "name": controller.backend.name,
             "note": controller.backend.note,
             **controller.backend.description,
-            "served_model": services.endpoint.model if services.endpoint else gathered.model,
+            "served_model": names(gathered.models) or (services.endpoint.model if services.endpoint else None),
+            "models": gathered.models,
+            "warnings": controller.model_warnings,
             "failure": services.failure,
         },
         "labels": services.labels,
@@ -177,6 +181,7 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
         "disagreements": disagreements(told["server"], client),
         "notes": sampler.notes,
         "looks": sampler.rounds,
+        "every_s": sampler.every_s,
         "cpu_s": sampler.cpu_s,
     }
 
@@ -190,7 +195,7 @@ def read(directory: Path, found: Sequence[Found], performance: Performance, sess
             seen.client.add(rollout)
         if rollout.kind == "scenario":
             seen.sessions[rollout.session] += 1
-            seen.model = rollout.settings.get("model", seen.model)
+            seen.models.add(rollout.calls)
             seen.tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)
             if gated:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_agentbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
 
 
 class Spec(BaseModel):
@@ -29,16 +32,40 @@ def load_yaml(file: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value that a YAML text holds; raises ConfigError with `where` and the line of a fault."""
+    """The value that a YAML text holds; raises ConfigError with `where` and the line of a fault, a key that is there twice included."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both are safe ones
     try:
-        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both loaders are safe ones
+        _refuse_repeated_keys(yaml.compose(text, loader), where)
+        return yaml.load(text, loader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{where}:{line}: not valid YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-45 looks like a date and is none
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
+    """PyYAML takes the last of equal keys in silence. These are the text's own keys, without those that `<<` brings."""
+    from yaml import MappingNode, ScalarNode, SequenceNode
+
+    nodes, visited = [tree] if tree else [], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in visited:  # an alias leads to a node that is elsewhere too, or to one around it
+            continue
+        visited.add(id(node))
+        if isinstance(node, SequenceNode):
+            nodes.extend(node.value)
+        elif isinstance(node, MappingNode):
+            scalars = [key for key, _ in node.value if isinstance(key, ScalarNode)]
+            first = {(key.tag, key.value): key for key in reversed(scalars)}
+            for key in scalars:
+                if key is not (other := first[key.tag, key.value]):
+                    line, earlier = key.start_mark.line + 1, other.start_mark.line + 1
+                    raise ConfigError(f"{where}:{line}: the key {key.value!r} is there twice, first in line {earlier}; keep one of them")
+            nodes += [part for pair in node.value for part in pair]
 
 
 def read_text(file: Path) -> str:

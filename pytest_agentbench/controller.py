@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -19,12 +18,15 @@ import pytest
 
 from pytest_agentbench.arms import CARRY, Side
 from pytest_agentbench.causes import Causes
-from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders
+from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.foreign import one_line
+from pytest_agentbench.loading import search_path
 from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.refusals import refuse_distant, refuse_misspelt_hooks, refuse_twins
+from pytest_agentbench.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
+from pytest_agentbench.shown import Commands, escape_report
 from pytest_agentbench.worker import BELOW, OVER, QUARANTINED, UNMEASURED
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Controller:
         self.cut_short = False  # the session ends because nothing more can run
         self.causes = Causes()
         self.outcomes = Outcomes(config.rootpath)
+        self.commands = Commands()
         self.started_at = datetime.now().astimezone()
         self.environment: Future[Json] | None = None  # what this session runs on
         self._old_sigterm: Any = None
@@ -90,9 +93,10 @@ class Controller:
     def find_suites(self) -> None:
         """Loads the suites that the command line leads to, and registers their markers."""
         folders = suite_folders(self.config.args, self.config.rootpath, self.config.getini("norecursedirs"))
-        self.found = [self._find(folder) for folder in folders]
+        taken = meant_elsewhere(self.config)
+        self.found = [refuse_marks(each, taken) for each in with_sound_code([*map(self._find, folders)])]
         refuse_twins(self.found)
-        for found in self.found:
+        for found in (each for each in self.found if each.marks):
             self.config.addinivalue_line("markers", f"{found.name}: tests of the agentbench suite in {found.folder.name}/")
 
     def _find(self, folder: Path) -> Found:
@@ -198,6 +202,17 @@ class Controller:
         looking.shutdown(wait=False)
 
     @property
+    def model_warnings(self) -> list[str]:
+        """A sentence for each model that a suite asks for and the backend, which has started, does not list."""
+        from pytest_agentbench.models import unlisted
+        from pytest_agentbench.records import RolloutKey
+
+        agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
+                  for each in self.found if each.suite for variant in each.variants}  # fmt: skip
+        asked = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
+        return unlisted(asked, self.backend.models if self.backend else ())
+
+    @property
     def command(self) -> tuple[str, ...]:
         return ("pytest", *map(str, self.config.invocation_params.args))
 
@@ -218,7 +233,7 @@ class Controller:
             "stored": self.ledger.stored.to_wire(),
             "backend": digest(self.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
-            "sys_path": [str(Path(each).absolute()) if each == "" else each for each in sys.path],
+            "sys_path": search_path(),
             "run": self.directory.name,
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
@@ -272,12 +287,17 @@ class Controller:
         if self.config.hook.pytest_agentbench_rollout_finished.get_hookimpls():
             self.config.hook.pytest_agentbench_rollout_finished(rollout=Rollout.from_json(line))
 
-    @pytest.hookimpl(tryfirst=True)  # before the terminal, JUnit and others read the report
+    @pytest.hookimpl(tryfirst=True)  # before anybody shows it
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._escape(report)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
         self.causes.shorten(report)
         self.outcomes.add(report)
         self.cut_short = self.cut_short or hasattr(report, OVER)
+        self._escape(report)
         maxfail = self.config.getoption("maxfail", 0)
         self.tests_below += hasattr(report, BELOW)
         self.unmeasured_tests += hasattr(report, UNMEASURED)
@@ -285,6 +305,11 @@ class Controller:
             self.failed_tests += 1
             if self.failed_tests == maxfail:
                 self.services.cancel(f"the session stops after {maxfail} failed test{'s' * (maxfail > 1)}")
+
+    def _escape(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if self.found:  # a session without suites is none of ours
+            terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+            escape_report(report, colours=terminal is not None and bool(terminal._tw.hasmarkup))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(
@@ -351,7 +376,7 @@ class Controller:
             cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""
             kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
             lines.append(f"agentbench: session {self.session} of this run: {kept}{cut}")
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
     def _shown(self, path: Path) -> str:
         """A path as the user can open it from where pytest was started."""
@@ -359,6 +384,6 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.run is not None and self.directory is not None:
-            from pytest_agentbench.reports.terminal import write_section
+            from pytest_agentbench.reports.terminal import OneLine, write_section
 
-            write_section(terminalreporter, self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+            write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench import arms as arms_of
 from pytest_agentbench.arms import Arm, Side
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.quarantine import check_quarantine
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import SUITE_FILE, Suite
+from pytest_agentbench.scenarios import SUITE_FILE, Suite, score_name
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Found:
     trials: int
     error: str = ""
     skip: bool = False  # whether the error is no fault: its tests are skipped
+    marks: bool = True  # whether its name is a mark of its tests
     sides: Mapping[str, Side] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
 
     @property
@@ -41,11 +46,12 @@ class Found:
     def for_worker(self) -> Json:
         """What tests are made of: names and numbers, no data."""
         if self.suite is None:
-            return {"name": self.name, "error": self.error, "skip": self.skip}
+            return {"name": self.name, "error": self.error, "skip": self.skip, "marks": self.marks}
         return {
             "name": self.name,
             "error": "",
             "skip": False,
+            "marks": self.marks,
             "description": self.suite.description,
             "ids": [scenario.id for scenario in self.suite.scenarios],
             "variants": [*self.variants],
@@ -125,6 +131,7 @@ def find(
         suite = load_suite(folder / SUITE_FILE, changes, agent)
         chosen = choose_variants(suite, variants)
         preflight(suite, chosen)
+        check_thresholds(suite, suite.thresholds, f"{folder / SUITE_FILE}: ")
         check_rules(suite)
         today = datetime.now().astimezone().date()
         check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
@@ -140,9 +147,40 @@ def check_rules(suite: Suite) -> None:
 
     for text in suite.gate:
         try:
-            parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+            check_rule(suite, parse_rule(text, suite.score_names, LOWER_IS_BETTER))
         except ConfigError as error:
             raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
+
+
+def check_rule(suite: Suite, rule: Rule) -> None:
+    """Raises ConfigError for a rule about a score that every run, or none, would keep."""
+    if rule.kind == "score":
+        name = f"the margin {rule.text!r}" if rule.versus else f"the rule {rule.text!r}"
+        _check_limit(suite, rule.metric, rule.margin if rule.versus else rule.limit, name)
+
+
+def check_thresholds(suite: Suite, thresholds: Mapping[str, float], where: str = "") -> None:
+    """Raises ConfigError, whose sentence begins with `where`, for a threshold that every score, or none, would reach."""
+    for name, threshold in thresholds.items():
+        _check_limit(suite, name.removesuffix(".mean"), threshold, f"{where}the threshold {name}: {threshold:g}")
+
+
+def _check_limit(suite: Suite, score: str, limit: float, what: str) -> None:
+    from pytest_agentbench.scorers import range_of
+
+    least, greatest = range_of(next(scorer for scorer in suite.scorers if score_name(scorer) == score))
+    if not least <= limit <= greatest:
+        span = f"between {least:g} and {greatest:g}" if math.isfinite(greatest) else f"{least:g} or more"
+        raise ConfigError(f"{what} is out of range: {score} is {span}, so it would decide nothing")
+
+
+def with_sound_code(found: Sequence[Found]) -> list[Found]:
+    """The suites; one whose own code cannot be loaded becomes the error of its tests. No code is imported in this process."""
+    from pytest_agentbench.isolation.codecheck import brings_any, faults
+
+    own = [each for each in found if each.suite and brings_any(each.suite, each.variants)]
+    faulty = dict(zip([each.folder for each in own], faults([(each.suite, each.variants) for each in own if each.suite]), strict=True))
+    return [Found(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in found]
 
 
 def in_arms(found: Found, arms: Sequence[Arm]) -> Found:
@@ -180,4 +218,5 @@ def merged_thresholds(found: Found, backend: Mapping[str, Mapping[str, float]], 
                 f"threshold {name!r}: suite {found.suite.name!r} does not measure it; "
                 f"it measures: {', '.join(found.suite.score_names)} (and <score>.mean)"
             )
+    check_thresholds(found.suite, merged, f"suite {found.suite.name!r}: ")
     return merged

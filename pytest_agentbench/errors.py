@@ -7,7 +7,6 @@ AgentbenchError
 │   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
 └── RolloutError       raised inside a rollout; becomes its status, never a score
     ├── InfraError     backend, network, judge: `infra_error`, tried again
-    │   ├── EmptyAnswer  a 200 without text and without a tool call
     │   └── JudgeError   a judge answers, but nothing that could be understood
     ├── LimitReached   turns, tokens, context or time: `limit`, still scored
     └── AgentError     the agent's own fault: `agent_error`
@@ -49,10 +48,6 @@ class InfraError(RolloutError):
     """Not the agent's fault: backend, network or judge. The pool tries the rollout again."""
 
     status = "infra_error"
-
-
-class EmptyAnswer(InfraError):
-    """The backend answered with nothing: no text, no reasoning, no tool call."""
 
 
 class JudgeError(InfraError):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pytest_agentbench.arms import Arm
 from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence
-from pytest_agentbench.discovery import Found
+from pytest_agentbench.discovery import Found, check_rule
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.power import ASSUMED, Design, spread
@@ -152,8 +152,13 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
 
 
 def rules_of(suite: Suite, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:
-    """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, then its own."""
+    """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, then its own.
+
+    Raises ConfigError for one of the command line that every run, or none, would keep.
+    """
     given = [rule for text in options if (rule := _perhaps(suite, text)) is not None]
+    for rule in given:
+        check_rule(suite, rule)
     about = {rule.about for rule in given}
     for text in suite.gate:
         rule = parse_rule(text, suite.score_names, LOWER_IS_BETTER)  # `discovery` has checked it

@@ -22,6 +22,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
+from pytest_agentbench.characters import whole_characters
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 
@@ -99,11 +100,14 @@ def _parsed(line: bytes, offset: int) -> tuple[RolloutKey, Entry] | None:
 
 
 def record_line(rollout: Rollout) -> bytes:
-    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text."""
+    """A rollout as a line of the journal. What the user's code left in it need not be JSON; it is then written as text.
+
+    Halves of characters, which no UTF-8 file holds, become U+FFFD, so that every reader of the line can write what it reads.
+    """
     try:
         return orjson.dumps(rollout.to_dict())
     except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return json.dumps(rollout.to_dict(), default=str).encode()
+        return whole_characters(json.dumps(rollout.to_dict(), default=str, ensure_ascii=False)).encode()
 
 
 class Journal:

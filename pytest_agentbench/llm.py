@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pytest_agentbench.almost_json import object_text
 from pytest_agentbench.blame import context_is_full
-from pytest_agentbench.errors import EmptyAnswer, InfraError, LimitReached
+from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap import jsontext
+from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
 
 if TYPE_CHECKING:
     import aiohttp
@@ -40,20 +44,42 @@ class RequestedCall:
 class Reply:
     """One answer of the model."""
 
-    message: Json  # the assistant message, ready to be appended to the conversation
+    said: Json  # the assistant message as the model wrote it
     finish_reason: str | None
     usage: Json
 
     @property
+    def message(self) -> Json:
+        """The message ready to be appended to the conversation: servers take back no arguments that are no JSON object."""
+        if not self.said.get("tool_calls"):
+            return self.said
+        return {**self.said, "tool_calls": [*map(_sendable, self.said["tool_calls"])]}
+
+    @property
     def text(self) -> str:
-        return self.message.get("content") or ""
+        return self.said.get("content") or ""
 
     @property
     def tool_calls(self) -> list[RequestedCall]:
         return [
             RequestedCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
-            for call in self.message.get("tool_calls") or ()
+            for call in self.said.get("tool_calls") or ()
         ]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing: no tool call, and white space at most."""
+        return not self.said.get("tool_calls") and not self.text.strip()
+
+    def with_one_call(self) -> Reply:
+        """The same, as if its first tool call were the only one."""
+        calls = self.said.get("tool_calls") or []
+        return dataclasses.replace(self, said={**self.said, "tool_calls": calls[:1]}) if calls[1:] else self
+
+
+def _sendable(call: Json) -> Json:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": object_text(function.get("arguments") or "")}}
 
 
 class LLM:
@@ -91,26 +117,27 @@ class LLM:
         Only for black boxes (`black_box`), once whatever called has ended: calls under way are broken off.
         Raises InfraError when the tap cannot be asked.
         """
-        return await self._said() if self._said is not None else []
+        return [*map(jsontext.readable, await self._said())] if self._said is not None else []
 
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
 
-        Raises LimitReached when the context is full, EmptyAnswer when the model said nothing, and InfraError for whatever else keeps
-        it from answering.
+        Raises LimitReached when the context is full, AgentError when the history is refused for arguments of the model that are no JSON
+        object, and InfraError for whatever else keeps it from answering. What the model says may be nothing (`Reply.is_empty`).
         """
         called = time.monotonic_ns()
         body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
         self.transcript = list(messages)
-        answer = await self._post(orjson.dumps(body), called)
+        answer = await self._post(jsontext.dumps(body), called)
         try:
             choice = answer["choices"][0]
             message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
         except (LookupError, TypeError, AttributeError) as error:
             raise InfraError(f"the answer holds no message: {str(answer)[:200]}") from error
         message.setdefault("content", "")
-        self.transcript = [*messages, message]
-        return Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
+        reply = Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
+        self.transcript = [*messages, reply.message]
+        return reply
 
     def openai(self) -> AsyncOpenAI:
         """An openai client that speaks through the tap, without retries and timeouts of its own."""
@@ -143,15 +170,15 @@ class LLM:
         except aiohttp.ClientError as error:
             raise InfraError(f"the call did not go through: {error!r}") from error
         if response.status != 200:
-            raise failure(response.status, content)
+            raise failure(response.status, content, body)
         try:
-            return orjson.loads(content)
-        except orjson.JSONDecodeError as error:
+            return jsontext.readable(jsontext.loads(content))
+        except ValueError as error:
             raise InfraError(f"the answer is not JSON: {content[:200]!r}") from error
 
 
-def failure(status: int, content: bytes) -> Exception:
-    """The error that an answer other than 200 means for the rollout."""
+def failure(status: int, content: bytes, asked: bytes = b"") -> Exception:
+    """The error that an answer other than 200 to the request `asked` means for the rollout."""
     text = content.decode(errors="replace")
     try:
         error = orjson.loads(content)["error"]
@@ -160,6 +187,6 @@ def failure(status: int, content: bytes) -> Exception:
         message, code = text[:300], ""
     if context_is_full(status, f"{code} {message}"):
         return LimitReached(f"context: {message}")
-    if status == 502 and code == "empty":  # so says the tap
-        return EmptyAnswer(f"HTTP 502: {message}")
+    if status in REFUSALS and holds_broken_arguments(asked):
+        return AgentError(f"HTTP {status}: {message}; the history holds tool arguments of the model that are no JSON object")
     return InfraError(f"HTTP {status}: {message}")

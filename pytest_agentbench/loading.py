@@ -8,12 +8,20 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+
+NAMES = 12  # of a module that are listed where one is missing
+
+
+def search_path() -> list[str]:
+    """Where this process looks for modules, as absolute paths: for a child that may begin elsewhere."""
+    return [str(Path(each).absolute()) if each == "" else each for each in sys.path]
 
 
 def is_import_path(name: str) -> bool:
@@ -29,9 +37,49 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
     module_name, _, attribute = path.partition(":")
     try:
         module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-        return getattr(module, attribute)
-    except (Exception, SystemExit) as error:  # an import runs the user's code, which may raise anything
-        raise ConfigError(f"{what} {name!r} cannot be loaded: {error!r}") from error
+        if (there := getattr(module, attribute, module)) is not module:
+            return there
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an import runs the user's code, which may raise anything
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {_where_it_failed(error)}") from error
+    raise ConfigError(f"{what} {name!r} cannot be loaded: there is no {attribute!r} in it; it defines: {_names_in(module)}")
+
+
+def _names_in(module: ModuleType) -> str:
+    """The first names that a module defines itself."""
+    names = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    return f"{', '.join(names[:NAMES]) or 'nothing'}{', ...' * (len(names) > NAMES)}"
+
+
+def _where_it_failed(error: BaseException) -> str:
+    """An exception of an import in one line, with the line of the user's code that it came from."""
+    if isinstance(error, SyntaxError):
+        text, place = error.msg, f" ({Path(error.filename or '').name}:{error.lineno})"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [each for each in frames if not each.filename.startswith("<frozen ") and each.filename not in (__file__, importlib.__file__)]
+        text, place = str(error), f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {' '.join(text.split())}{place}"
+
+
+def check_takes(what: str, function: Any, wanted: Sequence[str]) -> None:
+    """Raises ConfigError unless a function can be called with `wanted` by position; where it names them, it has them in this order."""
+    parameters = _signature(what, function).parameters
+    named = [name for name in parameters if name in wanted]
+    try:
+        inspect.signature(function).bind(*wanted)
+    except TypeError as error:
+        raise ConfigError(f"{what} should take ({', '.join(wanted)}), not {inspect.signature(function)}: {error}") from error
+    if named != [name for name in wanted if name in named]:
+        raise ConfigError(f"{what} should take ({', '.join(wanted)}) in this order, not {inspect.signature(function)}")
+
+
+def _signature(what: str, function: Any) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError as error:  # of some that are written in C
+        raise ConfigError(f"{what}: {error}; a function of your own can call it") from error
 
 
 def options_of(function: Any) -> dict[str, Any]:
@@ -42,6 +90,7 @@ def options_of(function: Any) -> dict[str, Any]:
 
 def with_options(what: str, name: str, function: Any, options: Mapping[str, Any]) -> Any:
     """The function with options given; raises ConfigError for one that it does not have, and for one that is missing."""
+    _signature(f"{what} {name!r}", function)
     known = options_of(function)
     for option in options:
         if option not in known:

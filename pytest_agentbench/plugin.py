@@ -22,10 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-def pytest_load_initial_conftests(args: list[str]) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    from pytest_agentbench.refusals import remember_declared
     from pytest_agentbench.settings import bare_resume
 
     bare_resume(args)
+    remember_declared(early_config)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -56,6 +58,7 @@ def register_controller(config: pytest.Config) -> None:
     refuse_conflicts(config, settings, workers)
     controller = Controller(config, settings, workers)
     config.pluginmanager.register(controller, "agentbench-controller")
+    config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)
     if config.getoption("markers", False):  # pytest lists them without a session
         controller.find_suites()

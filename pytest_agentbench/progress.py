@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
+from pytest_agentbench.foreign import one_line
+
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
     from pytest_agentbench.ledger import Ledger
@@ -27,10 +29,30 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     """Registers the line where somebody can see it, and where no debugger needs the terminal."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
+    if reporter is not None:
+        config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
         config.pluginmanager.register(Heartbeat(reporter, controller), "agentbench-heartbeat")
+
+
+class Notes:
+    """Says what the backend, now that it has started, gives reason to doubt, behind the first test that is over."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._reporter, self._controller = reporter, controller
+        self._said = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self) -> None:
+        services = self._controller.services
+        if self._said or services is None or services.endpoint is None:
+            return
+        self._said = True
+        for sentence in self._controller.model_warnings:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
 
 
 class Progress:
@@ -58,7 +80,7 @@ class Progress:
     def _keep_drawing(self) -> None:
         while not self._over.wait(EVERY):
             if text := self._text():
-                self._line.draw(text[: self._writer.fullwidth - 1])
+                self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
     def _text(self) -> str:
         ledger, services = self._controller.ledger, self._controller.services
@@ -133,7 +155,7 @@ class Heartbeat:
             services = self._controller.services
             if services is not None and services.boot_status:
                 self._reporter.ensure_newline()
-                self._reporter.write_line(boot_line(services))
+                self._reporter.write_line(one_line(boot_line(services)))
 
 
 def boot_line(services: Services) -> str:

@@ -46,6 +46,7 @@ ERROR_KINDS = {
     "empty": "a 200 that says nothing, not even that this is all: no body, no event, or no text and no tool call",
     "incomplete": "a stream that ended without a finish reason",
     "client_gone": "the agent left before the answer was whole",
+    "refused": "the tap did not relay a request that is no LLM call as it is written, nor one of the few others that pass",
 }
 
 
@@ -169,7 +170,8 @@ class LLMCall:
     dialect: str = ""  # chat | completions | responses | messages; empty for a request of another kind
     streamed: bool = False  # whether the agent itself asked for a stream
     upgraded: bool = False  # whether the tap made a stream of it, and one answer of that stream
-    model: str = ""
+    model: str = ""  # that was asked for
+    answered_by: str = ""  # the model that the answer names; empty where it names none
     http_status: int | None = None  # of the backend; None when it never answered
     request_bytes: int = 0
     request_crc: int | None = None  # CRC-32 of the body that the agent sent: the same one asks the same
@@ -186,7 +188,8 @@ class LLMCall:
     repeats: int = (
         0  # times it was to go on a connection that the backend had closed while it lay idle, and went on another; it was sent once
     )
-    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, as they came
+    response_id: str | None = None  # what the server calls its answer, in its logs as well
+    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo
     said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
 
     @property
@@ -287,7 +290,7 @@ class Rollout:
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend; `scorers`: of each score
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, prompts, backend; `scorers`: of each score
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1

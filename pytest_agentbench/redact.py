@@ -28,8 +28,8 @@ _DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a
 _NAMES = frozenset(
     """
     suite scenario variant variants status kind cluster name id tool tool_call_id role type dialect model served_model
-    token_source finish_reason error_kind stamp problem agent backend scorer scorers score expected_tools actual_tools
-    verdict schema label_source file folder format sha256 hash commit diff revision version gate baseline wraps policy
+    answered_by response_id token_source finish_reason stamp problem agent backend scorer scorers score expected_tools actual_tools
+    error_kind verdict schema label_source file folder format sha256 hash commit diff revision version gate baseline wraps policy
     metric group arm method ab cache
     """.split()  # noqa: SIM905 - a list would be fifty lines
 )

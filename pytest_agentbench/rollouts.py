@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, is_black_box, make_agent
 from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.blame import judged
 from pytest_agentbench.capture import capture, clipped
@@ -22,7 +23,7 @@ from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lines import Lines, Tap
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.loading import is_import_path
-from pytest_agentbench.records import SAMPLING, Access, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Json, Rollout, RolloutKey
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scoring import scored
@@ -51,8 +52,7 @@ def prepare(suite: Suite, variant: str) -> Setup:
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
         scorers = {score_name(name): _scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
-    sampling = {name: settings[name] for name in SAMPLING if name in settings}
-    return Setup(agent, scorers, sampling, settings.get(UPGRADE), all_options(settings, agent), suite.judge)
+    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), suite.judge)
 
 
 def _scorer(name: str, folder: Path, options: Json) -> Scorer:

@@ -170,9 +170,9 @@ def read_settings(config: pytest.Config) -> Settings:
         baseline=values["baseline"] or None,
         inconclusive=_one_of("inconclusive", values, ("pass", "fail")),
         verdict=_one_of("verdict", values, ("gate", "tests")),
-        time_limit=_checked("time-limit", values, seconds),
+        time_limit=_checked("time-limit", values, _some_time),
         budgets={
-            "rollout": _checked("budget-rollout", values, seconds),
+            "rollout": _checked("budget-rollout", values, _some_time),
             "connect": _checked("budget-connect", values, _budget),
             "first_token": _checked("budget-first-token", values, _budget),
             "idle": _checked("budget-idle", values, _budget),
@@ -183,7 +183,7 @@ def read_settings(config: pytest.Config) -> Settings:
         ci=values["ci"] if values["ci"] in CI else _usage("ci", values["ci"], f"one of {', '.join(CI)}"),
         resume=values["resume"] or None,
         resume_rerun=_rerun(values["resume-rerun"]),
-        reports=Path(config.rootpath, values["reports"]),
+        reports=Path(config.rootpath, values["reports"] or _usage("reports", "", "a directory, for example reports")),
         inline=bool(values["inline"]) or bool(config.getoption("usepdb", False)),
     )
 
@@ -268,17 +268,21 @@ def seconds(text: str) -> float:
     return float(found[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
 
 
+def _some_time(text: str) -> float:
+    """Seconds of a time in which something can happen."""
+    if not (limit := seconds(text)):
+        raise ValueError("a time above 0, such as 90s, 150m or 2h")
+    return limit
+
+
 def _budget(text: str) -> float | None:
     """Seconds of a budget; None for `off`."""
     if text.strip() == "off":
         return None
     try:
-        limit = seconds(text)
+        return _some_time(text)
     except ValueError:
-        limit = 0
-    if not limit:
-        raise ValueError("a time such as 500ms, 90s or 10m, or `off`")
-    return limit
+        raise ValueError("a time such as 500ms, 90s or 10m, or `off`") from None
 
 
 def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[str, Any]:

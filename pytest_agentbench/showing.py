@@ -6,6 +6,7 @@ import functools
 import json
 
 from pytest_agentbench import metrics, windows
+from pytest_agentbench.foreign import one_line
 from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import Draft, Json, Rollout
 
@@ -58,8 +59,8 @@ def rollout_section(rollout: Rollout) -> str:
     lines += ["", *tool_table(rollout), "", f"the end of the transcript ({len(rollout.messages)} messages):"]
     lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:
-        lines += ["", "what the rollout logged and printed:", rollout.log.rstrip()]
-    return "\n".join(lines)
+        lines += ["", "what the rollout logged and printed:", *rollout.log.rstrip().split("\n")]
+    return "\n".join(map(one_line, lines))
 
 
 def draft_line(draft: Draft) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_val
 from pytest_agentbench.config import Spec
 from pytest_agentbench.scenarios import score_name
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -63,7 +63,7 @@ class SuiteSpec(Spec):
     gate: list[str] = []  # rules such as `tsq >= -0.03 vs baseline`
     quarantine: list[QuarantineSpec] = []
     trials: int = Field(default=1, ge=1)
-    timeout: float = Field(default=600.0, gt=0)  # seconds for one rollout
+    timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
 
     @field_validator("agent")

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import MissingError, ScorerFailed
+from pytest_agentbench.foreign import one_line
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.selection import first_scenarios
 from pytest_agentbench.showing import brief, properties, rollout_section
@@ -58,8 +59,9 @@ class Worker:
         self.config, self._source = config, source
         self._line: socket.socket | None = None
         self._over = ""  # why no test of this session will have anything to judge any more
+        self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         if isinstance(source, dict):
-            for suite in self.suites.values():
+            for suite in (each for each in self.suites.values() if each["marks"]):
                 config.addinivalue_line("markers", f"{suite['name']}: tests of an agentbench suite")
 
     @cached_property
@@ -86,14 +88,22 @@ class Worker:
         if suite is None:
             test = f"{metafunc.definition.path}: {metafunc.definition.name}"
             raise pytest.Collector.CollectError(f"{test} wants a rollout, but there is no suite.yaml in this folder or above it")
-        if suite["skip"]:
+        if reason := suite["error"] if suite["skip"] else self._refused(suite, metafunc.definition.path):
             key = RolloutKey(suite["name"], "not_run")
-            metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(suite["error"]))], indirect=True, ids=[key.id])
+            metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
             return
-        if fault := suite["error"] or self._misplaced_hook(metafunc.definition.path):
-            raise pytest.Collector.CollectError(fault)
         keys = suite_keys(suite)
         metafunc.parametrize(KEY, keys, indirect=True, ids=[key.id for key in keys])
+
+    def _refused(self, suite: Json, test_file: Path) -> str:
+        """Raises why a suite cannot run as the collection error of the first file that asks; tells the others where it stands."""
+        fault = suite["error"] or self._misplaced_hook(test_file)
+        if not fault:
+            return ""
+        if fault in self._faults:
+            return f"the suite {suite['name']} cannot run: see the error of {self._faults[fault]}"
+        self._faults[fault] = test_file.name
+        raise pytest.Collector.CollectError(fault)
 
     def _misplaced_hook(self, test_file: Path) -> str:
         """A hook of ours in a conftest.py that the controller may never load is never called; this says where it belongs."""
@@ -107,7 +117,7 @@ class Worker:
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         """A suite's name marks its tests, once for all tests of a file."""
-        if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None:
+        if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite["marks"]:
             collector.add_marker(suite["name"])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
@@ -184,7 +194,7 @@ class Worker:
 
     def _stash(self, item: pytest.Item, outcome: Json, body: bytes) -> None:
         if outcome.get("over"):
-            self._over = brief(outcome.get("cause") or outcome["reason"])
+            self._over = one_line(brief(outcome.get("cause") or outcome["reason"]))
         if body:
             rollout = Rollout.from_json(body)
             self._keep(item, rollout, outcome.get("cause") or rollout.reason)
@@ -247,7 +257,7 @@ class Worker:
     def _quarantined(self, item: pytest.Item) -> str:
         """Until when the scenario of a test that reads its rollout is in quarantine, and why; empty where it is not."""
         suite = self.suite_of(item.path) if wants_rollout(item) else None
-        if suite is None or suite["skip"]:
+        if suite is None or suite["skip"] or suite["error"]:
             return ""
         held: dict[str, str] = suite["quarantined"]
         return held.get(rollout_key(item).scenario, "")
@@ -256,7 +266,7 @@ class Worker:
         """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
         for score in (left, right):
             if isinstance(score, Score) and score.explanation:
-                return [f"{left!r} {op} {right!r}", score.explanation]
+                return [f"{left!r} {op} {right!r}", one_line(score.explanation)]
         return None
 
     def pytest_sessionfinish(self) -> None:

@@ -19,6 +19,7 @@ from typing import ClassVar
 from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.making import A_PATH
 from pytest_agentbench.agents.toolbox import Toolbox, canned_response
+from pytest_agentbench.almost_json import object_text
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.keyshapes import SECRET_NAME
 from pytest_agentbench.llm import LLM, NO_KEY
@@ -148,11 +149,13 @@ class Command:
         before = len(tools.calls)
         for turn, each in enumerate(said, 1):
             calls = [{**call, "id": call["id"] or f"call-{turn}-{place}"} for place, call in enumerate(each["tool_calls"])]
-            written = [{"id": call.pop("id"), "type": "function", "function": call} for call in calls]
+            written = [
+                {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": object_text(call["arguments"])}}
+                for call in calls
+            ]
             found.append({"role": "assistant", "content": each["text"], **({"tool_calls": written} if written else {})})
-            for call in written:
-                name, arguments = call["function"]["name"], call["function"]["arguments"]
-                result = "" if name in self.own_tools else tools.call(name, arguments, turn)
+            for call in calls:
+                result = "" if call["name"] in self.own_tools else tools.call(call["name"], call["arguments"], turn)
                 found.append({"role": "tool", "tool_call_id": call["id"], "content": result})
         # Nobody knows when the program carried them out.
         tools.calls[before:] = [dataclasses.replace(call, started_ns=None, ended_ns=None) for call in tools.calls[before:]]

@@ -10,9 +10,13 @@ from typing import Any
 
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
 from pytest_agentbench.agents.callable import FunctionAgent, function_agent
+from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.loading import is_import_path, options_of
+from pytest_agentbench.loading import check_takes, is_import_path, options_of
 from pytest_agentbench.records import SAMPLING, Json
+
+#: What the method `run` of an agent takes.
+TAKEN = ("scenario", "llm", "tools")
 
 #: Setting of every agent: whether its calls that do not stream travel as streams, so that they have a TTFT.
 UPGRADE = "stream_upgrade"
@@ -38,6 +42,7 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     for name in settings:
         if name not in known:
             raise ConfigError(f"agent: unknown key {name!r}; known keys of {kind}: {', '.join(known)}")
+    sampling_of(settings)
     if not isinstance(settings.get(UPGRADE), bool | None):
         raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
     given = {name: _inner(name, value, folder) if options[name].get("agent") else value
@@ -47,8 +52,11 @@ def make_agent(settings: Json, folder: Path) -> Agent:
         agent: Agent = function_agent(kind, made_by, given) if _is_function(made_by) else made_by(**given)
     except ConfigError:
         raise
-    except Exception as error:  # the class may be the user's: an option without a default, a check of its own, no class at all
-        raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {error}") from error
+    except (Exception, SystemExit) as error:  # the class may be the user's: an option without a default, a check of its own, no class
+        raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {' '.join(str(error).split())}") from error
+    if not callable(getattr(agent, "run", None)):
+        raise ConfigError(f"agent: {kind!r} has no method `run(self, scenario, llm, tools)`; it is {type(agent).__name__}")
+    check_takes(f"agent: {kind!r}: its method `run`", agent.run, TAKEN)
     return agent
 
 
@@ -68,6 +76,8 @@ def _inner(name: str, settings: Any, folder: Path) -> Agent:
     settings = {"kind": settings} if isinstance(settings, str) else settings
     if not isinstance(settings, dict):
         raise ConfigError(f"agent: {name} should be an agent's kind or settings, not {settings!r}")
+    if lost := [key for key in settings if key in (*SAMPLING, UPGRADE)]:
+        raise ConfigError(f"agent: {name}: {lost[0]!r} is of all requests of the rollout; put it beside {name!r}")
     try:
         return make_agent(settings, folder)
     except ConfigError as error:

@@ -11,7 +11,7 @@ from pytest_agentbench.agents.making import A_PROMPT
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, content_text, question_text, system_text
 from pytest_agentbench.agents.react_text import Action, FinalAnswer, ReactTextError, read_answer
 from pytest_agentbench.agents.toolbox import Toolbox
-from pytest_agentbench.errors import AgentError, EmptyAnswer, LimitReached
+from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.scenarios import Scenario
@@ -81,9 +81,10 @@ class React:
     async def _step(self, llm: LLM, messages: Sequence[Json]) -> Action | FinalAnswer:
         """What the model says next; what it says wrongly is told to it, and forgotten when it says it rightly."""
         scratchpad = [*messages]
+        stop: Json = {"stop": [*self.stop]} if self.stop else {}
         retries = self.parse_agent_response_max_retries if self.retry_agent_response_parsing_errors else 0
         for left in range(retries, -1, -1):
-            text = await self._said(llm, scratchpad)
+            text = (await ask(llm, scratchpad, **stop)).text  # of nothing, where it begins with a stop sequence
             try:
                 return read_answer(text)
             except ReactTextError as error:
@@ -94,11 +95,3 @@ class React:
         if self.raise_on_parsing_failure:
             raise AgentError(f"the model's answer is no ReAct: {fault}")
         return FinalAnswer(f"{fault}\n{text}")
-
-    async def _said(self, llm: LLM, messages: Sequence[Json]) -> str:
-        stop: Json = {"stop": [*self.stop]} if self.stop else {}
-        try:
-            reply = await ask(llm, messages, **stop)
-        except EmptyAnswer:  # it may have begun with a stop sequence; the model is told as of any other wrong answer
-            return ""
-        return reply.text

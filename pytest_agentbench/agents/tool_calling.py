@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pytest_agentbench.agents.asking import TruncationRetry, ask, check_count
 from pytest_agentbench.agents.making import A_PROMPT
 from pytest_agentbench.agents.toolbox import Toolbox
-from pytest_agentbench.errors import AgentError, EmptyAnswer, LimitReached
+from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.llm import LLM, Reply
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.scenarios import Scenario
@@ -54,15 +54,8 @@ class ToolCalling:
         """An answer that says something, with one tool call at most where they are not to be parallel."""
         retry = TruncationRetry.of(self.truncation_retry)
         one_by_one = {"parallel_tool_calls": False} if schemas and not self.parallel else {}
-        for left in range(self.max_empty_response_retries, -1, -1):
-            try:
-                reply = await ask(llm, messages, schemas, truncation_retry=retry, **one_by_one)
-            except EmptyAnswer:
-                if not left:
-                    raise
-                continue
-            if reply.tool_calls and not self.parallel:  # the others would be calls without a result
-                return Reply({**reply.message, "tool_calls": reply.message["tool_calls"][:1]}, reply.finish_reason, reply.usage)
-            if reply.tool_calls or reply.text.strip():
-                return reply
+        for _ in range(self.max_empty_response_retries + 1):
+            reply = await ask(llm, messages, schemas, truncation_retry=retry, **one_by_one)
+            if not reply.is_empty:
+                return reply if self.parallel else reply.with_one_call()  # the others would be calls without a result
         raise AgentError("the model answered with nothing: no text and no tool call")

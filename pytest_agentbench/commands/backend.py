@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from pytest_agentbench.commands.plain import draw
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def run_up(options: argparse.Namespace) -> None:
         print(f"{spec.name} is up already at {held.ready().url}")
         held.let_go()
         return
+    if why := stacks.passed_over(spec):
+        print(f"{why}; agentbench backend down {options.name} ends it")
     keep_out_of_git(Path("reports"))
     logs = Path("reports", "backends", spec.name, datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")).absolute()
     held = stacks.start(spec, logs, gpu_wait=gpu_wait, warm_up=1)
@@ -211,15 +214,13 @@ class _Progress:
 
     def __exit__(self, *_: object) -> None:
         if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[2K")  # what comes next has the line for itself
-            sys.stderr.flush()
+            draw("")  # what comes next has the line for itself
 
     def __call__(self, text: str) -> None:
         spent = time.monotonic() - self._started
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1  # a longer line would stay when the next one comes
-            sys.stderr.write(f"\r\x1b[2K{f'{spent:5.0f} s  {text}'[:width]}")
-            sys.stderr.flush()
+            draw(f"{spent:5.0f} s  {text}"[:width])
         elif spent - self._said >= SAID_EVERY:
             self._said = spent
             sys.stderr.write(f"{spent:5.0f} s  {text}\n")

@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
 def run_import(options: argparse.Namespace) -> None:
     """What was found, what is not known, and where the run is."""
     from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.foreign import one_line
     from pytest_agentbench.imports import load_reader
     from pytest_agentbench.imports.writing import write
     from pytest_agentbench.reports.wording import own_mean_text, score_text, statuses_text
@@ -42,5 +43,5 @@ def run_import(options: argparse.Namespace) -> None:
     for mean in run["imported"]["means"]:
         print(own_mean_text(mean))
     for note in run["imported"]["notes"]:
-        print(f"note: {note}")
+        print(f"note: {one_line(note)}")
     print(f"wrote {target}")

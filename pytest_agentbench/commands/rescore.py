@@ -38,6 +38,7 @@ def run_rescore(options: argparse.Namespace) -> None:
 
     from pytest_agentbench.commands.plain import Plain
     from pytest_agentbench.directory import discard
+    from pytest_agentbench.foreign import one_line
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.rescoring import load_groups, rescore
@@ -62,7 +63,7 @@ def run_rescore(options: argparse.Namespace) -> None:
             f"{change.changed} of {change.rollouts} rollouts changed"
         )
         if change.failed:
-            print(f"{change.group} {change.score}: the scorer failed on {change.failed} of them: {change.reason}")
+            print(f"{change.group} {change.score}: the scorer failed on {change.failed} of them: {one_line(change.reason)}")
     for name, group in groups.items():
         for score in group.kept:
             print(f"{name} {score}: kept as it was, its scorer asks a judge")

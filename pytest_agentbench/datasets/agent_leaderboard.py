@@ -7,7 +7,7 @@ their tools, `available_tools` may be left out and stand once in a tools.json be
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,12 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import Scenario, Tool
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
+
+#: The keys of an entry, of a tool, and of an expected call in its two forms. `ground_truth` is in the public data, and not read.
+ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "available_tools", "expected_tool_calls")
+TOOL = ("title", "description", "type", "properties", "required", "response_schema")
+CALL = ("tool", "parameters", "goal")
+CALL_WITH_SEVERAL = ("tool", "accepts", "optional", "goal")
 
 _WORDS = {dict: "an object", list: "a list", str: "a text"}
 
@@ -47,15 +53,35 @@ def entries(file: Path) -> Iterator[tuple[str, Json]]:
 
 
 def _parse(text: str, file: Path, line: int | None = None) -> Any:
+    where = f"{file}:{line}" if line else f"{file}"
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        data = dict(pairs)
+        if len(data) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"{where}: the key {twice!r} is there twice in {str(data)[:80]}; keep one of them")
+        return data
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}:{line or error.lineno}: not valid JSON: {error.msg} (column {error.colno})") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: lists and objects in it are nested too deeply to be read") from error
+
+
+def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
+    """A misspelt key would be a label, or a schema, that silently is not there."""
+    for name in data:
+        if name not in known:
+            raise ConfigError(f"{where}: unknown key {name!r}; known keys: {', '.join(known)}")
 
 
 def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> Scenario:
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: is a JSON {type(entry).__name__}, should be an object")
+    _refuse_unknown(entry, ENTRY, where)
     for name in ("id", "question"):
         if not isinstance(entry.get(name), str) or not entry[name]:
             raise ConfigError(f"{where}: {name!r} should be a text that is not empty, not {entry.get(name)!r}")
@@ -95,6 +121,7 @@ def _tool(tool: Any, where: str) -> Tool:
     if not isinstance(tool, dict) or not isinstance(tool.get("title"), str) or not tool["title"]:
         raise ConfigError(f"{where}: a tool needs a 'title', its name: {str(tool)[:80]}")
     where = f"{where}: tool {tool['title']!r}"
+    _refuse_unknown(tool, TOOL, where)
     response_schema = _schema(tool, "response_schema", where)
     _optional(response_schema, "properties", dict, f"{where}: response_schema")
     return Tool(
@@ -130,9 +157,13 @@ def _expected(call: Any, where: str) -> Json:
 def _arguments(call: Json, where: str) -> Json:
     """What a label says of arguments, in one of its two forms."""
     if "accepts" not in call:
+        if "optional" in call:
+            raise ConfigError(f"{where}: has 'optional' without 'accepts'; 'accepts' says which values are right, and may be {{}}")
+        _refuse_unknown(call, CALL, where)
         return {"parameters": _optional(call, "parameters", dict, where)}
     if "parameters" in call:
         raise ConfigError(f"{where}: has 'parameters' and 'accepts'; 'accepts' alone says which values are right")
+    _refuse_unknown(call, CALL_WITH_SEVERAL, where)
     accepts = _optional(call, "accepts", dict, where)
     for name in accepts:
         _optional(accepts, name, list, f"{where}: accepts")

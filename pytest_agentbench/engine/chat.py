@@ -106,6 +106,9 @@ def _check_messages(messages: Any) -> None:
         _require(_is_content(message.get("content")), f"'{param}.content' must be a string or a list of parts.", f"{param}.content")
         calls = message.get("tool_calls")
         _require(calls is None or _is_calls(calls), f"'{param}.tool_calls' must be a list of function calls.", f"{param}.tool_calls")
+        for place, call in enumerate(calls or ()):
+            at = f"{param}.tool_calls[{place}].function.arguments"
+            _require(_is_object(call["function"]["arguments"]), f"'{at}' must be a JSON object.", at)
 
 
 def _is_content(content: Any) -> bool:
@@ -116,6 +119,14 @@ def _is_calls(calls: Any) -> bool:
     return isinstance(calls, list) and all(
         _has_name(call) and isinstance(call["function"].get("arguments"), str) and isinstance(call.get("id"), str) for call in calls
     )
+
+
+def _is_object(arguments: str) -> bool:
+    """As servers have it that fill in a chat template."""
+    try:
+        return isinstance(orjson.loads(arguments or "{}"), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _has_name(entry: Any) -> bool:

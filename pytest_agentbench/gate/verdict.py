@@ -28,6 +28,13 @@ CONFIDENCE = 0.95
 TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
 OF_SCENARIOS = ("score", "latency", "goodput")  # kinds that are about scenarios, those in quarantine left out; the others are about a run
 
+#: Hash of a rollout -> what is said where it is not the baseline's.
+DIFFERENT = {
+    "agent": "the agent is not the baseline's",
+    "prompts": "the prompts are not the baseline's",
+    "backend": "the backend is not the baseline's",
+}
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -147,10 +154,10 @@ def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Ite
 
 def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
     """What may have changed beside the thing under test."""
-    for part, what in (("agent", "agent"), ("backend", "backend")):
+    for part, sentence in DIFFERENT.items():
         here, there = run.hashes(asked.group, part), base.hashes(asked.group, part)
         if here and there and here != there:
-            yield f"the {what} is not the baseline's"
+            yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
     if asked.rule.kind in TIMED and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"

@@ -5,7 +5,6 @@ stdin is a socket to the pool. When that closes, this process ends with all that
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import logging
@@ -20,6 +19,7 @@ from typing import NoReturn
 
 from pytest_agentbench import wire
 from pytest_agentbench.capture import FORMAT
+from pytest_agentbench.child import end_with_parent
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.isolation import inside
 from pytest_agentbench.isolation.template import KILL, MESSAGE, START, how
@@ -27,15 +27,13 @@ from pytest_agentbench.rollouts import Setup, prepare
 from pytest_agentbench.scenarios import Suite
 from pytest_agentbench.scoring import wants_judge
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
-
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
-    _end_with(os.getppid(), signal.SIGTERM)
+    end_with_parent(os.getppid(), signal.SIGTERM)
     logging.basicConfig(level=logging.INFO, format=FORMAT)
     faulthandler.enable()
     config, _ = wire.receive(control)
@@ -112,7 +110,7 @@ class Forks:
         code = 1
         try:
             os.setpgid(0, 0)
-            _end_with(self.pid, signal.SIGKILL)
+            end_with_parent(self.pid, signal.SIGKILL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -140,14 +138,6 @@ class Forks:
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _end_with(parent: int, number: signal.Signals) -> None:
-    """Has the kernel send this process a signal when its parent ends, whatever this one is doing then."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

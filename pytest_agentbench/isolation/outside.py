@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from pytest_agentbench.agents.making import UPGRADE, brings_code, make_agent
+from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.isolation.codecheck import brings_any
 from pytest_agentbench.isolation.template import Process, Template
 from pytest_agentbench.llm import LLM
 from pytest_agentbench.loading import is_import_path
-from pytest_agentbench.records import SAMPLING, Answer, Draft, Rollout, Score, ToolCall
+from pytest_agentbench.records import Answer, Draft, Rollout, Score, ToolCall
 from pytest_agentbench.rollouts import Setup
 from pytest_agentbench.scenarios import Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
@@ -24,9 +26,7 @@ _ERRORS: dict[str, type[RolloutError]] = {error.status: error for error in (Agen
 
 def wants_isolation(suite: Suite, variant: str) -> bool:
     """Whether a suite asks for it, and has code of its own. Code of this package runs in the pool anyway."""
-    if suite.isolation != "process":
-        return False
-    return any(map(is_import_path, suite.scorers)) or brings_code(suite.agent_of(variant), suite.folder)
+    return suite.isolation == "process" and brings_any(suite, [variant])
 
 
 def isolated(suite: Suite, variant: str, template: Template) -> Setup:
@@ -37,8 +37,7 @@ def isolated(suite: Suite, variant: str, template: Template) -> Setup:
         score_name(name): isolated_scorer(template, score_name(name)) if is_import_path(name) else load_scorer(name, folder, options)
         for name, options in suite.scorers.items()
     }
-    sampling = {name: settings[name] for name in SAMPLING if name in settings}
-    return Setup(agent, scorers, sampling, settings.get(UPGRADE), template.settings, suite.judge)
+    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, suite.judge)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import contextvars
 import secrets
 import ssl
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import aiohttp
 
+from pytest_agentbench.pool.traces import RequestTrace
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.labels import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
 from pytest_agentbench.tap.jsontext import json_object
@@ -27,7 +28,8 @@ FAREWELL = 8.0  # seconds that all that is left has at the end of the session
 class Tally:
     """Rollouts, as run.json counts them."""
 
-    announced: int = 0  # attempts, since each has an id of its own
+    labelled: int = 0  # attempts whose calls got a label; each has an id of its own
+    announced: int = 0  # of them, those that the stack has seen, where it tells; elsewhere those with a call that was answered
     released: int = 0
     failed: int = 0  # releases that failed when their rollout ended; some may have worked at the session's end
     bypassed: int = 0  # releases that were answered like any call: by something that does not know of rollouts
@@ -53,7 +55,10 @@ class Announcer:
         """Raises ConfigError for labels that nobody knows."""
         self._labels = make_labels(self.endpoint.labels)
         self._prefix = run_prefix(f"{self.run}-{secrets.token_hex(2)}")  # two sessions may begin in the same second
-        self._ids: dict[str, str] = {}  # token of the tap -> id that the stack knows
+        self._ids: dict[str, str] = {}  # token of the tap -> id that the stack is to know
+        self._seen: set[str] = set()  # ids that it has seen
+        self._trace = RequestTrace(self._labels.trace, self._prefix) if self._labels.trace else None
+        self._late: set[str] = set()  # ids with calls that the trace has not told of yet
         self._unreleased: set[str] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
@@ -62,19 +67,54 @@ class Announcer:
         """What the calls of a rollout get; those of its judge are another program, whose id says so."""
         id = new_id(self._prefix, key) + ("-judge" if judge else "")
         label = self._labels.label(id)
-        self.tally.announced += label != NO_LABEL
-        if self._release_of(id) is not None:
+        if label != NO_LABEL:
+            self.tally.labelled += 1
             self._ids[token] = id
+        if self._release_of(id) is not None:
             self._unreleased.add(id)
         return label
 
-    def over(self, token: str) -> None:
-        """A rollout has no call open any more: tells the stack, in the background."""
+    async def complete(self, token: str, calls: Sequence[Json]) -> None:
+        """Gives the calls of a rollout what their answers did not say and the stack has written down."""
+        if self._trace is None or token not in self._ids:
+            return
+        silent = {str(call["response_id"]): call for call in calls if "-" in (call["response_id"] or "") and call["server"] is None}
+        if not await self._trace.wait(silent):
+            log(f"{self._ids[token]}: {self._labels.trace} lacks requests that were answered")
+        for id, call in silent.items():
+            call["server"] = self._trace.take(id)
+
+    def over(self, token: str, calls: Sequence[Json] = ()) -> None:
+        """A rollout has no call open any more, these were all: tells the stack, in the background."""
         if (id := self._ids.pop(token, None)) is None:
+            return
+        self._note(id, calls)
+        if id not in self._unreleased:
             return
         task = asyncio.get_running_loop().create_task(self._end(id), context=contextvars.Context())  # not into the rollout's log
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
+
+    def _note(self, id: str, calls: Sequence[Json]) -> None:
+        """Whether a rollout has arrived, as far as that is known before its release."""
+        if not any(call["sent_ns"] for call in calls):
+            return
+        if self._trace is not None:
+            self._late.add(id)
+            self._note_traced()
+        elif not self._labels.tells and any(call["http_status"] for call in calls):
+            self._saw(id)
+
+    def _note_traced(self) -> None:
+        assert self._trace is not None
+        self._trace.look()
+        for id in self._late & self._trace.sessions:
+            self._late.discard(id)
+            self._saw(id)
+
+    def _saw(self, id: str) -> None:
+        self._seen.add(id)
+        self.tally.announced = len(self._seen)
 
     async def farewell(self) -> None:
         """Waits for releases under way, and releases what was not: rollouts that nobody closed, and those that the stack still lists."""
@@ -85,6 +125,8 @@ class Announcer:
                 await asyncio.gather(*map(self._released, left))
         except TimeoutError:
             log(f"the stack took longer than {FAREWELL:g} s to release what was left")
+        if self._trace is not None:
+            self._note_traced()
         self.tally.left = len(self._unreleased)
         if self._unreleased:
             log(f"{self.tally.left} rollouts are not released, among them {min(self._unreleased)}")
@@ -111,6 +153,8 @@ class Announcer:
             return False
         self._unreleased.discard(id)
         self.tally.released += 1
+        if self._labels.knew(answer):
+            self._saw(id)
         if self._labels.bypassed(answer):
             self.tally.bypassed += 1
             log(f"the release of {id} was answered with text: calls do not pass the router that `labels: {{release: true}}` speaks of")
@@ -119,7 +163,7 @@ class Announcer:
     async def _listed(self) -> set[str]:
         """Rollouts of this run that the stack still knows, where it lists them."""
         url = self._labels.listing(self.endpoint.url)
-        if url is None or not self.tally.announced:
+        if url is None or not self.tally.labelled:
             return set()
         try:
             async with asyncio.timeout(SECONDS):

@@ -14,8 +14,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_agentbench.blame import refusal
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.pool.blocks import Block
+from pytest_agentbench.pool.refusals import Refusals
 from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 
 Run = Callable[[RolloutKey], Awaitable[Rollout]]
@@ -62,6 +64,8 @@ class Scheduler:
         self.broken_status = "infra_error"
         self.stopped = asyncio.Event()  # `broken` says why
         self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
+        self._refusals = Refusals()
+        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
@@ -81,7 +85,8 @@ class Scheduler:
         """
         if self.broken:
             return
-        new = [key for key in dict.fromkeys(keys) if key not in self._outcomes and key not in self.stored]
+        known = self._outcomes.keys() | self.stored.keys()
+        new = [key for key in dict.fromkeys(keys) if key not in known and key.group not in self._given_up]
         for key in new:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
         if self.turns is None:
@@ -114,6 +119,16 @@ class Scheduler:
         """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
+    def _give_up(self, group: str, reason: str) -> None:
+        """The server takes no call of a group: those of its rollouts that wait are told."""
+        self._given_up[group] = reason
+        keys = [key for key in (*self._waiting, *(key for block in self._blocks for key in block.keys)) if key.group == group]
+        self._waiting = deque(key for key in self._waiting if key.group != group)
+        rest = [dataclasses.replace(block, keys=tuple(key for key in block.keys if key.group != group)) for block in self._blocks]
+        self._blocks = deque(block for block in rest if block.keys)
+        for key in keys:
+            self._outcomes[key].set_result(Outcome("infra_error", reason))
+
     def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
         """Of what is about to run, and of the blocks of some arms."""
         keys = [*self._waiting] if waiting else []
@@ -140,6 +155,8 @@ class Scheduler:
         if key not in self._outcomes:
             if self.broken:
                 return Outcome(self.broken_status, self.broken)
+            if key.group in self._given_up:
+                return Outcome("infra_error", self._given_up[key.group])
             self._outcomes[key] = asyncio.get_running_loop().create_future()
             if self.turns is None:
                 self._waiting.appendleft(key)
@@ -148,12 +165,16 @@ class Scheduler:
             self._fill()
         return await asyncio.shield(self._outcomes[key])
 
+    def cause(self, key: RolloutKey, outcome: Outcome) -> str:
+        """Why a rollout is an infra_error, where it is not the only one for that reason."""
+        return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
+
     def is_judgeable(self, key: RolloutKey) -> bool:
         """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
         outcome = self._outcomes.get(key)
         if outcome is None or not outcome.done():
             return outcome is not None or key in self.stored
-        return outcome.result().recorded and not outcome.result().cause
+        return outcome.result().recorded and not self.cause(key, outcome.result())
 
     def body(self, key: RolloutKey) -> bytes | None:
         """The recorded line of a finished rollout while it is in memory."""
@@ -206,6 +227,7 @@ class Scheduler:
         try:
             rollout = await self._attempts(key)
             self._recording.add(key)
+            self._note_refusal(rollout)
             self._keep(key, await self._record(rollout))
         except InfraError as error:
             return Outcome("infra_error", f"the record could not be written: {error}")
@@ -213,6 +235,15 @@ class Scheduler:
             return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
         cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
         return Outcome(rollout.status, rollout.reason, recorded=True, cause=cause)
+
+    def _note_refusal(self, rollout: Rollout) -> None:
+        group = rollout.key.group
+        if group in self._given_up:
+            return
+        planned = (key for key in self._outcomes if key.group == group)
+        running = (key for key in self._running if key.group == group and key not in self._recording)
+        if why := self._refusals.after(rollout, planned, running):
+            self._give_up(group, why)
 
     def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome]) -> None:
         """A callback, because a task that is cancelled before its first step runs no line of its own."""
@@ -222,13 +253,13 @@ class Scheduler:
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout:
-        """The last attempt, which knows of those of this session before it. Only `infra_error` is tried again."""
+        """The last attempt, which knows of those of this session before it. Only `infra_error` is tried again, a refusal never."""
         earlier: tuple[Attempt, ...] = ()
         for attempt in itertools.count(1):
             rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=earlier)
             if rollout.status == "infra_error" and attempt > self.retries and self.doubt is not None:
                 await self.doubt(rollout)
-            if rollout.status != "infra_error" or attempt > self.retries:
+            if rollout.status != "infra_error" or attempt > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause(rollout, attempt))

@@ -17,6 +17,7 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
@@ -51,7 +52,7 @@ class Pool:
         self.scheduler.turns = self.turning
         self.salt = ""  # before the system prompts of agents
         self.number: int = config["session"]  # of the session within its run
-        self.contents = Contents(self.suites, config["backend"])
+        self.contents = Contents(self.suites, config["backend"], prompt_hashes)
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
@@ -70,6 +71,7 @@ class Pool:
         self.announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
         self.tap_url = ""
         self.tokens = 0
+        self.unrecorded = 0  # LLM calls of whom the tap told, and that are in no record handed to the journal
         self.session: aiohttp.ClientSession | None = None
 
     async def serve(self, listener: socket.socket) -> None:
@@ -137,7 +139,8 @@ class Pool:
         await self._farewell()
         if self.controller is not None:
             tally = total([each.tally for each in self.announcers.values()])
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.announced else None}))
+            labels = asdict(tally) if tally.labelled else None
+            self.controller.write(wire.pack({"op": "drained", "labels": labels, "unrecorded": self.unrecorded}))
             await self.controller.drain()
         self.finished.set()
 
@@ -191,6 +194,7 @@ class Pool:
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
+        self.unrecorded -= sum(len(attempt.calls) + len(attempt.judge_calls) for attempt in rollout.attempts)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         summary = {
             "op": "finished",
@@ -256,15 +260,15 @@ class Pool:
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
         outcome: Outcome = await self.scheduler.outcome(key)
         self.unread.subtract([key])
-        header = {**asdict(outcome), "over": await self._is_over(outcome)}
+        header = {**asdict(outcome), "cause": self.scheduler.cause(key, outcome), "over": await self._is_over(key, outcome)}
         if not outcome.recorded:
             return header, b""
         body = self.scheduler.body(key)
         return header, body if body is not None else await self.ask({"op": "fetch", "key": key})
 
-    async def _is_over(self, outcome: Outcome) -> bool:
+    async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
-        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not outcome.cause):
+        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
             return False
         if self.scheduler.broken:
             await self.scheduler.drained()  # what runs may yet have a record
@@ -352,10 +356,14 @@ class Pool:
     async def close(self, id: str) -> list[Json]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
         assert self.taps is not None and self.announcer is not None
+        calls: list[Json] = []
         try:
-            return await self.taps.close(id)
+            calls = await self.taps.close(id)
+            self.unrecorded += len(calls)
+            await self.announcer.complete(id, calls)
         finally:
-            self.announcer.over(id)
+            self.announcer.over(id, calls)
+        return calls
 
 
 def _elsewhere(settings: Json) -> Endpoint:

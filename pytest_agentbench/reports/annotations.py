@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_agentbench.foreign import block, one_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import failed_tests, headline, means, rules, suspects, unmeasured
 
@@ -46,8 +47,8 @@ def _all(run: Json, workspace: Path) -> Iterator[str]:
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
     """`::error file=...,line=...,title=...::message`, on one line whatever is in it."""
     facts = {"file": place[0], "line": str(place[1])} if place else {}
-    properties = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in {**facts, "title": title}.items())
-    return f"::{level} {properties}::{_escaped(message[:WIDTH])}"
+    properties = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in {**facts, "title": one_line(title)}.items())
+    return f"::{level} {properties}::{_escaped(block(message[:WIDTH]))}"
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.cutting import cut
-from pytest_agentbench.reports.markdown import table
+from pytest_agentbench.reports.markup import code, prose, table
 from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
 from pytest_agentbench.reports.wording import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text
 
 LIMIT = 65_536  # that GitHub takes, in characters; bytes here, of which there are never fewer
 SHOWN = 20  # failed tests
-WIDTH = 300  # characters of what a test, a tool or a model said
 
 
 def write(run: Json, directory: Path) -> Path:
@@ -37,7 +36,7 @@ def lines(run: Json) -> Iterator[str]:
     yield ""
     yield f"Backend {code(run['backend']['name'])}, model {code(str(run['backend']['served_model']))}, run {code(run['id'])}.\n"
     rows = [
-        [name, score, mean_text(found["mean"]), statuses_text(suite["rollouts"])]
+        [prose(name), prose(score), mean_text(found["mean"]), statuses_text(suite["rollouts"])]
         for name, suite in run["suites"].items()
         for score, found in suite["scores"].items()
     ]
@@ -46,10 +45,12 @@ def lines(run: Json) -> Iterator[str]:
         yield f"\nThe backend failed: {code(run['backend']['failure'])}"
     if found := rules(run):
         yield "\n### Limits and gate\n"
-        yield from table(["verdict", "suite", "rule", "found"], [[rule.verdict, rule.suite, code(rule.text), rule.found] for rule in found])
+        yield from table(
+            ["verdict", "suite", "rule", "found"], [[rule.verdict, prose(rule.suite), code(rule.text), prose(rule.found)] for rule in found]
+        )
     if worse := suspects(run):
         rows = [
-            [about, code(each["scenario"]), f"{each['base']:.3f}", f"{each['new']:.3f}", f"{each['p']:.3g}"]
+            [prose(about), code(each["scenario"]), f"{each['base']:.3f}", f"{each['new']:.3f}", f"{each['p']:.3g}"]
             for about, each in worse[:SHOWN]
         ]
         yield f"\n### May have got worse: {len(worse)}\n"
@@ -59,7 +60,7 @@ def lines(run: Json) -> Iterator[str]:
         yield from _tests(f"Not measured: {status}", tests)
     yield from _worst(run)
     if run["performance"]["calls"]:
-        yield f"\n{throughput_text(run['performance'])}.\n\nStopwatch: {stopwatch_text(run['stopwatch'])}."
+        yield f"\n{throughput_text(run['performance'])}.\n\nStopwatch: {prose(stopwatch_text(run['stopwatch']))}."
     if run["plan"]["not_run"]:
         yield f"\n{run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts were not run."
 
@@ -81,11 +82,3 @@ def _worst(run: Json) -> Iterator[str]:
     if rows:
         yield "\n### Lowest scores\n"
         yield from table(["scenario", "score", "expected tools", "actual tools"], rows)
-
-
-def code(text: str) -> str:
-    """Text of tests, tools and models as it is: no mention, link, image or HTML comes out of it."""
-    short = " ".join(text.split())
-    short = f"{short[:WIDTH]}..." if len(short) > WIDTH else short
-    plain = short.replace("`", "'")
-    return f"`{plain}`" if plain else ""

@@ -85,21 +85,21 @@ def cache_text(run: Json) -> str:
 
 def markdown(run: Json) -> Iterator[str]:
     """The section of report.md."""
-    from pytest_agentbench.reports.markdown import table
+    from pytest_agentbench.reports.markup import prose, table
 
     if text := cache_text(run):
-        yield f"\nPrefix cache: {text}."
+        yield f"\nPrefix cache: {prose(text)}."
     ab = run.get("ab")
     if not ab:
         return
-    yield f"\n## A/B: {arms_text(ab)}\n"
-    yield from (
-        f"- **{arm['name']}**: {arm_text(arm)}{'. **' + arm['failure'].partition(chr(10))[0] + '**' if arm['failure'] else ''}"
-        for arm in ab["arms"]
-    )
+    yield f"\n## A/B: {prose(arms_text(ab))}\n"
+    for arm in ab["arms"]:
+        failure = prose(arm["failure"].partition("\n")[0])
+        yield f"- **{prose(arm['name'])}**: {arm_text(arm)}{f'. **{failure}**' if failure else ''}"
     yield ""
     yield from table(
-        ["suite", "paired by scenario, 95 % interval"], [[each["suite"], comparison_text(ab, each)] for each in ab["comparisons"]]
+        ["suite", "paired by scenario, 95 % interval"],
+        [[prose(each["suite"]), prose(comparison_text(ab, each))] for each in ab["comparisons"]],
     )
     yield "\nScores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
-    yield from (f"\n**Not equal**: {warning}." for warning in ab["warnings"])
+    yield from (f"\n**Not equal**: {prose(warning)}." for warning in ab["warnings"])

@@ -55,6 +55,9 @@ def setup_lines(old: Run, new: Run) -> Iterator[tuple[str, str]]:
     for each in found:
         yield each.part, changed_text(each)
     differing = {each.part for each in found}
+    if None in (old.identity["model"]["name"], new.identity["model"]["name"]) and "model" not in differing:
+        yield "model", "unknown in both runs"
+        differing.add("model")
     parts = [part for part in new.identity["hashes"] if part in old.identity["hashes"]]
     if same := [part for part in parts if part not in differing]:
         yield "the same", "everything" if same == parts else ", ".join(same)

@@ -9,6 +9,7 @@ from pytest_agentbench.quantiles import HIGH
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comparison
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
+from pytest_agentbench.reports.markup import WHOLE, code, fenced, prose, table
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
@@ -60,16 +61,17 @@ def lines(run: Json) -> Iterator[str]:
     yield f"# Run {run['id']}: {headline(run)}"
     yield ""
     asked = run["settings"]["concurrency"] or "an unknown number of"
-    yield f"Backend **{backend['name']}**, model `{backend['served_model']}`, {asked} rollouts in flight asked for."
+    yield f"Backend {code(backend['name'])}, model {code(str(backend['served_model']))}, {asked} rollouts in flight asked for."
     yield from _origin(run.get("imported"))
     if backend.get("note"):
-        yield f"\n> {backend['note']}"
+        yield f"\n> {prose(backend['note'])}"
+    yield from (f"\n> {prose(sentence)}" for sentence in backend.get("warnings", ()))
     if booted := boot_text(backend):
-        yield f"\nThe stack: {booted}."
+        yield f"\nThe stack: {prose(booted)}."
     if backend["failure"]:
-        yield f"\n**The backend failed:**\n\n```text\n{backend['failure']}\n```"
+        yield f"\n**The backend failed:**\n\n{fenced(backend['failure'])}"
     if restarts := restarts_text(backend):
-        yield f"\nServices that died and were started again in the middle of the run: {restarts}."
+        yield f"\nServices that died and were started again in the middle of the run: {prose(restarts)}."
     yield from _progress(run)
     yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
     for name, suite in run["suites"].items():
@@ -87,7 +89,7 @@ def _origin(imported: Json | None) -> Iterator[str]:
     """Of a run that another tool made, what that is."""
     if imported is not None:
         yield "\n## Where this comes from\n"
-        yield from (f"- {line}" for line in imported_lines(imported))
+        yield from (f"- {prose(line)}" for line in imported_lines(imported))
 
 
 def _progress(run: Json) -> Iterator[str]:
@@ -98,14 +100,14 @@ def _progress(run: Json) -> Iterator[str]:
     if sessions := sessions_text(run):
         yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
     if resume := resume_text(run):
-        yield f"\nTo go on with it: `{resume}`"
+        yield f"\nTo go on with it: {code(resume, WHOLE)}"
     if damage := damage_lines(run):
-        yield f"\n**The journal is damaged**: {'; '.join(damage)}."
+        yield f"\n**The journal is damaged**: {prose('; '.join(damage))}."
 
 
 def _suite(name: str, suite: Json) -> Iterator[str]:
-    yield f"\n## Suite {name}\n"
-    yield f"Data set {dataset_text(suite)}.\n"
+    yield f"\n## Suite {prose(name)}\n"
+    yield f"Data set {prose(dataset_text(suite))}.\n"
     yield f"Rollouts: {statuses_text(suite['rollouts'])}; {retried_text(suite) or 'none was tried more than once'}.\n"
     rows = [[score, mean_text(means["mean"]), mean_text(means["mean_evaluable"])] for score, means in suite["scores"].items()]
     yield from table(["score", "mean over all, 95 % interval", "over evaluable rollouts"], rows)
@@ -117,49 +119,53 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
         yield ""
         yield from (f"- {about}: {line}" for about, line in lines)
     if quarantined := quarantine_text(suite):
-        yield f"\nIn quarantine: {quarantined.partition(':')[0]}; means are with them.\n"
-        rows = [[each["scenario"], each["owner"], each["expires"], each["reason"], passed_text(each)] for each in suite["quarantined"]]
+        yield f"\nIn quarantine: {prose(quarantined.partition(':')[0])}; means are with them.\n"
+        rows = [
+            [code(each["scenario"]), prose(each["owner"]), each["expires"], prose(each["reason"]), passed_text(each)]
+            for each in suite["quarantined"]
+        ]
         yield from table(["scenario", "owner", "expires", "reason", "tests"], rows)
     if suite["score_errors"]:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite['score_errors'].items())}."
     if suite["worst"]:
         yield f"\n### Lowest {suite['scorers'][0]}\n"
         rows = [
-            [each["id"], number(each["score"], 3), tools_text(each["expected_tools"]), tools_text(each["actual_tools"])]
+            [code(each["id"]), number(each["score"], 3), code(tools_text(each["expected_tools"])), code(tools_text(each["actual_tools"]))]
             for each in suite["worst"]
         ]
         yield from table(["scenario", suite["scorers"][0], "expected tools", "actual tools"], rows)
     if suite["errors"]:
         yield "\n### Not measured\n"
         yield from table(
-            ["scenario", "status", "reason"], [[each["id"], each["status"], each["reason"].partition("\n")[0]] for each in suite["errors"]]
+            ["scenario", "status", "reason"],
+            [[code(each["id"]), each["status"], code(each["reason"].partition("\n")[0])] for each in suite["errors"]],
         )
 
 
 def _limits(limits: Sequence[Json]) -> Iterator[str]:
     if limits:
         yield "\n## Limits\n"
-        yield from (f"- {limit_text(limit)}" for limit in limits)
+        yield from (f"- {prose(limit_text(limit))}" for limit in limits)
 
 
 def _gate(gate: Json | None) -> Iterator[str]:
     if gate is None:
         return
-    yield f"\n## Gate: {gate_text(gate)}\n"
+    yield f"\n## Gate: {prose(gate_text(gate))}\n"
     for rule in gate["rules"]:
-        yield f"- **{rule_text(rule)}**"
-        yield from (f"  - {line}" for line in detail_lines(rule))
+        yield f"- **{prose(rule_text(rule))}**"
+        yield from (f"  - {prose(line)}" for line in detail_lines(rule))
     if suspects := [*suspect_lines(gate)]:
         yield "\n### Suspects\n"
-        yield from (f"- {line}" for line in suspects)
+        yield from (f"- {prose(line)}" for line in suspects)
         yield "\nScenarios whose scores fell, by Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
 
 
 def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:
     yield "\n## Serving performance\n"
-    yield f"Stopwatch: **{stopwatch_text(stopwatch)}**.\n"
+    yield f"Stopwatch: **{prose(stopwatch_text(stopwatch))}**.\n"
     if stopwatch["notes"]:
-        yield f"Not known: {'; '.join(stopwatch['notes'])}.\n"
+        yield f"Not known: {prose('; '.join(stopwatch['notes']))}.\n"
     yield f"{calls_text(performance)}.\n"
     if performance["failed_calls"]:
         yield from (f"- failed: {line}" for line in failed_lines(performance))
@@ -216,27 +222,22 @@ def _split(split: Json | None) -> Iterator[str]:
 
 def _serving(serving: Json) -> Iterator[str]:
     yield "\n## What the server says of itself\n"
-    yield from (f"- {line if about == 'server' else f'{about}: {line}'}" for about, line in server_lines(serving))
-    yield from (f"- **{about}**: {line}" for about, line in doubt_lines(serving))
+    yield from (f"- {prose(line if about == 'server' else f'{about}: {line}')}" for about, line in server_lines(serving))
+    yield from (f"- **{about}**: {prose(line)}" for about, line in doubt_lines(serving))
     yield f"\nFrom {serving['looks']} looks, all of which are in samples.jsonl beside this file."
 
 
 def _setup(run: Json) -> Iterator[str]:
     yield "\n## Setup\n"
     facts = run["environment"]
-    yield f"- command: `{' '.join(run['command'])}`"
+    yield f"- command: {code(' '.join(run['command']), WHOLE)}"
     for name, suite in run["suites"].items():
-        yield f"- {name}: agent `{suite['agent']}`, thresholds `{suite['thresholds']}`, data set sha256 `{suite['dataset']['sha256']}`"
-    yield f"- changed for this run: `{run['settings']['changes'] or 'nothing'}`"
+        agent, thresholds = code(str(suite["agent"]), WHOLE), code(str(suite["thresholds"]), WHOLE)
+        yield f"- {prose(name)}: agent {agent}, thresholds {thresholds}, data set sha256 `{suite['dataset']['sha256']}`"
+    yield f"- changed for this run: {code(str(run['settings']['changes'] or 'nothing'), WHOLE)}"
     if "imported" in run:
         yield "- what it ran on is not recorded"
     else:
-        yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {facts['git']}"
+        yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {prose(str(facts['git']))}"
         yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
     yield "- every number here can be derived again from rollouts.jsonl beside this file"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table; bars and line breaks inside cells are escaped."""
-    for row in (header, ["---"] * len(header), *rows):
-        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from pytest_agentbench.foreign import one_line
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
@@ -51,6 +52,19 @@ class Terminal(Protocol):
     def write_sep(self, sep: str, title: str, **markup: bool) -> None: ...
 
     def write_line(self, line: str, **markup: bool) -> None: ...
+
+
+class OneLine:
+    """A terminal on which nothing that is written can begin a line of its own, or do anything but be read."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    def write_sep(self, sep: str, title: str, **markup: bool) -> None:
+        self._terminal.write_sep(sep, one_line(title), **markup)
+
+    def write_line(self, line: str, **markup: bool) -> None:
+        self._terminal.write_line(one_line(line), **markup)
 
 
 def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, verbosity: int = 0) -> None:
@@ -121,13 +135,17 @@ def _write_left(terminal: Terminal, run: Json) -> None:
 def _write_backend(terminal: Terminal, backend: Json, *, shown_above: bool) -> None:
     """A failure is told in all its lines by the first test that it keeps from running."""
     if backend["failure"]:
-        terminal.write_line(brief(backend["failure"]) if shown_above else backend["failure"], red=True)
+        first, *others = [brief(backend["failure"])] if shown_above else backend["failure"].split("\n")
+        for line in (first, *(f"    {other}" for other in others)):  # the end of a log may look like a section of ours
+            terminal.write_line(line, red=True)
     if booted := boot_text(backend):
         terminal.write_line(f"stack       {booted}")
     if restarts := restarts_text(backend):
         terminal.write_line(f"restarted   {restarts}, in the middle of the run", yellow=True)
     if backend.get("note"):
         terminal.write_line(f"backend     {backend['name']}: {backend['note']}")
+    for sentence in backend.get("warnings", ()):
+        terminal.write_line(f"model       {sentence}", yellow=True)
 
 
 def _in_one_line(run: Json) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.loading import load_object, with_options
+from pytest_agentbench.loading import check_takes, load_object, with_options
 from pytest_agentbench.records import Json, Rollout, Score
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 #: arguments are its options in suite.yaml. It raises whatever it likes when it cannot score: the rollout then has no such score
 #: and says why.
 Scorer = Callable[["Scenario", Rollout], Score]
+
+#: What a scorer takes; the judge only where it asks for one.
+TAKEN = ("scenario", "rollout", "judge")
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
@@ -41,14 +46,22 @@ SCORERS: Mapping[str, str] = {
 LOWER_IS_BETTER = frozenset({"hallucinated", "repeated"})
 
 
+def range_of(scorer: str) -> tuple[float, float]:
+    """The least and the greatest score of a scorer; of one that a suite brings nobody knows them."""
+    if scorer not in SCORERS:
+        return -math.inf, math.inf
+    return 0.0, math.inf if scorer in LOWER_IS_BETTER else 1.0
+
+
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:
     """The function behind a scorer's name, with its options; `folder` is where `./file.py:function` is looked up.
 
-    Raises ConfigError for an unknown name, with the known ones, for an import path that leads to no function, and for an
-    option that the function does not have among its keyword-only arguments.
+    Raises ConfigError for an unknown name, with the known ones, for an import path that leads to no function, for a function
+    that takes something else, and for an option that it does not have among its keyword-only arguments.
     """
     scorer: Scorer = load_object("scorer", name, SCORERS, folder)
     if not callable(scorer):
         raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, should be a function (scenario, rollout) -> Score")
     bound: Scorer = with_options("scorer", name, scorer, options or {})
+    check_takes(f"scorer {name!r}", bound, TAKEN if "judge" in inspect.signature(bound).parameters else TAKEN[:2])
     return bound

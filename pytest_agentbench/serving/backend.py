@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ class Backend(Protocol):
     description: Json  # what run.json says about the stack; no secrets
     waits: bool = False  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
     status: str = ""  # what its boot waits for, for whoever looks on
+    models: Sequence[str] = ()  # that it lists, once it has started; none where nobody has asked it
 
     @property
     def identity(self) -> Json:
@@ -39,8 +40,8 @@ class Backend(Protocol):
     def facts(self) -> Json:
         """What else of it can change from run to run, asked when the session ends; what is not known is not there, or null.
 
-        `services` (service -> packages, image), `files` (hashes of what the YAML names), `server` (what it tells of itself),
-        `model` (which weights), `hardware` (`gpus`, their names, and `driver`).
+        `services` (service -> packages, image), `environment` (variables of engines that they inherit), `files` (hashes of what the
+        YAML names), `server` (what it tells of itself), `model` (which weights), `hardware` (`gpus`, their names, and `driver`).
         """
         return {}
 
@@ -88,7 +89,7 @@ class Embedded(Backend):
         self.child = Child("pytest_agentbench.engine", {**options, "model": model, "host": "127.0.0.1"}, directory / "engine.log")
         self.port = self.child.ready()["port"]
         endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", model, self.name)
-        listed_models(endpoint)
+        self.models = listed_models(endpoint)
         return endpoint
 
     def metrics(self) -> Sources:
@@ -130,10 +131,10 @@ class Url(Backend):
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
         endpoint = url_endpoint(self.spec)
-        models = listed_models(endpoint)
-        if self.spec.model and self.spec.model not in models:
-            raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(models)}")
-        endpoint = replace(endpoint, model=self.spec.model or models[0])
+        self.models = listed_models(endpoint)
+        if self.spec.model and self.spec.model not in self.models:
+            raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
+        endpoint = replace(endpoint, model=self.spec.model or self.models[0])
         threading.Thread(target=self._ask, args=(endpoint,), name="agentbench-versions", daemon=True).start()  # nobody waits for it
         return endpoint
 

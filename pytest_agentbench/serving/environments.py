@@ -31,6 +31,7 @@ class EnvironmentSpec:
     about: str
     pins: tuple[str, ...]
     install: Callable[[Installation], None] | None = None  # None: pip install of the pins, in one go
+    driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on; 0: it has no CUDA
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,18 @@ OWN = "agentbench"  # how a YAML calls the interpreter of the session
 #: Requirements of vLLM that a text model does without, or that are installed before.
 NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 
+CUDA_13 = 580  # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes, table 3: the oldest driver for its packages
+
 DYNAMO, VLLM, SGLANG = "1.4.2", "0.26.0", "0.5.16"  # the engines' versions are those that this Dynamo asks for
 
 ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
     "dynamo": EnvironmentSpec(
         "NVIDIA Dynamo without an engine: frontend, routers, mocker; no GPU", (f"ai-dynamo=={DYNAMO}", "uvloop==0.23.0")
     ),
-    "dynamo-vllm": EnvironmentSpec("NVIDIA Dynamo with vLLM; CUDA", (f"ai-dynamo[vllm]=={DYNAMO}",)),
-    "dynamo-sglang": EnvironmentSpec("NVIDIA Dynamo with SGLang; CUDA", (f"ai-dynamo[sglang]=={DYNAMO}",)),
-    "vllm": EnvironmentSpec("vLLM; CUDA", (f"vllm=={VLLM}",)),
-    "sglang": EnvironmentSpec("SGLang; CUDA", (f"sglang=={SGLANG}",)),
+    "dynamo-vllm": EnvironmentSpec("NVIDIA Dynamo with vLLM; CUDA", (f"ai-dynamo[vllm]=={DYNAMO}",), driver=CUDA_13),
+    "dynamo-sglang": EnvironmentSpec("NVIDIA Dynamo with SGLang; CUDA", (f"ai-dynamo[sglang]=={DYNAMO}",), driver=CUDA_13),
+    "vllm": EnvironmentSpec("vLLM; CUDA", (f"vllm=={VLLM}",), driver=CUDA_13),
+    "sglang": EnvironmentSpec("SGLang; CUDA", (f"sglang=={SGLANG}",), driver=CUDA_13),
     "thunderagent": EnvironmentSpec(
         "the ThunderAgent router, which goes before an engine",
         ("ThunderAgent @ git+https://github.com/ThunderAgent-org/ThunderAgent@a7eef77a0e6dc4015efec5465e13a4923f2c8b19",),

@@ -113,6 +113,12 @@ def lease(
         time.sleep(min(POLL, left))
 
 
+def refuse_too_few(count: int, named: Sequence[str]) -> None:
+    """Raises MissingError where so many GPUs are not here at all, whoever has them now."""
+    if count or named:
+        _candidates(count, named)
+
+
 def _candidates(count: int, names: Sequence[str]) -> tuple[list[Gpu], list[Gpu]]:
     """The GPUs that are named, and those among which to choose; raises MissingError where there are too few."""
     there, chosen = visible(), find(names)

@@ -26,6 +26,7 @@ from typing import Any
 from pytest_agentbench import wire
 from pytest_agentbench.child import read_config, serving
 from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.foreign import block
 from pytest_agentbench.records import Json
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.serving.stack import Stack
@@ -51,6 +52,7 @@ class Guardian:
         self.facts: Json = {
             "backend": self.spec.name,
             "spec_hash": config["spec_hash"],
+            "inherited": config["inherited"],
             "pid": os.getpid(),
             "logs": str(self.logs),
             "ready": self.spec.ready.model_dump(),
@@ -221,7 +223,7 @@ class Guardian:
     def log(self, text: str) -> None:
         with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping
             now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-            file.write(f"{now} {self._redactor.plain(text)}\n")
+            file.write(f"{now} {block(self._redactor.plain(text))}\n")
 
     def _write_facts(self, **changes: Any) -> None:
         draft = self.home / f".{FACTS}"

@@ -12,6 +12,7 @@ from pytest_agentbench.errors import ConfigError, MissingError
 from pytest_agentbench.serving.marks import LABEL
 from pytest_agentbench.serving.service import Process, Running, environment
 from pytest_agentbench.serving.stackspec import HttpCheck, ServiceSpec, StackSpec
+from pytest_agentbench.serving.surroundings import NO_REPORTS
 from pytest_agentbench.serving.templates import dependencies, expand, texts
 from pytest_agentbench.serving.versions import program_of
 
@@ -70,10 +71,10 @@ class Factory:
         own = {name: expand(value, values, where) for name, value in {**self.spec.env, **instance.spec.env}.items()}
         own |= self._secrets(instance)
         if instance.spec.image is not None:
-            return self._container(instance, command, own, values, where)
+            return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
         own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
-        return Process(command, environment(own, str(self.home), python.parent if python else None), cwd, instance.log)
+        return Process(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
 
     def check_texts(self, instance: Instance) -> None:
         """Raises ConfigError for a template that is not known."""
@@ -158,6 +159,7 @@ def refuse_mistakes(spec: StackSpec) -> None:
     factory = Factory(spec, Path(), instances)
     for each in instances:
         factory.check_texts(each)
+    expand(spec.labels.trace or "", {"run_dir": ""}, "labels.trace")
 
 
 def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:

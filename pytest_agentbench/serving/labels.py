@@ -6,6 +6,8 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json, RolloutKey
@@ -63,6 +65,17 @@ class Labels:
         del answer
         return False
 
+    tells: ClassVar[bool] = False  # whether the answer to a release says if the stack had seen the rollout
+
+    def knew(self, answer: Json) -> bool:
+        """Whether that answer says so."""
+        return self.tells and bool(answer.get("released"))
+
+    @property
+    def trace(self) -> Path | None:
+        """The file that says of every request whose it was and how it went; None where there is none."""
+        return None
+
     def told(self, answer: Json) -> bool:
         """Whether the answer to a call with its label shows that somebody has read the label."""
         del answer
@@ -76,6 +89,8 @@ class Labels:
 
 class ThunderAgentLabels(Labels):
     """ThunderAgent: calls name their program. Its router has Chat Completions and no other API, and passes no header on."""
+
+    tells = True
 
     def label(self, id: str) -> Label:
         return Label(fields={"chat": {"program_id": id}})
@@ -93,6 +108,7 @@ class DynamoLabels(Labels):
     """Dynamo: calls name their session in a header, and ask for the worker and its timing. A session ends with a call of its own."""
 
     hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of every call
+    traced: str = ""  # the file of the frontend's request traces
     ends: bool = False  # there is a router that wants to know when a session ends; any other would answer that call like all
 
     def label(self, id: str) -> Label:
@@ -108,6 +124,10 @@ class DynamoLabels(Labels):
     def bypassed(self, answer: Json) -> bool:
         return bool(answer.get("choices"))
 
+    @property
+    def trace(self) -> Path | None:
+        return Path(self.traced) if self.traced else None
+
     def told(self, answer: Json) -> bool:
         return "worker_id" in (answer.get("nvext") or {})
 
@@ -122,7 +142,7 @@ def thunderagent(_: Json) -> Labels:
 
 def dynamo(options: Json) -> Labels:
     hints = {name: options[name] for name in ("priority", "osl") if options.get(name) is not None}
-    return DynamoLabels(hints, bool(options.get("release")))
+    return DynamoLabels(hints, str(options.get("trace") or ""), bool(options.get("release")))
 
 
 KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": thunderagent, "dynamo": dynamo}

@@ -15,6 +15,7 @@ from typing import Protocol
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.serving.marks import marked
 from pytest_agentbench.serving.process import foreign_environment
+from pytest_agentbench.serving.surroundings import surroundings
 
 
 class Running(Protocol):
@@ -101,9 +102,14 @@ class Process:
             os.killpg(self._process.pid, number)
 
 
-def environment(own: Mapping[str, str], mark: str, bin_folder: Path | None) -> dict[str, str]:
-    """The user's environment for a service: without what belongs to the test run, marked, with the interpreter's commands first."""
+def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) -> dict[str, str]:
+    """The user's environment for a service: without what belongs to the test run, with the interpreter's commands first.
+
+    What the YAML says (`own`) counts more than what the user has set, and that more than our surroundings; temporary files are ours
+    to place. A mark says which stack it is of.
+    """
     inherited = foreign_environment()
     if bin_folder is not None:
         inherited["PATH"] = f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"
-    return {**inherited, **own, **marked(mark)}
+    inherited.pop("TMPDIR", None)
+    return {**surroundings(run_dir, inherited), **inherited, **own, **marked(str(run_dir.parent))}

@@ -13,12 +13,14 @@ from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.autopsy import lacks, log_of, robbed
 from pytest_agentbench.serving.bootfacts import boot_facts
 from pytest_agentbench.serving.claims import Claims, Log, fetch_images, refuse_taken
+from pytest_agentbench.serving.gpus import refuse_too_few
 from pytest_agentbench.serving.instances import Factory, Instance, instances_of
 from pytest_agentbench.serving.logs import tail
 from pytest_agentbench.serving.marks import kill_marked
 from pytest_agentbench.serving.ready import PAUSE, Ladder, warm_up
 from pytest_agentbench.serving.service import Running
 from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.serving.surroundings import TMP
 from pytest_agentbench.serving.templates import dependencies
 from pytest_agentbench.serving.versions import told
 
@@ -98,12 +100,13 @@ class Stack:
 
     def _prepare(self) -> None:
         """GPUs, ports, and everything that can be wrong before something is started."""
-        (self.home / "run").mkdir(parents=True, exist_ok=True)
+        (self.home / "run" / TMP).mkdir(parents=True, exist_ok=True)
         self.instances = instances_of(self.spec, self.logs, self._claims.port)
         factory = Factory(self.spec, self.home, self.instances)
         for each in self.instances:
             factory.check(each)
         refuse_taken(self.instances)
+        refuse_too_few(*self.spec.gpus)
         fetch_images(factory, self.instances, self._noting("images"))
         self._doing.clear()
         asked = time.monotonic()

@@ -12,6 +12,7 @@ from pytest_agentbench.serving import gpus, stacks
 from pytest_agentbench.serving.backend import Backend
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.serving.templates import expand
 from pytest_agentbench.serving.versions import named_files
 
 
@@ -40,21 +41,30 @@ class Stacked(Backend):
     @property
     def facts(self) -> Json:
         boot = self._held.boot if self._held is not None else {}
-        return {**{name: boot.get(name) for name in ("services", "server", "model", "hardware")}, "files": named_files(self.spec)}
+        return {
+            **{name: boot.get(name) for name in ("services", "environment", "server", "model", "hardware")},
+            "files": named_files(self.spec),
+        }
 
     def start(self, directory: Path) -> Endpoint:
         """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""
         kept = stacks.find_kept(self.spec)
+        self.description["passed_over"] = stacks.passed_over(self.spec) if kept is None else ""
         self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
         self._held = kept or stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self.spec.labels.model_dump(exclude_defaults=True))
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self._labels(self._held.home / "run"))
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.keep is not None:
             self._held.keep(self.keep)
             self._stays = True
         return endpoint
+
+    def _labels(self, run_dir: Path) -> Json:
+        """Those of the YAML, with the folder of the boot in the place of a trace."""
+        labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
+        return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def metrics(self) -> Sources:
         assert self._held is not None

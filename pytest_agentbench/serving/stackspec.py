@@ -141,6 +141,7 @@ class LabelsSpec(Spec):
     kind: Literal["none", "thunderagent", "dynamo"] = "none"
     priority: int | None = None  # Dynamo: hint of every call
     osl: PositiveInt | None = None  # Dynamo: expected output tokens, a hint
+    trace: str | None = None  # Dynamo: the file that its frontend writes request traces to, as DYN_REQUEST_TRACE_FILE_PATH says
     release: bool = False  # Dynamo: it has a ThunderAgent router, which is told when a rollout ends; ThunderAgent itself always is
 
 

@@ -17,7 +17,7 @@ from pytest_agentbench.tap.budgets import Budgets, Watch
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 from pytest_agentbench.tap.dialects.reading import DialectReading, Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
-from pytest_agentbench.tap.history import holds_broken_arguments
+from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
 from pytest_agentbench.tap.stream import Read
 from pytest_agentbench.tap.usage import WithoutUsage
 
@@ -199,7 +199,7 @@ class Exchange:
 
     def _refusal(self, status: int, said: str) -> tuple[str, str]:
         """(kind, sentence) of an answer with another status than 200."""
-        broken = status in (400, 422) and not context_is_full(status, said) and holds_broken_arguments(self.request.body)
+        broken = status in REFUSALS and not context_is_full(status, said) and holds_broken_arguments(self.request.body)
         return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}"
 
     def _assembled(self, answer: Answer) -> bytes:
@@ -241,6 +241,7 @@ class Exchange:
             streamed=self.asked.streamed,
             upgraded=self.asked.upgraded,
             model=self.asked.model,
+            answered_by=reading.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
             request_crc=zlib.crc32(self.request.body),
@@ -256,6 +257,7 @@ class Exchange:
             finish_reason=reading.finish_reason,
             held_ns=self.held_ns,
             repeats=self.repeats,
+            response_id=reading.response_id,
             server=reading.server,
             said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
         )

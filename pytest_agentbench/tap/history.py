@@ -8,6 +8,9 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 
+#: Statuses with which servers refuse what a request says.
+REFUSALS = frozenset({400, 422})
+
 
 def holds_broken_arguments(body: bytes) -> bool:
     """Whether a request of any dialect gives back tool calls whose arguments are no JSON object."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from pytest_agentbench.characters import whole_characters
+
 
 def loads(text: bytes) -> Any:
     """The value of `text`, also with NaN or half an emoji in it (texts cut by UTF-16 units); raises ValueError."""
@@ -30,6 +32,15 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def readable(value: Any) -> Any:
+    """The same with U+FFFD in place of halves of characters, which no UTF-8 holds and no server takes; halves that meet are whole."""
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return json.loads(whole_characters(json.dumps(value, ensure_ascii=False)))
+    return value
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:

@@ -306,6 +306,26 @@ def test_primed(project: Project, way: tuple[str, ...]) -> None:
     result.stdout.fnmatch_lines(["cache       primed: 4 of 4 first calls were made before measuring"])
 
 
+#: Asks for models before its first call, as some SDKs do, and is content with one answer.
+LOOKING_FIRST = """
+async def run(scenario, client, llm):
+    await client.models.list()
+    answer = await client.chat.completions.create(model=llm.model, messages=scenario.messages)
+    return answer.choices[0].message.content
+"""
+
+
+def test_an_agent_that_looks_at_models_first(project: Project) -> None:
+    """That is not the call that fills the prefix cache."""
+    project.suite(scenarios=2, agent={"kind": "./agent.py:run"}, test="def test_tools(rollout): pass\n")
+    project.write("scenarios/shop/agent.py", LOOKING_FIRST)
+
+    result = project.run("--agentbench-cache=primed")
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["cache       primed: 2 of 2 first calls were made before measuring"])
+
+
 def test_a_policy_is_part_of_the_setup(project: Project) -> None:
     """A run is not gone on with under another policy."""
     project.suite(scenarios=2)

@@ -30,7 +30,7 @@ def on_github(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def commands(result: pytest.RunResult) -> list[str]:
     """The workflow commands that a step printed: GitHub reads them at the beginning of a line."""
-    return [line for line in result.outlines if line.startswith("::")]
+    return [line for line in result.outlines if re.match(r"::(error|warning|notice) ", line)]
 
 
 def troubled(project: Project) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -163,3 +166,61 @@ def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPat
     assert {"name": "tiny", "revision": None, "files": None} == identity["model"]
     assert {"gpus": [], "driver": None} == identity["hardware"]
     assert identity["options"]["warm"] is False
+
+
+class Obliging(BaseHTTPRequestHandler):
+    """A server that lists one model, and answers with it whatever it is asked for."""
+
+    def do_GET(self) -> None:
+        self._answer({"data": [{"id": "small"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
+        self._answer({"model": "small", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
+
+    def _answer(self, body: Json) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture
+def obliging() -> Iterator[str]:
+    """The URL of such a server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Obliging) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capture) -> None:
+    """A model that the backend does not list gets a sentence and runs; reports, identity and `diff` name it, and who answered."""
+    first = ran(shop, f"--agentbench-backend={obliging}")
+    shop.suite(variants={"big": {"agent": {"model": "big"}}})
+    result = shop.run("scenarios/shop", f"--agentbench-backend={obliging}", "--agentbench-variants=all")
+    old, new, report = read(first), read(shop.directory), (shop.directory / "report.md").read_text()
+    sentence = "shop-big asks for the model 'big', which the backend does not list (small); its calls ask for it all the same"
+    asked = "big (answered by small), small"
+
+    lines = result.stdout.str().splitlines()
+    assert lines.index(f"agentbench: {sentence}") < lines.index(f"model       {sentence}")
+    assert old.identity is not None and new.identity is not None
+    assert "small" == old.facts["backend"]["served_model"] == old.identity["model"]["name"]
+    assert asked == new.facts["backend"]["served_model"] == new.identity["model"]["name"]
+    assert ([], [sentence]) == (old.facts["backend"]["warnings"], new.facts["backend"]["warnings"])
+    assert [("big", "small", 3), ("small", "small", 3)] == [(*each.values(),) for each in new.facts["backend"]["models"]]
+    assert f"model `{asked}`" in report
+    assert f"> {sentence}" in report
+    assert 0 == main(["diff", str(first), str(shop.directory)])
+    told = capsys.readouterr().out.splitlines()
+    assert f"model       name: small -> {asked}" in told
+    assert not any(line.startswith("the same") and "model" in line for line in told)

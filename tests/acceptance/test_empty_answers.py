@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from pytest_agentbench.agents.react_text import NOTHING_SAID
+from pytest_agentbench.records import Json
 from tests.project import Project
+
+TEST = "def test_it(rollout):\n    assert rollout.score('tsq') == 1\n"
 
 
 def test_answers_of_nothing(project: Project) -> None:
-    """An empty answer is asked for again where the agent may, and is otherwise the backend's fault; it never counts as an answer."""
-    empty = [{"match": {"contains": f"Customer {name}:", "call": 1}, "text": ""} for name in ("patient-0", "text-0")]
-    always = [{"match": {"contains": f"Customer {name}:"}, "text": ""} for name in ("shop-0", "text-1")]
-    project.backend([*empty, *always, {"text": "Final Answer: yes"}])
-    project.suite("shop", 1, expected=(), thresholds={})
-    project.suite("patient", 1, expected=(), thresholds={}, agent={"kind": "tool_calling", "max_empty_response_retries": 1})
-    project.suite("text", 2, expected=(), thresholds={}, agent={"kind": "react"})
-    for name in ("shop", "patient", "text"):
-        project.write(f"scenarios/{name}/test_{name}.py", "def test_it(rollout):\n    assert rollout.score('tsq') == 1\n")
+    """An empty answer that is whole by the server's word is the model's, streamed or not, empty or white space; asked for again where
+    the agent may, and never an answer. One that is not whole is the backend's.
+    """
+    first: list[Json] = [{"match": {"contains": f"Customer {name}:", "call": 1}, "text": ""} for name in ("patient-0", "text-0")]
+    always: list[Json] = [{"match": {"contains": f"Customer {name}:"}, "text": ""} for name in ("shop-0", "text-1")]
+    blank: Json = {"match": {"contains": "Customer shop-1:"}, "text": " \n"}
+    broken: Json = {"match": {"contains": "Customer shop-2:"}, "text": "", "finish_reason": "abort"}
+    project.backend([*first, *always, blank, broken, {"text": "Final Answer: yes"}])
+    project.suite("shop", 3, expected=(), thresholds={}, test=TEST, variants={"whole": {"agent": {"stream_upgrade": False}}})
+    project.suite("patient", 1, expected=(), thresholds={}, test=TEST, agent={"kind": "tool_calling", "max_empty_response_retries": 1})
+    project.suite("text", 2, expected=(), thresholds={}, test=TEST, agent={"kind": "react"})
 
-    result = project.run("scenarios", "--agentbench-retries=0")
+    result = project.run("scenarios", "--agentbench-retries=0", "--agentbench-variants=all")
 
-    result.assert_outcomes(passed=2, errors=2)
-    rollouts = {rollout.scenario: rollout for rollout in project.rollouts}
-    assert {"shop-0": "infra_error", "patient-0": "ok", "text-0": "ok", "text-1": "infra_error"} == {
-        name: rollout.status for name, rollout in rollouts.items()
-    }
-    assert ("Final Answer: yes", "yes") == (rollouts["patient-0"].answer, rollouts["text-0"].answer)
-    assert [["empty"], ["empty", None], ["empty", None], ["empty", "empty"]] == [
-        [call.error_kind for call in rollouts[name].calls] for name in ("shop-0", "patient-0", "text-0", "text-1")
-    ]
+    result.assert_outcomes(passed=2, failed=5, errors=2)
+    rollouts = {rollout.key.id: rollout for rollout in project.rollouts}
+    nothing = ("agent_error", "the model answered with nothing: no text and no tool call", [None])
+    for id in ("shop-0", "shop-1", "shop-0-whole", "shop-1-whole"):
+        assert nothing == (rollouts[id].status, rollouts[id].reason, [call.error_kind for call in rollouts[id].calls])
+    for id in ("shop-2", "shop-2-whole"):
+        assert ("infra_error", ["empty"]) == (rollouts[id].status, [call.error_kind for call in rollouts[id].calls])
+    assert ("ok", "Final Answer: yes", 2) == (rollouts["patient-0"].status, rollouts["patient-0"].answer, rollouts["patient-0"].turns)
+    assert ("ok", "yes", 2) == (rollouts["text-0"].status, rollouts["text-0"].answer, rollouts["text-0"].turns)
+    assert ("agent_error", f"the model's answer is no ReAct: {NOTHING_SAID}") == (rollouts["text-1"].status, rollouts["text-1"].reason)
     assert NOTHING_SAID == rollouts["text-0"].messages[-2]["content"]

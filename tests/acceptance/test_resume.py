@@ -227,7 +227,7 @@ def test_calls_by_hand_are_made_again(project: Project) -> None:
 
     (record,) = project.rollouts
     assert ("adhoc", 2) == (record.kind, record.session)
-    assert {"scenario", "agent", "scorers", "backend"} == record.content.keys()
+    assert {"scenario", "agent", "prompts", "scorers", "backend"} == record.content.keys()
     assert record.content["backend"]
 
 

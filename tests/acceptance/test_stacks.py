@@ -297,6 +297,25 @@ def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
     assert is_gone(urls(small)[0])
 
 
+def test_a_kept_stack_that_inherited_something_else(small: Project, stacks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of engines has changed: the kept stack is not used, the session says what has changed, and `diff` does as well."""
+    small.suite(scenarios=1, test=PASSES + WHERE)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    small.run("--agentbench-keep-backend=10m", "scenarios/shop").assert_outcomes(passed=2)
+    first = small.run_json
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    result = small.run("scenarios/shop")
+    second = small.run_json
+    agentbench(small, "backend", "down", "small")
+
+    said = 'a kept small is not used, since it was started with something else: environment.NCCL_DEBUG "INFO" is now "WARN"'
+    assert (False, "") == (first["backend"]["reused"], first["backend"]["passed_over"])
+    assert (False, said) == (second["backend"]["reused"], second["backend"]["passed_over"])
+    assert f"; {said}" in result.stdout.str()
+    assert ["INFO", "WARN"] == [run["identity"]["backend"]["environment"]["NCCL_DEBUG"] for run in (first, second)]
+    assert first["identity"]["hashes"]["backend"] != second["identity"]["hashes"]["backend"]
+
+
 def test_a_kept_stack_has_a_deadline(small: Project, stacks: Path) -> None:
     """When its time is over and nobody came it ends by itself."""
     small.run("--agentbench-keep-backend=500ms", "scenarios/shop").assert_outcomes(passed=4)

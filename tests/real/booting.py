@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +18,7 @@ import pytest
 
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
+from pytest_agentbench.serving import marks
 from pytest_agentbench.serving.ports import is_free
 from pytest_agentbench.serving.spec import load_backend
 from pytest_agentbench.serving.stacked import Stacked
@@ -25,6 +27,11 @@ from pytest_agentbench.serving.stackspec import StackSpec
 ROOT = Path(__file__).parents[2]
 STACKS = "tests/real/stacks"
 ANSWER = 120  # seconds that an answer may take
+GREETING = 5  # seconds after which a server waits for its client to speak
+
+#: In /proc/net/tcp: the state of a socket that listens, and 127.0.0.1, ::1 and ::ffff:127.0.0.1.
+LISTENS = "0A"
+LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
 
 
 class Booted(NamedTuple):
@@ -34,6 +41,7 @@ class Booted(NamedTuple):
     model: str
     folder: Path  # of its logs
     boot: Json  # what run.json says about its boot
+    home: Path  # its folder, which marks its processes
 
     def chat(self, text: str, headers: Mapping[str, str] = {}, **fields: Any) -> Json:
         """The answer of one chat."""
@@ -64,6 +72,29 @@ class Booted(NamedTuple):
     def log(self, service: str) -> str:
         return (self.folder / f"{service}.log").read_text(errors="replace")
 
+    def exposed(self) -> list[str]:
+        """What of it others than this machine can reach and speak HTTP with, or anything but ZeroMQ."""
+        return [f"{name} at {port}" for name, port in sorted(self._listening()) if not _greets_as_zeromq(port)]
+
+    def _listening(self) -> Iterator[tuple[str, int]]:
+        """Command and port of each socket that is bound to more than loopback."""
+        for pid in (pid for pid, home in marks.processes() if home == str(self.home)):
+            inodes = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+            for line in "".join(Path(f"/proc/{pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6")).splitlines():
+                words = line.split()
+                if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes and words[1].partition(":")[0] not in LOOPBACK:
+                    yield Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "), int(words[1].rpartition(":")[2], 16)
+
+
+def _greets_as_zeromq(port: int) -> bool:
+    """Its sockets speak first (ZMTP 3.1, 3.1): a byte that no text begins with."""
+    with socket.create_connection(("127.0.0.1", port), timeout=ANSWER) as connection:
+        connection.settimeout(GREETING)
+        try:
+            return connection.recv(1) == b"\xff"
+        except TimeoutError:
+            return False
+
 
 @contextmanager
 def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -> Iterator[Booted]:
@@ -76,7 +107,8 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
             endpoint = backend.start(folder)
         except MissingError as error:
             pytest.skip(f"NOT TESTED: {error}")
-        yield Booted(endpoint.url, endpoint.model, folder, backend.description["boot"])
+        assert backend._held is not None
+        yield Booted(endpoint.url, endpoint.model, folder, backend.description["boot"], backend._held.home)
     finally:
         backend.stop()
 

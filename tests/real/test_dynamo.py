@@ -6,22 +6,41 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.environments import resolve_python
-from tests.real.booting import ROOT, STACKS, Booted, booted, run
+from pytest_agentbench.serving.environments import environments_folder, resolve_python
+from tests.real.booting import ROOT, Booted, booted, run
 
 #: So long that the router knows most of it again.
 PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20
 
 WORKER: Json = {"nvext": {"extra_fields": ["worker_id", "timing"]}}
 
+FAST = [("settings.speedup", 100)]
+
 pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Dynamo writes nothing where temporary files are, and nothing into the user's home."""
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(environments_folder()))
+    here = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))  # short, for sockets
+    for variable, name in (("HOME", "h"), ("TMPDIR", "t")):
+        (here / name).mkdir()
+        monkeypatch.setenv(variable, str(here / name))
+    yield
+    left = [str(path) for path in here.rglob("*") if path.is_file()]
+    shutil.rmtree(here)
+
+    assert [] == left
 
 
 def workers(stack: Booted, count: int) -> list[Json]:
@@ -48,47 +67,79 @@ def test_round_robin(tmp_path: Path) -> None:
     assert [8, 8] == list(decoded.values())
 
 
+def test_sessions_stay_with_their_worker(tmp_path: Path) -> None:
+    """Both workers get sessions, and each session has one worker for all of its calls; only this machine can reach their HTTP."""
+    told: dict[str, set[int]] = {}
+    with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.router_mode", "round-robin")]) as stack:
+        for session in [*map(str, range(8))] * 3:
+            answer = stack.chat(f"Hello from {session}", {"x-dynamo-session-id": session}, **WORKER)
+            told.setdefault(session, set()).add(answer["nvext"]["worker_id"]["decode_worker_id"])
+        exposed = stack.exposed()
+
+    assert [1] * 8 == [len(workers) for workers in told.values()]
+    assert 2 == len(set.union(*told.values()))
+    assert [] == exposed
+
+
+def test_calls_with_tools(tmp_path: Path) -> None:
+    """Dynamo's answers to requests with tools do not say who answered and how fast; its trace does, and which rollouts have arrived."""
+    said = run("dynamo-embedded", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.ttft_ms=0")
+    rollouts = map(json.loads, (tmp_path / "latest" / "rollouts.jsonl").read_text().splitlines())
+    told = {rollout["scenario"]: [call["server"] for call in rollout["calls"]] for rollout in rollouts}
+
+    assert {"labelled": 5, "announced": 5, "released": 0, "failed": 0, "bypassed": 0, "left": 0} == said["labels"]
+    assert 5 == len(told)
+    assert {"worker_id", "timing"} == set.intersection(*(set(server or {}) for calls in told.values() for server in calls))
+    assert {float} == {type(server["timing"]["ttft_ms"]) for calls in told.values() for server in calls}
+    assert [1] * 5 == [len({server["worker_id"]["decode_worker_id"] for server in calls}) for calls in told.values()]
+
+
 def test_disaggregated(tmp_path: Path) -> None:
     """One worker reads each prompt, and another one writes the answer."""
-    with booted(f"{STACKS}/mocker-disagg.yaml", tmp_path) as stack:
+    with booted("dynamo-mocker-disagg", tmp_path, FAST) as stack:
+        exposed = stack.exposed()
         pairs = {(worker["prefill_worker_id"], worker["decode_worker_id"]) for worker in workers(stack, 8)}
 
     assert 1 == len(pairs)
     assert 2 == len(set(*pairs))
+    assert [] == exposed
 
 
 def test_etcd_and_nats(tmp_path: Path) -> None:
     """Workers find each other in etcd, and KV events reach the router through NATS."""
     if missing := [program for program in ("etcd", "nats-server") if not shutil.which(program)]:
         pytest.skip(f"NOT TESTED: {' and '.join(missing)} not found: apt-get install etcd-server nats-server")
-    with booted(f"{STACKS}/mocker-etcd-nats.yaml", tmp_path) as stack:
+    with booted("dynamo-mocker-etcd-nats", tmp_path, FAST) as stack:
         decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
         hits = stack.metric("dynamo_component_router_kv_hit_rate_sum") / stack.metric("dynamo_component_router_kv_hit_rate_count")
         monitor = re.findall(r"nats-server .* -m (\d+) ", stack.log("guardian"))[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/connz", timeout=30) as answer:
             connections = json.load(answer)["num_connections"]
+        exposed = stack.exposed()
 
     assert [16] == list(decoded.values())
     assert 0.5 < hits
     assert 3 <= connections
+    assert [] == exposed
 
 
 def test_thunderagent(tmp_path: Path) -> None:
     """A session is a program until it is said to be final; that request is not answered by the engine."""
     session = {"x-dynamo-session-id": "rollout-1"}
-    with booted(f"{STACKS}/mocker-thunderagent.yaml", tmp_path) as stack:
+    with booted("dynamo-mocker-thunderagent", tmp_path, FAST) as stack:
         turns = [stack.chat("Hello", session, max_tokens=20)["usage"]["completion_tokens"] for _ in range(2)]
         final = stack.chat("-", {**session, "x-dynamo-session-final": "true"}, max_tokens=1)
-        log = stack.log("router")
+        log, exposed = stack.log("router"), stack.exposed()
 
     assert [20, 20] == turns
+    assert [] == exposed
     assert [] == final["choices"]
     assert "Released program rollout-1 (0 remaining)" in log
 
 
 def test_rollouts_are_programs(tmp_path: Path) -> None:
     """In a session every rollout is a program of the ThunderAgent router, and none is left when it ends."""
-    said = run(f"{STACKS}/mocker-thunderagent.yaml", tmp_path, "--agentbench-limit", "5")
+    said = run("dynamo-mocker-thunderagent", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.speedup=100")
     log = (tmp_path / "latest" / "backend" / "router.log").read_text()
 
     assert 5 == said["suites"]["banking"]["rollouts"]["limit"]  # the mocker talks until it is cut

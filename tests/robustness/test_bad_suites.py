@@ -37,6 +37,10 @@ def in_first_entry(**keys: Any) -> Spoil:
     return spoil
 
 
+def nothing(folder: Path) -> None:
+    """The suite is bad as it is: by its name."""
+
+
 def as_file(name: str, content: bytes) -> Spoil:
     return lambda folder: (folder / name).write_bytes(content)
 
@@ -86,6 +90,19 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "metadata_no_map": (in_first_entry(metadata="none"), "entry 1: 'metadata' should be an object"),
     "bad_parameters": (in_first_entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}]), "entry 1: "),
     "no_schema": (with_tool(properties={"item": {"type": "text"}}), "the parameters of tool 'find_item' are not a JSON schema"),
+    "xfail": (nothing, "xfail/suite.yaml: name: 'xfail' is a mark that pytest or a plugin acts upon, and a suite's name marks its tests;"),
+    "skip": (nothing, "skip/suite.yaml: name: 'skip' is a mark that pytest or a plugin acts upon"),
+    "parametrize": (nothing, "take another one, such as parametrize_suite"),
+    "asyncio": (nothing, "asyncio/suite.yaml: name: 'asyncio' is a mark that"),
+    "timeout": (nothing, "timeout/suite.yaml: name: 'timeout' is a mark that"),
+    "usefixtures": (nothing, "usefixtures/suite.yaml: name: 'usefixtures' is a mark that"),
+    "unknown_label": (in_first_entry(expected_tools=["find_item"]), "data.json: entry 1: unknown key 'expected_tools'; known keys: id, "),
+    "repeated_key": (
+        as_file("suite.yaml", b"name: a\ntrials: 2\nname: b\n"),
+        "suite.yaml:3: the key 'name' is there twice, first in line 1",
+    ),
+    "cold": (in_yaml(agent={"kind": "tool_calling", "temperature": -1}), "agent: temperature should be a number from 0 up, not -1"),
+    "out_of_reach": (in_yaml(thresholds={"tsq": 1.5}), "the threshold tsq: 1.5 is out of range: tsq is between 0 and 1"),
     "no_properties": (with_tool(properties=["item"]), "the parameters of tool 'find_item' are not a JSON schema"),
 }
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_agentbench.records import Rollout
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 AGENT = """
 from dataclasses import dataclass
@@ -126,27 +126,117 @@ def test_the_backends_fault_is_never_the_agents(project: Project) -> None:
     assert "maximum context length is 10 tokens" in rollouts["context"].reason
 
 
-def test_code_that_cannot_be_imported(project: Project) -> None:
-    """The tests of that suite are ERRORs with the sentence; the other suite of the session is measured."""
-    for name, code in (("broken", "import no_such_module"), ("leaving", "import sys\nsys.exit('not today')"), ("empty", "")):
-        project.suite(name, scenarios=2, agent={"kind": "./agent.py:Agent"})
+#: name of a suite -> (its agent.py, the sentence about it)
+UNUSABLE = {
+    "broken": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (agent.py:1)"),
+    "syntax": ("x = 1\ndef f(:\n", "agent './agent.py:Agent' cannot be loaded: SyntaxError: invalid syntax (agent.py:2)"),
+    "leaving": ("import sys\nsys.exit('not today')", "agent './agent.py:Agent' cannot be loaded: SystemExit: not today (agent.py:2)"),
+    "gone": (
+        "import os\nos._exit(3)",
+        "the process that imports the suite's code left (exit code 3); importing it should only define things",
+    ),
+    "crashing": ("import os\nos.abort()", "the process that imports the suite's code was ended by SIGABRT"),
+    "empty": ("class Agnet: ...", "agent './agent.py:Agent' cannot be loaded: there is no 'Agent' in it; it defines: Agnet"),
+    "narrow": (
+        "class Agent:\n    async def run(self, scenario): ...",
+        "its method `run` should take (scenario, llm, tools), not (scenario): ",
+    ),
+    "mixed": (
+        "class Agent:\n    def run(self, llm, scenario, tools): ...",
+        "its method `run` should take (scenario, llm, tools) in this order",
+    ),
+    "idle": ("class Agent: ...", "agent: './agent.py:Agent' has no method `run(self, scenario, llm, tools)`; it is Agent"),
+    "function": ("def Agent(scenario, model): ...", "has a parameter that nobody fills: model; known: scenario, tools, llm, client;"),
+    "keyword": ("def Agent(scenario, *, colour): ...", "agent './agent.py:Agent': the option 'colour' is missing"),
+    "refusing": (
+        "class Agent:\n    def __init__(self, colour): ...",
+        "'./agent.py:Agent' cannot be made from its settings: Agent.__init__() mi",
+    ),
+}
+
+TWO_TESTS = "def test_one(rollout): ...\ndef test_two(rollout): ...\n"
+
+
+def unusable_suites(project: Project) -> None:
+    """Each has two test files of two tests."""
+    for name, (code, _) in UNUSABLE.items():
+        project.suite(name, scenarios=2, agent={"kind": "./agent.py:Agent"}, thresholds={}, test=TWO_TESTS)
         project.write(f"scenarios/{name}/agent.py", code)
-    project.suite("missing", scenarios=2, scorers=["./gone.py:score"], thresholds={}, test="def test_it(rollout): pass")
-    project.suite("shop", scenarios=2)
+        project.write(f"scenarios/{name}/test_{name}_again.py", TWO_TESTS)
+
+
+@WAYS
+def test_code_that_cannot_be_used(project: Project, way: tuple[str, ...]) -> None:
+    """A suite whose agent cannot be loaded, or takes something else, is one collection error in one sentence, and nothing boots."""
+    unusable_suites(project)
+
+    result = project.run(*way, "scenarios")
+
+    assert (pytest.ExitCode.TESTS_FAILED if way else pytest.ExitCode.INTERRUPTED) == result.ret
+    result.assert_outcomes(errors=len(UNUSABLE), skipped=2 * len(UNUSABLE) if way else 0)
+    output = result.stdout.str()
+    for name, (_, sentence) in UNUSABLE.items():
+        lines = [line for line in output.splitlines() if line.startswith(f"{project.root}/scenarios/{name}/suite.yaml: ")]
+        assert [name, 1] == [name, len(lines)]
+        assert sentence in lines[0]
+    assert "infra_error" not in output
+    assert not (project.root / "reports").exists()
+
+
+@WAYS
+def test_other_suites_run_beside_unusable_code(project: Project, way: tuple[str, ...]) -> None:
+    """With --continue-on-collection-errors the good suite is measured; tests in further files of the others are skipped and say why."""
+    unusable_suites(project)
+    project.suite("shop", scenarios=2, agent={"kind": "./agent.py:run"}, thresholds={"tsq": 0.0})
+    project.write("scenarios/shop/agent.py", "def run(scenario): return 'done'")
+
+    result = project.run(*way, "-rs", "--continue-on-collection-errors", "scenarios")
+
+    result.assert_outcomes(passed=2, errors=len(UNUSABLE), skipped=2 * len(UNUSABLE))
+    result.stdout.fnmatch_lines(["SKIPPED * the suite broken cannot run: see the error of test_broken*.py"])
+    assert {("shop", "ok", 1)} == {(rollout.suite, rollout.status, rollout.attempt) for rollout in project.rollouts}
+
+
+def test_a_scorer_that_cannot_be_used(project: Project) -> None:
+    """The same holds for scorers: a file that is not there, one that fails, and a function that takes something else."""
+    faults = {
+        "./gone.py:score": "scorer './gone.py:score' cannot be loaded: FileNotFoundError: there is no file ",
+        "./scorer.py:narrow": "scorer './scorer.py:narrow' should take (scenario, rollout), not (rollout): too many positional arguments",
+        "./scorer.py:word": "scorer './scorer.py:word' is a str, should be a function (scenario, rollout) -> Score",
+        "no_such_package:score": "scorer 'no_such_package:score' cannot be loaded: ModuleNotFoundError: No module named 'no_such_package'",
+    }
+    for number, scorer in enumerate(faults):
+        project.suite(f"shop{number}", scenarios=1, scorers=["tsq", scorer])
+        project.write(f"scenarios/shop{number}/scorer.py", "word = 'x'\ndef narrow(rollout): return 1.0\n")
 
     result = project.run("scenarios")
 
-    result.assert_outcomes(passed=2, errors=8)
-    reasons = {rollout.suite: rollout.reason for rollout in project.rollouts}
-    file = str(project.root / "scenarios" / "{}" / "suite.yaml")
-    for name, words in (
-        ("broken", "agent './agent.py:Agent' cannot be loaded: ModuleNotFoundError(\"No module named 'no_such_module'\")"),
-        ("leaving", "agent './agent.py:Agent' cannot be loaded: SystemExit('not today')"),
-        ("empty", "agent './agent.py:Agent' cannot be loaded: AttributeError("),
-        ("missing", "scorer './gone.py:score' cannot be loaded: FileNotFoundError("),
-    ):
-        assert reasons[name].startswith(f"{file.format(name)}: {words}")
-        result.stdout.fnmatch_lines([f"{name}?{name}-1?: infra_error: *{words[:30]}*"])
+    result.assert_outcomes(errors=len(faults))
+    for number, sentence in enumerate(faults.values()):
+        assert 1 == result.stdout.str().count(f"{project.root}/scenarios/shop{number}/suite.yaml: {sentence}")
+    assert not (project.root / "reports").exists()
+
+
+def test_code_of_an_option_and_of_a_variant(project: Project) -> None:
+    """What --agentbench-agent, --agentbench-ab and a variant name is tried as well, and a variant that does not run is not."""
+    project.suite(scenarios=1, variants={"own": {"agent": {"kind": "./agent.py:Agent"}}})
+    project.write("scenarios/shop/agent.py", "raise RuntimeError('no such luck')\n")
+    sentence = "*scenarios/shop/suite.yaml: agent './agent.py:Agent' cannot be loaded: RuntimeError: no such luck (agent.py:1)"
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+    runs = len([*project.root.glob("reports/2*")])
+    options = (
+        ("agent=./agent.py:Agent", "inline"),
+        ("variants=default,own", "retries=0"),
+        ("ab=agent:tool_calling,agent:./agent.py:Agent", "retries=0"),
+    )
+    for pair in options:
+        result = project.run(*(f"--agentbench-{option}" for option in pair), "scenarios/shop")
+
+        assert pytest.ExitCode.INTERRUPTED == result.ret
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines([sentence])
+    assert runs == len([*project.root.glob("reports/2*")])
 
 
 def test_scorers_at_fault(project: Project) -> None:

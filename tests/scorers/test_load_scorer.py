@@ -30,6 +30,7 @@ def test_import_paths_and_files(tmp_path: Path) -> None:
         ("tqs", f"no scorer 'tqs'; known: {', '.join(sorted(SCORERS))}, or an import path such as"),
         ("pytest_agentbench.scorers.tsq:nothing", "scorer 'pytest_agentbench.scorers.tsq:nothing' cannot be loaded"),
         ("pytest_agentbench.scorers:SCORERS", "scorer 'pytest_agentbench.scorers:SCORERS' is a dict, should be a function"),
+        ("math:sqrt", "scorer 'math:sqrt' should take (scenario, rollout), not (x, /): too many positional arguments"),
     ],
 )
 def test_a_wrong_name_is_a_sentence(name: str, message: str) -> None:
@@ -38,3 +39,33 @@ def test_a_wrong_name_is_a_sentence(name: str, message: str) -> None:
         load_scorer(name)
 
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("rollout", "should take (scenario, rollout), not (rollout): too many positional arguments"),
+        ("rollout, scenario", "should take (scenario, rollout) in this order, not (rollout, scenario)"),
+        ("scenario, rollout, more", "should take (scenario, rollout), not (scenario, rollout, more): missing a required argument: 'more'"),
+        ("scenario, rollout, *, judge=None", "should take (scenario, rollout, judge), not (scenario, rollout, *, judge=None): too many"),
+        ("scenario, rollout, *, pattern", "the option 'pattern' is missing"),
+    ],
+)
+def test_a_function_that_is_no_scorer(tmp_path: Path, code: str, fault: str) -> None:
+    """A function that cannot be given a scenario and a rollout, and for a judge a third argument, is refused before it is called."""
+    (tmp_path / "mine.py").write_text(f"def good({code}): return 1.0\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load_scorer("./mine.py:good", tmp_path)
+
+    assert fault in str(caught.value)
+
+
+def test_what_a_scorer_may_take(tmp_path: Path) -> None:
+    """Names are the author's own, more arguments may have defaults, and a judge makes it three."""
+    (tmp_path / "free.py").write_text(
+        "def a(task, run): ...\ndef b(scenario, rollout, judge): ...\ndef c(*all): ...\nd = lambda s, r, k=2: 1.0\n"
+    )
+
+    for name in "abcd":
+        assert callable(load_scorer(f"./free.py:{name}", tmp_path))

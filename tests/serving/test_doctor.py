@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.serving.doctor import checks
+from pytest_agentbench.serving import nvml
+from pytest_agentbench.serving.doctor import checks, weights
 from pytest_agentbench.serving.doctor.check import Check
 from pytest_agentbench.serving.doctor.docker import toolkit_check
 from pytest_agentbench.serving.doctor.gpus import fabric_check
+from pytest_agentbench.serving.environments import ENVIRONMENTS
 from pytest_agentbench.serving.gpus import lease
 from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec
 from pytest_agentbench.serving.stackspec import StackSpec
@@ -142,7 +147,7 @@ def test_weights(tmp_path: Path) -> None:
     snapshot = tmp_path / "hf/hub/models--org--big/snapshots/abc"
 
     assert ("missing", f"org/big is not in {tmp_path}/hf/hub", "agentbench weights get org/big") == only(big, "weights")[1:]
-    assert ("unknown", ["room"]) == (only(big, "token").state, [check.name for check in found(big, "room")])
+    assert ("unknown", "unknown") == (only(big, "token").state, only(big, "room").state)
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
@@ -157,6 +162,65 @@ def test_weights(tmp_path: Path) -> None:
     assert "ok" == only(stack({}, model=str(snapshot)), "weights").state
     assert "missing" == only(stack({}, model="./nowhere", here=str(tmp_path)), "weights").state
     assert [] == found(stack({}, model="tiny"), "weights")
+
+
+def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still to be fetched is compared with the room: by the model's name, or by its index where a part is there."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # of any folder
+
+    large, small = stack({}, model="meta-llama/Llama-3.3-70B-Instruct"), stack({}, model="Qwen/Qwen3-8B")
+    assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB are to come") == only(large, "room")[1:3]
+    assert ("ok", f"67.7 GB free in {tmp_path}, and about 16 GB are to come") == only(small, "room")[1:3]
+
+    snapshot = tmp_path / "hf/hub/models--org--sharded/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    files = {"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}, "metadata": {"total_size": 70_000_000_000}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(files))
+    in_part = stack({}, model="org/sharded")
+    assert "missing" == only(in_part, "room").state
+    with (snapshot / "1.safetensors").open("wb") as sparse:
+        sparse.truncate(40_000_000_000)
+    assert ("ok", "and about 30 GB are to come") == (only(in_part, "room").state, only(in_part, "room").detail.partition(", ")[2])
+
+
+@pytest.mark.parametrize(
+    ("model", "gb"),
+    [
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 60.0),
+        ("meta-llama/Llama-3.1-405B-Instruct-FP8", 405.0),
+        ("org/Small-0.5B-AWQ", 0.25),
+        ("org/named-otherwise", None),
+    ],
+)
+def test_sizes_by_name(model: str, gb: float | None) -> None:
+    """Billions of parameters in two bytes each, or in fewer where the name says so; otherwise nobody guesses."""
+    assert gb == weights.named_gb(model)
+
+
+@pytest.mark.parametrize(("version", "state"), [("570.86.15", "missing"), ("580.65.06", "unknown"), ("610.1", "unknown")])
+def test_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
+    """A driver that is too old for the CUDA of an environment's packages is missing, with what they need; an interpreter says nothing."""
+    if nvml.library()[0] is not None:
+        pytest.skip("there is a driver here, and what is tested is another one")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {version}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("AGENTBENCH_GPUS")
+
+    packaged, own = only(stack({"gpus": 1, "python": "vllm"}), "driver"), only(stack({"gpus": 1}), "driver")
+    assert (state, "unknown") == (packaged.state, own.state)
+    assert (state == "missing") == ("built for CUDA 13, which needs 580 or newer" in packaged.detail)
+
+
+def test_environments_with_cuda_name_their_driver() -> None:
+    """Every environment that says CUDA says the oldest driver for it, on the page as well."""
+    page = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text()
+
+    built = {name for name, spec in ENVIRONMENTS.items() if "CUDA" in spec.about}
+
+    assert built == {name for name, spec in ENVIRONMENTS.items() if spec.driver}
+    assert [] == [name for name in built if not re.search(rf"^\| `{name}` \|.*driver {ENVIRONMENTS[name].driver}", page, re.MULTILINE)]
 
 
 def test_the_container_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:

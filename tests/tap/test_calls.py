@@ -52,7 +52,7 @@ FAULTS: dict[str, tuple[Json, str]] = {
     "malformed": ({"text": TEXT, "malformed_json_after": 2}, "bad_json"),
     "error": ({"text": TEXT, "error_event_after": 2}, "error_event"),
     "empty": ({"empty": True}, "empty"),
-    "nothing": ({"text": ""}, "empty"),
+    "nothing": ({"text": "", "finish_reason": "abort"}, "empty"),
 }
 
 OTHERS: dict[str, Json] = {

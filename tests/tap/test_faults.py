@@ -142,7 +142,7 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
         (response(b"{}"), "empty"),
         (response(b'{"choices": []}'), "no_choices"),
         (stream(event(), DONE), "no_choices"),
-        (stream(event({"role": "assistant", "content": ""}), event({}, "stop"), DONE), "empty"),
+        (stream(event({"role": "assistant", "content": ""}), event({}, "tool_calls"), DONE), "empty"),
         (response(b'{"error": {"message": "too hot"}}'), "error_event"),
         (response(b'{"choices": {"0": 1}}'), "bad_json"),
         (stream(b'data: {"choices": [[]]}\n\n'), "bad_json"),

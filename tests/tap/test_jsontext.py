@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_agentbench.tap.jsontext import dumps, json_object, loads
+from pytest_agentbench.tap.jsontext import dumps, json_object, loads, readable
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
@@ -41,3 +41,17 @@ def test_what_cannot_be_written() -> None:
 def test_objects_only() -> None:
     """Only an object is an object."""
     assert [{"a": 1}, None, None] == [json_object(text) for text in (b'{"a": 1}', b"[1]", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("lamp \x00 😀", "lamp \x00 😀"),
+        ("\ud83d\ude00", "😀"),
+        ({"a": ["\ud83d", {"\ude00": 1}]}, {"a": ["\ufffd", {"\ufffd": 1}]}),
+        ([10**30, None], [10**30, None]),
+    ],
+)
+def test_halves_of_characters(value: object, expected: object) -> None:
+    """Two halves that meet are a character; one alone is none, wherever it stands, and all else stays."""
+    assert expected == readable(value)

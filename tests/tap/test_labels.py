@@ -152,6 +152,26 @@ async def test_what_the_server_tells(tap: Tap, answer: bytes, server: Json | Non
     assert call == LLMCall.from_dict(json.loads(json.dumps(call.to_dict())))
 
 
+#: An answer in each API, by the path of the call -> what it calls itself.
+CALLED: Json = {
+    "chat/completions": {"id": "chatcmpl-7", "choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]},
+    "responses": {"id": "resp_7", "object": "response", "status": "completed", "output": []},
+    "messages": {"id": "msg_7", "type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "usage": {}},
+}
+
+
+@pytest.mark.parametrize("path", CALLED)
+async def test_what_the_server_calls_its_answer(tap: Tap, path: str) -> None:
+    """It is in the record, whichever API was asked; where it is no text there is none."""
+    ids = []
+    for answer in (CALLED[path], {**CALLED[path], "id": 7}):
+        id = await tap.open()
+        _, (call,) = await through(tap, id, request(id, path=f"/{path}"), answer=response(json.dumps(answer).encode()))
+        ids.append(call.response_id)
+
+    assert [CALLED[path]["id"], None] == ids
+
+
 async def test_headers_of_the_backend(tap: Tap) -> None:
     """They come with every request, in place of what the agent has under these names."""
     id = await tap.open()

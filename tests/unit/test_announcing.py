@@ -19,6 +19,7 @@ from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from tests.router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")
+ANSWERED: Json = {"sent_ns": 1, "http_status": 200, "response_id": None, "server": None}
 NOTHING = "http://127.0.0.1:9/v1"  # where nobody listens
 
 
@@ -56,15 +57,15 @@ async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Js
         ids = [await call(stack, token) for token in ("1", "2")]
         assert dict.fromkeys(ids, 1) == router.programs
 
-        stack.over("1")
-        stack.over("1")
+        stack.over("1", [ANSWERED])
+        stack.over("1", [ANSWERED])
         stack.over("nobody's")
         await stack.farewell()
 
     assert 2 == len(set(ids))
     assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000-[0-9a-f]{4}:shop\.shop-0\.1:[0-9a-f]{8}", id)]
     assert sorted((id, True) for id in ids) == sorted(router.releases)
-    assert tally(announced=2, released=2) == asdict(stack.tally)
+    assert tally(labelled=2, announced=1 + (options["kind"] == "thunderagent"), released=2) == asdict(stack.tally)
     assert 2 == len(router.chats)  # a session's last call is one of its own, and no engine sees it
 
 
@@ -84,11 +85,12 @@ async def test_stacks_that_wait_for_no_release(router: Router, options: Json) ->
     """They are told of none."""
     async with announcer(router.url, **{"kind": "none", **options}) as stack:
         await call(stack, "1")
-        stack.over("1")
+        stack.over("1", [ANSWERED])
         await stack.farewell()
+    has_label = int(options.get("kind") == "dynamo")
 
     assert [] == router.releases
-    assert tally(announced=int(options.get("kind") == "dynamo")) == asdict(stack.tally)
+    assert tally(labelled=has_label, announced=has_label) == asdict(stack.tally)
     assert 1 == len(router.chats)
 
 
@@ -102,7 +104,7 @@ async def test_connections_that_break(router: Router, faults: list[str]) -> None
         await stack.farewell()
 
     assert [(id, True)] == router.releases
-    assert tally(announced=1, released=1) == asdict(stack.tally)
+    assert tally(labelled=1, announced=1, released=1) == asdict(stack.tally)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +129,9 @@ async def test_releases_that_fail(
         monkeypatch.undo()
         await stack.farewell()
 
-    assert tally(announced=1, failed=1) == failed
+    assert tally(labelled=1, failed=1) == failed
     assert re.search(f"^labels: {re.escape(id)} {sentence}", capsys.readouterr().err)
-    assert tally(announced=1, released=1, failed=1) == asdict(stack.tally)
+    assert tally(labelled=1, announced=1, released=1, failed=1) == asdict(stack.tally)
     assert {} == router.programs
 
 
@@ -141,7 +143,7 @@ async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
         await stack.farewell()
     log = capsys.readouterr().err
 
-    assert tally(announced=1, failed=1, left=1) == asdict(stack.tally)
+    assert tally(labelled=1, failed=1, left=1) == asdict(stack.tally)
     assert "the stack does not list its rollouts" in log
     assert "1 rollouts are not released, among them 20260101-120000-" in log
 
@@ -158,11 +160,11 @@ async def test_what_nobody_closed(router: Router) -> None:
 
     assert {"20260101-120000-ffff0:other.session.1:01234567"} == router.programs.keys()
     assert {unclosed, late} == {id for id, _ in router.releases}
-    assert tally(announced=2, released=3) == asdict(stack.tally)
+    assert tally(labelled=2, announced=2, released=3) == asdict(stack.tally)
 
 
 async def test_a_router_that_was_started_again(router: Router) -> None:
-    """It does not know what it is told to release, and that is no failure."""
+    """It does not know what it is told to release, and that is no failure; nor does it count as announced."""
     router.lists = False
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
@@ -171,7 +173,7 @@ async def test_a_router_that_was_started_again(router: Router) -> None:
         await stack.farewell()
 
     assert [(id, False)] == router.releases
-    assert tally(announced=1, released=1) == asdict(stack.tally)
+    assert tally(labelled=1, released=1) == asdict(stack.tally)
 
 
 async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +185,7 @@ async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureF
         await stack.farewell()
 
     assert "was answered with text: calls do not pass the router" in capsys.readouterr().err
-    assert tally(announced=1, released=1, bypassed=1) == asdict(stack.tally)
+    assert tally(labelled=1, released=1, bypassed=1) == asdict(stack.tally)
 
 
 async def test_releases_have_the_backends_key(router: Router) -> None:
@@ -196,6 +198,16 @@ async def test_releases_have_the_backends_key(router: Router) -> None:
     ((headers, _),) = router.chats
 
     assert ("Bearer hush", "bench") == (headers["authorization"], headers["x-team"])
+
+
+async def test_rollouts_that_called_nobody(router: Router) -> None:
+    """What made no call has not arrived; where the stack does not say who has, an answered call does."""
+    async with announcer(router.url, "dynamo") as stack:
+        for token, calls in (("1", []), ("2", [{**ANSWERED, "http_status": None}]), ("3", [ANSWERED])):
+            stack.announce(token, KEY)
+            stack.over(token, calls)
+
+    assert tally(labelled=3, announced=1) == asdict(stack.tally)
 
 
 async def test_labels_that_nobody_knows() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.exits import VERDICTS
+from pytest_agentbench.foreign import block, one_line
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comment, openmetrics
@@ -81,14 +82,14 @@ def test_where_we_are() -> None:
 
 @given(TEXT, TEXT, TEXT)
 def test_a_command_is_one_line_and_comes_apart_again(title: str, message: str, file: str) -> None:
-    """Whatever is in an annotation, it is one line, cannot begin a second command, and GitHub reads back what was meant."""
+    """Whatever is in an annotation, it is one line, cannot begin a second command, and GitHub reads back what was meant, escaped."""
     line = command("error", title, message, (file, 3))
 
     assert "\n" not in line
     assert "\r" not in line
     found = re.fullmatch(r"::error file=([^,:]*),line=3,title=([^,:]*)::(.*)", line, re.DOTALL)
     assert found is not None
-    assert (file, title, message) == tuple(map(unquoted, found.groups()))
+    assert (file, one_line(title), block(message)) == tuple(map(unquoted, found.groups()))
 
 
 def unquoted(text: str) -> str:

@@ -47,6 +47,32 @@ def test_invalid_yaml(text: str, sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\nb: 2\na: 3", "f.yaml:3: the key 'a' is there twice, first in line 1; keep one of them"),
+        ("{a: 1, a: 1}", "f.yaml:1: the key 'a' is there twice, first in line 1; keep one of them"),
+        ('a: 1\n"a": 1', "f.yaml:2: the key 'a' is there twice, first in line 1; keep one of them"),
+        ("top:\n- b: {c: 1}\n- b:\n    c: 1\n    c: 2", "f.yaml:5: the key 'c' is there twice, first in line 4; keep one of them"),
+        ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' is there twice, first in line 1; keep one of them"),
+    ],
+)
+def test_a_key_that_is_there_twice(text: str, sentence: str) -> None:
+    """Of two equal keys none is taken in silence: the line of the second one is named, at any depth."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        parse_yaml(text, "f.yaml")
+
+
+def test_keys_that_only_look_twice() -> None:
+    """What `<<` brings may be replaced, mappings may have keys of others, anchors may be used again and around themselves."""
+    merged = "x: {y: &base {<<: &deeper {size: 1, colour: red}, size: 2}}\nz: {<<: *base, colour: blue}\nagain: [*base, *deeper]"
+    round_about = parse_yaml("a: &a {inner: *a}", "f.yaml")
+
+    assert {"size": 2, "colour": "blue"} == parse_yaml(merged, "f.yaml")["z"]
+    assert {1: "a", "1": "b"} == parse_yaml("1: a\n'1': b", "f.yaml")
+    assert round_about["a"] is round_about["a"]["inner"]
+
+
 @pytest.mark.parametrize(("text", "kind"), [("", "empty"), ("# nothing", "empty"), ("- a", "list"), ("word", "str")])
 def test_a_yaml_file_holds_a_mapping(tmp_path: Path, text: str, kind: str) -> None:
     """An empty file, a list and a bare word are refused by what they are."""

@@ -143,6 +143,26 @@ def test_a_suite_is_found(tmp_path: Path) -> None:
         ({"dataset": {"format": "agent-leaderboard", "file": "no.json"}}, ("default",), "suite.yaml: the data file "),
         ({"scorers": ["tqs"]}, ("default",), "suite.yaml: no scorer 'tqs'; known: "),
         ({"agent": {"kind": "tool_callin"}}, ("default",), "suite.yaml: no agent 'tool_callin'; known: "),
+        ({"thresholds": {"tsq": 1.5}}, ("default",), "suite.yaml: the threshold tsq: 1.5 is out of range: tsq is between 0 and 1, so"),
+        ({"thresholds": {"tsq.mean": 80}}, ("default",), "suite.yaml: the threshold tsq.mean: 80 is out of range: tsq is between 0 "),
+        ({"thresholds": {"tsq": -0.1}}, ("default",), "suite.yaml: the threshold tsq: -0.1 is out of range: tsq is between 0 and 1"),
+        (
+            {"scorers": ["repeated"], "thresholds": {"repeated.mean": -1}},
+            ("default",),
+            "suite.yaml: the threshold repeated.mean: -1 is out of range: repeated is 0 or more, so it would decide nothing",
+        ),
+        ({"gate": ["tsq >= 80"]}, ("default",), "suite.yaml: the rule 'tsq >= 80' is out of range: tsq is between 0 and 1, so it would "),
+        (
+            {"gate": ["tsq >= -3 vs baseline"]},
+            ("default",),
+            "suite.yaml: the margin 'tsq >= -3 vs baseline' is out of range: tsq is between 0 and 1, so it would decide nothing",
+        ),
+        ({"agent": {"temperature": -1}}, ("default",), "suite.yaml: agent: temperature should be a number from 0 up, not -1"),
+        (
+            {"variants": {"hot": {"agent": {"top_p": "0.9"}}}},
+            ("hot",),
+            "suite.yaml: agent: top_p should be a number from 0 to 1, not '0.9'",
+        ),
         ({"variants": {"hot": {}}}, ("default", "cold"), "suite.yaml: no variant 'cold'; known: default, hot, or `all`"),
     ],
 )
@@ -152,7 +172,7 @@ def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[s
 
     assert result.error.startswith(f"{tmp_path}/{sentence}")
     assert (None, tmp_path.name, {}, ()) == (result.suite, result.name, result.thresholds, result.variants)
-    assert {"name": tmp_path.name, "error": result.error, "skip": False} == result.for_worker()
+    assert {"name": tmp_path.name, "error": result.error, "skip": False, "marks": True} == result.for_worker()
 
 
 def test_choosing_variants() -> None:
@@ -171,6 +191,7 @@ def test_what_a_worker_gets() -> None:
         "name": "shop",
         "error": "",
         "skip": False,
+        "marks": True,
         "description": "A shop.",
         "ids": ["s-0", "s-1", "s-2"],
         "variants": ["default"],
@@ -196,6 +217,25 @@ def test_thresholds_override_each_other() -> None:
     assert {"tsq": 0.1, "tsq.mean": 0.7, "calls": 0.3, "calls.mean": 2.0} == merged_thresholds(
         suite, backend, {"tsq.mean": 0.7, "calls.mean": 2.0}
     )
+
+
+def test_limits_at_the_ends_of_a_range(tmp_path: Path) -> None:
+    """A limit may be at either end of what a score can be; of a scorer of one's own nobody knows the ends."""
+    thresholds = {"tsq": 1, "tsq.mean": 0, "repeated.mean": 7, "polite": -50}
+    gate = ["tsq >= 1", "tsq >= -1 vs baseline", "repeated <= 9", "repeated <= 5 vs baseline", "polite >= 80"]
+
+    assert (
+        "" == find(suite_file(tmp_path, scorers=["tsq", "repeated", "./x.py:polite"], thresholds=thresholds, gate=gate), [], (), None).error
+    )
+
+
+@pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tsq": 2}}, {}), ({}, {"tsq": 2})])
+def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
+    """A threshold that no score can reach is refused, wherever it was given."""
+    with pytest.raises(ConfigError) as caught:
+        merged_thresholds(found(scorers={"tsq": {}}), backend, chosen)
+
+    assert "suite 'shop': the threshold tsq: 2 is out of range: tsq is between 0 and 1, so it would decide nothing" == str(caught.value)
 
 
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tqs.mean": 0.5}}, {}), ({}, {"tqs.mean": 0.5})])

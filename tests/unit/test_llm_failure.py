@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pytest_agentbench.errors import InfraError, LimitReached, RolloutError
-from pytest_agentbench.llm import failure
+from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.llm import Reply, failure
 
 LONG = "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens."
 
@@ -32,6 +32,47 @@ def test_error_bodies(status: int, content: object, expected: RolloutError) -> N
     error = failure(status, json.dumps(content).encode())
 
     assert (type(expected), str(expected)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments", "kind"),
+    [(400, '{"item": "la', AgentError), (422, "[]", AgentError), (400, "{}", InfraError), (500, '{"item": "la', InfraError)],
+)
+def test_a_history_that_is_refused(status: int, arguments: str, kind: type[RolloutError]) -> None:
+    """A refusal of a request that repeats the model's broken arguments is the agent's fault, and says so."""
+    call = {"id": "1", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    asked = json.dumps({"messages": [{"role": "assistant", "tool_calls": [call]}]}).encode()
+    error = failure(status, b'{"error": {"message": "Unterminated string"}}', asked)
+
+    assert (kind, True) == (type(error), str(error).startswith(f"HTTP {status}: Unterminated string"))
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ('{"item": "lamp"}', '{"item": "lamp"}'),
+        ("{'item': 'lamp',}", '{"item":"lamp"}'),
+        ('{"item": "la', "{}"),
+        ('["lamp"]', "{}"),
+        ("", "{}"),
+        (None, "{}"),
+    ],
+)
+def test_what_is_sent_back(said: str | None, sent: str) -> None:
+    """The conversation goes on with arguments that a server takes; what the model wrote is what its calls have."""
+    function = {"name": "find", "arguments": said}
+    reply = Reply({"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}, "stop", {})
+
+    assert (sent, said or "") == (reply.message["tool_calls"][0]["function"]["arguments"], reply.tool_calls[0].arguments)
+
+
+@pytest.mark.parametrize(("text", "empty"), [("", True), (" \n", True), ("x", False)])
+def test_an_answer_of_nothing(text: str, empty: bool) -> None:
+    """White space says nothing, a tool call something."""
+    said = {"role": "assistant", "content": text}
+    call = {"id": "1", "type": "function", "function": {"name": "find"}}
+
+    assert (empty, False) == (Reply(said, "stop", {}).is_empty, Reply({**said, "tool_calls": [call]}, "stop", {}).is_empty)
 
 
 @pytest.mark.parametrize(

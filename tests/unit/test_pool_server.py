@@ -143,7 +143,7 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
 
         outcome, body = await test.hear()
         assert (True, b"{}") == (outcome["recorded"], body)
-        assert ({"op": "drained", "labels": None}, b"") == await controller.hear()
+        assert ({"op": "drained", "labels": None, "unrecorded": 0}, b"") == await controller.hear()
 
 
 async def test_no_backend() -> None:

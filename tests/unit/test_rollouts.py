@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from pytest_agentbench.agents import AGENTS
@@ -47,6 +48,15 @@ class Picky:
 
 class Plain:
     async def run(self, scenario, llm, tools): ...
+
+class Idle: ...
+
+class Narrow:
+    async def run(self, scenario): ...
+
+class Leaving(Plain):
+    def __init__(self):
+        raise SystemExit(3)
 
 NOTHING = 5
 def polite(scenario, rollout): ...
@@ -169,9 +179,15 @@ def test_preflight_imports_no_code_of_the_suite(folder: Path) -> None:
         ({"kind": "./code.py:Agent"}, "agent: './code.py:Agent' cannot be made from its settings: Agent.__init__() missing 1 required"),
         ({"kind": "./code.py:Picky", "size": 4}, "agent: './code.py:Picky' cannot be made from its settings: size is at most 3"),
         ({"kind": "./code.py:NOTHING"}, "agent: './code.py:NOTHING' cannot be made from its settings: 'int' object is not callable"),
+        ({"kind": "./code.py:Idle"}, "agent: './code.py:Idle' has no method `run(self, scenario, llm, tools)`; it is Idle"),
+        (
+            {"kind": "./code.py:Narrow"},
+            "agent: './code.py:Narrow': its method `run` should take (scenario, llm, tools), not (scenario): too many positional arg",
+        ),
+        ({"kind": "./code.py:Leaving"}, "agent: './code.py:Leaving' cannot be made from its settings: 3"),
         ({"kind": "./code.py:Plain", "size": 4}, "agent: unknown key 'size'; known keys of ./code.py:Plain: kind, temperature, top_p, max"),
-        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: AttributeError("),
-        ({"kind": "./lost.py:Agent"}, "agent './lost.py:Agent' cannot be loaded: FileNotFoundError("),
+        ({"kind": "./code.py:Lost"}, "agent './code.py:Lost' cannot be loaded: there is no 'Lost' in it; it defines: Agent,"),
+        ({"kind": "./lost.py:Agent"}, "agent './lost.py:Agent' cannot be loaded: FileNotFoundError: there is no file "),
     ],
 )
 def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) -> None:
@@ -443,13 +459,15 @@ def test_a_record_is_a_line() -> None:
     ("settings", "written"),
     [
         ({"path": Path("a/b")}, {"path": "a/b"}),
-        ({"text": "\ud83d"}, {"text": "\ud83d"}),
+        ({"text": "\ud83d"}, {"text": "\ufffd"}),
+        ({"text": "\ud83d\ude00\x00"}, {"text": "😀\x00"}),
         ({"big": 10**30}, {"big": 10**30}),
     ],
 )
 def test_what_is_not_json_is_written_as_text(settings: Json, written: Json) -> None:
-    """Whatever the user's code leaves in a record, the record is written."""
+    """Whatever the user's code leaves in a record, the record is written, so that any reader takes it."""
     line = record_line(Rollout(*KEY, status="ok", settings=settings))
 
     assert b"\n" not in line
+    orjson.loads(line)
     assert written == json.loads(line.decode())["settings"]

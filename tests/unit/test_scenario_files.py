@@ -242,6 +242,9 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
             "suite.yaml: variants: the variant 'default' is the suite's own agent; give yours another name",
         ),
         ({**SPEC, "name": "my shop"}, "suite.yaml: name: string should match pattern"),
+        ({**SPEC, "name": "_shop"}, "suite.yaml: name: string should match pattern"),
+        ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' is there twice, first in line 1; keep one of them"),
+        ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: input should be a finite number"),
         ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
         ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: should be a list of names, or of {name: options}"),
         ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
@@ -312,6 +315,27 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
             [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "parameters": {}}])],
             "data.json: entry 1: expected call of find_item: has 'parameters' and 'accepts'; 'accepts' alone says which values are right",
         ),
+        (
+            [entry(), entry("s-1", expected_tools=["find_item"])],
+            "data.json: entry 2: unknown key 'expected_tools'; known keys: id, question, ground_truth, metadata, user_goals, available_t",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "arguments": {}}])],
+            "data.json: entry 1: expected call of find_item: unknown key 'arguments'; known keys: tool, parameters, goal",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "optinal": []}])],
+            "data.json: entry 1: expected call of find_item: unknown key 'optinal'; known keys: tool, accepts, optional, goal",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "parameters": {}, "optional": ["item"]}])],
+            "data.json: entry 1: expected call of find_item: has 'optional' without 'accepts'",
+        ),
+        (
+            '[{"id": "s-0", "question": "?", "metadata": {"a": 1, "a": 2}}]',
+            "data.json: the key 'a' is there twice in {'a': 2}; keep one of them",
+        ),
+        ("[" * 200_000, "data.json: lists and objects in it are nested too deeply to be read"),
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
         (
             [entry(expected_tool_calls=[{"tool": "find_itm"}], available_tools=[tool(), tool("order_item")])],
@@ -334,6 +358,10 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         (["find_item"], "data.json: entry 1: a tool needs a 'title', its name: find_item"),
         ([tool("")], "data.json: entry 1: a tool needs a 'title', its name: {'title': ''"),
         ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice"),
+        (
+            [tool(parameters={})],
+            "data.json: entry 1: tool 'find_item': unknown key 'parameters'; known keys: title, description, type, properties, required,",
+        ),
         ([tool(description=["Finds."])], "data.json: entry 1: tool 'find_item': 'description' should be a text, not ['Finds.']"),
         (
             [tool(properties="{")],
@@ -387,6 +415,15 @@ def test_a_broken_json_line(folder: Folder) -> None:
     sentence = "data.jsonl:3: not valid JSON: Expecting property name enclosed in double quotes (column 12)"
 
     assert sentence == folder.refusal(("dataset.file", "data.jsonl"))
+
+
+def test_a_repeated_key_in_a_json_line(folder: Folder) -> None:
+    """In JSON lines a key that is there twice has the number of its line."""
+    folder.write("data.jsonl", f'{json.dumps(entry("a"))}\n{{"id": "b", "id": "c", "question": "?"}}\n')
+
+    assert "data.jsonl:2: the key 'id' is there twice in {'id': 'c', 'question': '?'}; keep one of them" == folder.refusal(
+        ("dataset.file", "data.jsonl")
+    )
 
 
 def test_data_in_another_encoding(folder: Folder) -> None:

@@ -182,6 +182,21 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
         ("time-limit=2d", "time-limit 2d: should be a time such as 90s, 150m or 2h"),
         ("time-limit=-5s", "time-limit -5s: should be a time such as 90s, 150m or 2h"),
         *(
+            (f"{name}={value}", f"{name} {value}: should be a time above 0, such as 90s, 150m or 2h")
+            for name in ("time-limit", "budget-rollout")
+            for value in ("0", "0s", "0.0h")
+        ),
+        *(
+            (f"budget-{name}={value}", f"budget-{name} {value}: should be a time such as 500ms, 90s or 10m, or `off`")
+            for name in ("connect", "first-token", "idle", "call")
+            for value in ("0", "-1", "nan")
+        ),
+        ("time-limit=nan", "time-limit nan: should be a time such as 90s, 150m or 2h"),
+        ("budget-rollout=off", "budget-rollout off: should be a time such as 90s, 150m or 2h"),
+        ("taps=0", "taps 0: should be a whole number from 1 up"),
+        ("concurrency=0", "concurrency 0: should be a whole number from 1 up"),
+        ("reports=", "reports : should be a directory, for example reports"),
+        *(
             (f"set={value}", f"set {value}: should be PATH=VALUE, for example agent.temperature=0.6")
             for value in ("agent", "=5", " =5", "a=[1", "a=2024-13-45")
         ),

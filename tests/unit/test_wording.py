@@ -9,7 +9,8 @@ import pytest
 
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
-from pytest_agentbench.reports.markdown import table, write
+from pytest_agentbench.reports.markdown import write
+from pytest_agentbench.reports.markup import table
 from pytest_agentbench.reports.wording import (
     calls_text,
     dataset_text,
@@ -215,6 +216,8 @@ def test_tables() -> None:
 
 SERVING: Json = {
     "looks": 12,
+    "every_s": 1.0,
+    "longest_gap_s": 1.2,
     "rounds": 9,
     "resets": 0,
     "prefix_cache": {"hit_ratio": 0.625, "source": "vllm:prefix_cache_hits_total"},
@@ -240,9 +243,11 @@ def test_what_the_server_says() -> None:
     ] == [*server_lines({**SERVING, "gpus": {"0": gpu}})]
     assert [
         ("server", "prefix cache hit ratio unknown"),
-        ("server", "nobody looked while calls were under way: they took less than the time between two of 12 looks"),
+        ("server", "none of 12 looks fell into the time of the calls, so nothing is known of cache and queue"),
         ("server", "counters fell 2 times: something was started again"),
     ] == [*server_lines(quiet)]
+    late = ("server", "up to 3.9 s without a look, which should come every 1 s")
+    assert [late] == [*server_lines({**SERVING, "longest_gap_s": 3.9})][2:]
     assert [("differs", "a"), ("sampling", "b")] == doubt_lines({**SERVING, "disagreements": ["a"], "notes": ["b"]})
 
 
@@ -281,8 +286,8 @@ def test_a_report(tmp_path: Path) -> None:
         "> a baseline",
         "Data set the shop: 3 scenarios, labels: hand, sha256 000000000000.",
         "Rollouts: 1 ok, 1 agent_error; none was tried more than once.",
-        "| s\\|0 | 0.250 | find | none |",
-        "| s-1 | agent_error | KeyError: 'x' |",
+        "| `s\\|0` | 0.250 | `find` | `none` |",
+        "| `s-1` | agent_error | `KeyError: 'x'` |",
     } <= set(lines)
 
 
@@ -314,7 +319,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     text = write(run, tmp_path).read_text()
 
     assert {
-        "Backend **embedded**, model `m`, 8 rollouts in flight asked for.",
+        "Backend `embedded`, model `m`, 8 rollouts in flight asked for.",
         "Planned 3 rollouts, 2 finished, 1 not run. pytest's exit status: 0.",
         "Timings: **no verdict: no call was measured**.",
         "- command: `pytest -q`",
@@ -337,7 +342,7 @@ def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
     """An agent may fail without a word, or with one that no file can hold."""
     lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason=reason)
 
-    assert "| s-1 | agent_error |" in write(run_with(lost), tmp_path).read_text()
+    assert "| `s-1` | agent_error |" in write(run_with(lost), tmp_path).read_text()
 
 
 def test_a_report_of_nothing(tmp_path: Path) -> None:

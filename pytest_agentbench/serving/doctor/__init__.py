@@ -30,7 +30,7 @@ def _checks(spec: AnySpec, reach: bool) -> Iterator[Check]:
         case StackSpec():
             yield from secret_checks(spec)
             yield from program_checks(spec)
-            yield from docker_checks(spec)
             yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
             yield from gpu_checks(spec)
+            yield from docker_checks(spec)
             yield from weight_checks(spec)

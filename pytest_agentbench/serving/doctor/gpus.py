@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.serving import nvml
 from pytest_agentbench.serving.doctor.check import Check, missing, ok, unknown
+from pytest_agentbench.serving.environments import ENVIRONMENTS
 from pytest_agentbench.serving.gpus import lease, visible
 from pytest_agentbench.serving.stackspec import StackSpec
 
@@ -21,21 +22,37 @@ def gpu_checks(spec: StackSpec) -> Iterator[Check]:
     count, named = spec.gpus
     if not count and not named:
         return
-    yield driver_check()
+    yield driver_check(oldest_driver(spec))
     yield from fabric_check(Path("/dev"), Path("/proc"))
     yield _free(spec.name, count, named)
 
 
-def driver_check() -> Check:
+def oldest_driver(spec: StackSpec) -> int:
+    """Of the environments that its GPU services run in, the branch that all of them run on; 0 where none says. Images say it to Docker."""
+    wanted = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
+    return max((ENVIRONMENTS[name].driver for name in wanted if name is not None and name in ENVIRONMENTS), default=0)
+
+
+def driver_check(oldest: int = 0) -> Check:
+    """Whether there is a driver, and one of branch `oldest` or a newer one."""
     if "AGENTBENCH_GPUS" in os.environ:
         return unknown("driver", "not asked, for AGENTBENCH_GPUS says which GPUs there are")
     library, why = nvml.library()
-    if library is not None:
-        driver, cuda = nvml.driver()
-        return ok("driver", f"{driver}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in nvml.devices())}")
-    if version := _version():
+    version, cuda = nvml.driver() if library is not None else (_version(), "")
+    if not version:
+        return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
+    if _branch(version) < oldest:
+        need = f"its packages are built for CUDA 13, which needs {oldest} or newer"
+        return missing("driver", f"{version}; {need}", f"install driver {oldest} or newer, or an environment with packages for your CUDA")
+    if library is None:
         return unknown("driver", f"{version}; without NVML nobody looks whether GPUs are free", why)
-    return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
+    return ok("driver", f"{version}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in nvml.devices())}")
+
+
+def _branch(version: str) -> int:
+    """580 of 580.65.06."""
+    number = version.partition(".")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _version() -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_agentbench.records import Json
 from pytest_agentbench.serving.doctor.check import Check, missing, ok, unknown
 from pytest_agentbench.serving.stackspec import TEMPLATE, StackSpec
 
-ROOM_GB = 20.0  # a model of 8 billion parameters in 16 bits, and a little
+SPARE_GB = 1.0  # that stay free beside the weights
+
+#: What a model's name says of its size: billions of parameters, and that each of them takes less than two bytes.
+BILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])")
+SMALLER = {"fp8": 1.0, "int8": 1.0, "w8a8": 1.0, "fp4": 0.5, "int4": 0.5, "awq": 0.5, "gptq": 0.5, "4bit": 0.5}
 
 
 def weight_checks(spec: StackSpec) -> Iterator[Check]:
@@ -27,7 +33,7 @@ def weight_checks(spec: StackSpec) -> Iterator[Check]:
     yield check
     if check.state != "ok":
         yield _token()
-        yield _room(cache)
+        yield _room(cache, missing_gb(model, cache))
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
@@ -41,22 +47,48 @@ def hub_cache(environment: Mapping[str, str]) -> Path:
 def cached(model: str, cache: Path) -> Check:
     """Whether all files of a model are there, as far as its own index tells."""
     fetch = f"agentbench weights get {model}"
-    home = cache / f"models--{model.replace('/', '--')}"
-    snapshots = sorted(home.glob("snapshots/*/config.json"), key=lambda path: path.lstat().st_mtime)
-    if not snapshots:
+    snapshot = _snapshot(model, cache)
+    if snapshot is None:
         return missing("weights", f"{model} is not in {cache}", fetch)
-    snapshot = snapshots[-1].parent
     if lacking := [name for name in _files(snapshot) if not (snapshot / name).exists()]:
         return missing("weights", f"{model} was fetched in part: {lacking[0]} and {len(lacking) - 1} more are not in {snapshot}", fetch)
     return ok("weights", str(snapshot))
 
 
+def missing_gb(model: str, cache: Path) -> float | None:
+    """What is still to be fetched: of a model that is there in part as its index says, of any other as its name does; None: no idea."""
+    snapshot = _snapshot(model, cache)
+    total = _index(snapshot).get("metadata", {}).get("total_size") if snapshot else None
+    if snapshot is None or not total:
+        return named_gb(model)
+    there = sum((snapshot / name).stat().st_size for name in _files(snapshot) if (snapshot / name).exists())
+    return max(0.0, float(total - there) / 1e9)
+
+
+def named_gb(model: str) -> float | None:
+    """The size of weights by the model's name; None where that does not say. Parts like the A3B of 30B-A3B are in the whole."""
+    name = model.rpartition("/")[2]
+    billions = [float(number) for number in BILLIONS.findall(name)]
+    each = min((size for word, size in SMALLER.items() if word in name.lower()), default=2.0)  # bytes
+    return max(billions) * each if billions else None
+
+
+def _snapshot(model: str, cache: Path) -> Path | None:
+    """The newest of a model that is in the cache."""
+    found = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
+    return max((config.parent for config in found), key=lambda folder: (folder / "config.json").lstat().st_mtime, default=None)
+
+
+def _index(snapshot: Path) -> Json:
+    """Of sharded weights: which file has what, and how large they are together; empty where there is none."""
+    file = snapshot / "model.safetensors.index.json"
+    index: Json = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return index
+
+
 def _files(snapshot: Path) -> list[str]:
     """The files that the index of sharded weights names."""
-    index = snapshot / "model.safetensors.index.json"
-    if not index.is_file():
-        return []
-    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    return sorted(set(_index(snapshot).get("weight_map", {}).values()))
 
 
 def _folder(folder: Path) -> Check:
@@ -80,11 +112,14 @@ def _token() -> Check:
     return unknown("token", "HF_TOKEN is not set; a gated model cannot be fetched without it", "export HF_TOKEN=...")
 
 
-def _room(cache: Path) -> Check:
+def _room(cache: Path, needed: float | None) -> Check:
     there = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free / 1e9
-    if free < ROOM_GB:
+    room, more = f"{free:.1f} GB free in {there}", "free some, or name another disk in HF_HOME"
+    if needed is None:
         return unknown(
-            "room", f"{free:.1f} GB free in {there}, which most models need more than", "free some, or name another disk in HF_HOME"
+            "room", f"{room}; how much the weights need is not known here", "`agentbench weights get` finds out before it fetches"
         )
-    return ok("room", f"{free:.1f} GB free in {there}")
+    if free < needed + SPARE_GB:
+        return missing("room", f"{room}, and about {needed:.0f} GB are to come", more)
+    return ok("room", f"{room}, and about {needed:.0f} GB are to come")

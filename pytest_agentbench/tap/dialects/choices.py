@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body, told
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
 
-#: Finish reasons of answers that may well say nothing: they were cut short.
-_CUT_SHORT = frozenset({"length", "content_filter"})
+#: Finish reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
+_MAY_SAY_NOTHING = frozenset({"stop", "length", "content_filter"})
 
 #: Fields of requests that servers do not stream with: voices have other formats then, vLLM refuses prompt_logprobs and
 #: beams, and the best of several is known at the end.
@@ -97,8 +97,16 @@ class ChoicesReading(DialectReading):
         return count(self.usage, "prompt_tokens_details", "cached_tokens")
 
     @property
+    def response_id(self) -> str | None:
+        return id_of(self._head)
+
+    @property
     def server(self) -> Json | None:
         return told(self._head)
+
+    @property
+    def model(self) -> str:
+        return named(self._head)
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -141,7 +149,7 @@ class ChoicesReading(DialectReading):
         if not all(choice.finish_reason for choice in self._choices.values()):
             raise Fault("incomplete", f"{self._without} a finish_reason")
         said = [choice.says_something for choice in self._choices.values()]  # of every one, since a broken call is a fault
-        if not any(said) and self.finish_reason not in _CUT_SHORT:
+        if not any(said) and self.finish_reason not in _MAY_SAY_NOTHING:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
     def _said(self) -> tuple[str, list[Said]]:

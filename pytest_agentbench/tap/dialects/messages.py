@@ -7,10 +7,10 @@ from typing import Any
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, stream_body
+from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body
 
-#: Stop reasons of answers that may well say nothing, and of which a tool call may be cut.
-_CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
+#: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
+_MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
 
 _BAD_CALL = "bad_tool_call"
 
@@ -27,6 +27,11 @@ class Block:
         self._input = Text()  # JSON
         if self._is_call and not (isinstance(start.get("name"), str) and start["name"]):
             raise Fault(_BAD_CALL, f"the name of a tool call is none: {start.get('name')!r:.100}")
+
+    @property
+    def is_agents_call(self) -> bool:
+        """Whether it is a tool call that the agent is to carry out; the server does the others itself."""
+        return bool(settled(self._fields.get("type")) == "tool_use")
 
     @property
     def opening_kind(self) -> str:
@@ -51,15 +56,21 @@ class Block:
         field, kind = _OUTPUT[event]
         return kind if expect(str, delta.get(field) or "") else "other"
 
-    def settled(self, cut_short: bool) -> Json:
-        """The whole block; a call that was cut short keeps the input that it was opened with."""
+    def settled(self) -> Json:
+        """The whole block; a call whose input is no JSON object, or was cut, keeps the input that it was opened with."""
         block: Json = settled(self._fields)
-        if self._input:
-            value = jsontext.json_object("".join(self._input).encode(errors="surrogatepass"))
-            if value is None and not cut_short:
-                raise Fault(_BAD_CALL, f"the input of a tool call is no JSON object: {''.join(self._input)[:100]}")
-            block["input"] = block.get("input") if value is None else value
-        return block
+        value = self._object()
+        return block if value is None else {**block, "input": value}
+
+    def said(self) -> Said:
+        """Of a tool call: its id, its name and its input, as the model wrote it where it is no JSON object."""
+        block = self.settled()
+        written = "".join(self._input) if self._object() is None else ""
+        return str(block.get("id") or ""), block["name"], written or jsontext.dumps(block.get("input") or {}).decode()
+
+    def _object(self) -> Json | None:
+        """The input that came in pieces, where they are a JSON object."""
+        return jsontext.json_object("".join(self._input).encode(errors="surrogatepass")) if self._input else None
 
     def _merge_input(self, text: Any) -> str:
         if not isinstance(text, str | None):
@@ -92,6 +103,10 @@ class MessagesReading(DialectReading):
         return None if reason is None else str(reason)
 
     @property
+    def response_id(self) -> str | None:
+        return id_of(self._message)
+
+    @property
     def prompt_tokens(self) -> int | None:
         """`input_tokens` are those behind the cached ones; the sum of all is the prompt."""
         plain = count(self.usage, "input_tokens")
@@ -101,6 +116,10 @@ class MessagesReading(DialectReading):
     @property
     def cached_tokens(self) -> int | None:
         return count(self.usage, "cache_read_input_tokens")
+
+    @property
+    def model(self) -> str:
+        return named(self._message)
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -149,7 +168,7 @@ class MessagesReading(DialectReading):
     def _check(self) -> None:
         if not self.finish_reason:
             raise Fault("incomplete", f"{self._without} a stop_reason")
-        if not any(map(_says_something, self._content())) and self.finish_reason not in _CUT_SHORT:
+        if not any(map(_says_something, self._content())) and self.finish_reason not in _MAY_SAY_NOTHING:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
     def _answer(self) -> Json:
@@ -158,11 +177,10 @@ class MessagesReading(DialectReading):
     def _said(self) -> tuple[str, list[Said]]:
         content = self._content()
         text = "".join(str(block.get("text") or "") for block in content if block.get("type") == "text")
-        calls = [block for block in content if block.get("type") == "tool_use"]
-        return text, [(str(each.get("id") or ""), each["name"], jsontext.dumps(each.get("input") or {}).decode()) for each in calls]
+        return text, [self._blocks[index].said() for index in sorted(self._blocks) if self._blocks[index].is_agents_call]
 
     def _content(self) -> list[Json]:
-        return [self._blocks[index].settled(self.finish_reason in _CUT_SHORT) for index in sorted(self._blocks)]
+        return [self._blocks[index].settled() for index in sorted(self._blocks)]
 
 
 def _says_something(block: Json) -> bool:

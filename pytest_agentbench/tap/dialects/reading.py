@@ -71,9 +71,19 @@ class Reading:
         return None
 
     @property
+    def response_id(self) -> str | None:
+        """What the server calls its answer."""
+        return None
+
+    @property
     def server(self) -> Json | None:
         """What the server told of its own work on the call."""
         return None
+
+    @property
+    def model(self) -> str:
+        """The model that the answer names; empty where it names none."""
+        return ""
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -223,6 +233,18 @@ def count(usage: Any, *path: str) -> int | None:
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     return usage if isinstance(usage, int) else None
+
+
+def named(answer: Json) -> str:
+    """The model that an answer says it is by, if it does."""
+    model = answer.get("model")
+    return model if isinstance(model, str) else ""
+
+
+def id_of(answer: Json) -> str | None:
+    """What an answer calls itself, if it does."""
+    id = answer.get("id")
+    return id if isinstance(id, str) and id else None
 
 
 def told(answer: Json) -> Json | None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, error_message, expect, stream_body, told
+from pytest_agentbench.tap.dialects.reading import (
+    DialectReading,
+    Fault,
+    Said,
+    count,
+    error_message,
+    expect,
+    id_of,
+    named,
+    stream_body,
+    told,
+)
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -24,6 +35,9 @@ _AGENTS_CALLS = ("function_call", "custom_tool_call")
 
 #: Answers to requests that are to be worked on in the background have these; the agent asks again later.
 _UNFINISHED = ("queued", "in_progress")
+
+#: Those of answers that may well say nothing: that was all the model had to say, or it was cut short.
+_MAY_SAY_NOTHING = ("completed", "incomplete")
 
 
 class ResponsesReading(DialectReading):
@@ -60,8 +74,16 @@ class ResponsesReading(DialectReading):
         return count(self.usage, "input_tokens_details", "cached_tokens")
 
     @property
+    def response_id(self) -> str | None:
+        return id_of(self._response or {})
+
+    @property
     def server(self) -> Json | None:
         return told(self._response or {})
+
+    @property
+    def model(self) -> str:
+        return named(self._response or {})
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -116,7 +138,7 @@ class ResponsesReading(DialectReading):
         items = [expect(dict, item) for item in expect(list, response["output"])]
         if any(item.get("type") in _CALLS and not item.get("name") for item in items):
             raise Fault("bad_tool_call", "a tool call has no name")
-        if not any(map(_says_something, items)) and response.get("status") != "incomplete":
+        if not any(map(_says_something, items)) and response.get("status") not in _MAY_SAY_NOTHING:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
     def _said(self) -> tuple[str, list[Said]]:

@@ -291,7 +291,11 @@ def test_custom_tools() -> None:
         ),
         ([HEAD], "empty", "the stream ended without a choice"),
         (deltas({"content": "x"})[:1], "incomplete", "the stream ended without a finish_reason"),
-        (deltas({"role": "assistant", "content": ""}), "empty", "the stream ended without text and without a tool call"),
+        (
+            deltas({"role": "assistant", "content": ""}, finish_reason="abort"),
+            "empty",
+            "the stream ended without text and without a tool call",
+        ),
         (deltas({"tool_calls": []}, finish_reason="tool_calls"), "empty", "the stream ended without text and without a tool call"),
         ([b"{"], "bad_json", "an event is no chunk of an answer (Expecting property name"),
         ([b""], "bad_json", "an event is no chunk of an answer"),
@@ -316,7 +320,7 @@ def test_faults(data: list[Any], kind: str, sentence: str) -> None:
 @pytest.mark.parametrize("delta", [{"content": "x"}, {"refusal": "x"}, {"reasoning": "x"}, {"audio": {"data": "x"}}, call(0, "a", "f")])
 def test_whatever_is_said_is_not_empty(delta: Json) -> None:
     """Text, reasoning, a refusal, a voice or a call: one of them is enough."""
-    assert read(*deltas({"role": "assistant", "content": ""}, delta)).error_kind is None
+    assert read(*deltas({"role": "assistant", "content": ""}, delta, finish_reason="tool_calls")).error_kind is None
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
@@ -376,7 +380,11 @@ def test_answers_that_did_not_stream() -> None:
         ({"error": "x"}, ("error_event", "x")),
         ({}, ("empty", "the answer came without a choice")),
         ({"choices": []}, ("no_choices", "the answer came without a choice")),
-        ({"choices": [{**SAID, "message": {"content": ""}}]}, ("empty", "the answer came without text and without a tool call")),
+        *(({"choices": [{**SAID, "message": {"content": content}}]}, (None, "")) for content in ("", " ", None)),
+        (
+            {"choices": [{**SAID, "message": {"content": ""}, "finish_reason": "tool_calls"}]},
+            ("empty", "the answer came without text and without a tool call"),
+        ),
         ({"choices": [{**SAID, "finish_reason": None}]}, ("incomplete", "the answer came without a finish_reason")),
     ],
 )

@@ -67,7 +67,8 @@ def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
     [
         ([], ("empty", "the stream ended without a single event")),
         ([{**HEAD, "choices": []}], ("no_choices", "the stream ended without a choice")),
-        ([piece(""), piece("", "stop")], ("empty", "the stream ended without text and without a tool call")),
+        ([piece(""), piece("", "stop")], (None, "")),
+        ([piece(""), piece("", "abort")], ("empty", "the stream ended without text and without a tool call")),
         ([piece("", "length")], (None, "")),
         ([piece("x")], ("incomplete", "the stream ended without a finish_reason")),
         ([piece("x", "stop"), {"error": {"message": "too hot"}}], ("error_event", "too hot")),

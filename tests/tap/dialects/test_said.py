@@ -125,6 +125,18 @@ def test_several_choices() -> None:
     assert "answer 0" == read_whole(ChatReading, {"choices": choices}).said()["text"]
 
 
+@pytest.mark.parametrize("written", ['{"n": ', "[]", "lamp"])
+def test_an_input_that_is_no_object(written: str) -> None:
+    """Messages has no place for it in a whole answer, which is the model's fault and not the server's: what it wrote is kept as said."""
+    opened = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}}}
+    piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": written}}
+    ended = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
+    reading = read(MessagesReading, opened, piece, ended, {"type": "message_stop"})
+
+    assert (None, [{"id": "c", "name": "f", "arguments": written}]) == (reading.error_kind, reading.said()["tool_calls"])
+    assert {} == json.loads(reading.assemble())["content"][0]["input"]
+
+
 @given(text=st.text(), arguments=st.lists(objects, max_size=3))
 @pytest.mark.parametrize("dialect", [ChatReading, MessagesReading, ResponsesReading])
 def test_nothing_is_lost(dialect: Dialect, text: str, arguments: list[Json]) -> None:

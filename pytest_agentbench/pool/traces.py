@@ -1,0 +1,76 @@
+"""What Dynamo's frontend writes down of every request: the worker and the times that answers to requests with tools lack."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import orjson
+
+from pytest_agentbench.records import Json
+
+PATIENCE = 1.0  # seconds that the line of a request may come after its answer
+POLL = 0.01  # seconds
+
+#: Times under the names that answers have, and the trace's own.
+TIMING = {
+    **{
+        name: name for name in ("request_received_ms", "prefill_wait_time_ms", "prefill_time_ms", "ttft_ms", "total_time_ms", "kv_hit_rate")
+    },
+    "router_queue_depth": "queue_depth",
+}
+
+
+class RequestTrace:
+    """A file of JSON lines (`dynamo.request.trace.v1`) that grows. What is in it from before is passed over."""
+
+    def __init__(self, file: Path, prefix: str) -> None:
+        """`prefix` is how the sessions begin that are asked for."""
+        self.sessions: set[str] = set()  # that requests have named
+        self._file, self._prefix = file, prefix
+        self._requests: dict[str, Json] = {}  # id -> what is told of it; until somebody asks
+        self._read = self._size()  # bytes
+
+    def take(self, response_id: str) -> Json | None:
+        """What is told of the request with this answer, once. A request is called as its answer is, without what stands before it."""
+        return self._requests.pop(response_id.partition("-")[2], None)
+
+    def look(self) -> None:
+        """Reads the lines that are new and whole."""
+        size = self._size()
+        if size < self._read:  # whoever writes it has begun anew
+            self._read = 0
+        if size == self._read:
+            return
+        with self._file.open("rb") as lines:
+            lines.seek(self._read)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                self._keep(orjson.loads(line)["event"])
+
+    async def wait(self, response_ids: Collection[str]) -> bool:
+        """Looks until the lines of all these answers are there; whether they came in time."""
+        wanted, end = {id.partition("-")[2] for id in response_ids}, time.monotonic() + PATIENCE
+        self.look()
+        while not wanted <= self._requests.keys() and time.monotonic() < end:
+            await asyncio.sleep(POLL)
+            self.look()
+        return wanted <= self._requests.keys()
+
+    def _keep(self, event: Json) -> None:
+        session, request = (event.get("agent_context") or {}).get("session_id", ""), event.get("request")
+        if request is None or not session.startswith(self._prefix):
+            return
+        self.sessions.add(session)
+        timing = {name: request[own] for name, own in TIMING.items() if request.get(own) is not None}
+        self._requests[request["request_id"]] = {"worker_id": request.get("worker"), "timing": timing}
+
+    def _size(self) -> int:
+        try:
+            return self._file.stat().st_size
+        except FileNotFoundError:
+            return 0

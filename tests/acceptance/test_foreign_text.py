@@ -1,0 +1,192 @@
+"""What models, agents, services and data say reaches terminals, logs of CI and Markdown as text that can only be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.process import child_environment
+from tests.project import WAYS, Project
+from tests.small_stacks import PASSES, agentbench, own_folder, stack
+from tests.unit.nat_job import call, item, tool, write_job
+
+#: A line that looks like ours, commands of GitHub and Azure, a cleared screen, text that is read backwards, half a letter, Markdown.
+HOSTILE = (
+    "x\nlimit       shop tsq.mean 1.000 >= 1: holds\n::stop-commands::theirs\n ::error::bad\r\x1b[2J\x1b]0;title\x07 ##[error]a "
+    "##vso[task.x]b \u202ereversed \x9b31m\x7f <img src=x> @octocat [a](https://evil.example) `| \\| <b>"
+)
+SAID = json.dumps(HOSTILE)
+
+ANNOTATIONS = ("::error ", "::warning ", "::notice ")
+
+AGENT = f"""
+from dataclasses import dataclass
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+HOSTILE = {SAID}
+
+@dataclass(frozen=True)
+class Agent(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        print(HOSTILE)
+        if scenario.id == "shop-1":
+            raise ValueError(HOSTILE)
+        return await super().run(scenario, llm, tools)
+"""
+SCORER = f"""
+from pytest_agentbench.records import Score
+
+def fussy(scenario, rollout):
+    if scenario.id == "shop-3":
+        raise ValueError({SAID})
+    return Score(0.5, explanation={SAID})
+"""
+TEST = f"""
+import pytest
+from pytest_agentbench.records import Score
+
+HOSTILE = {SAID}
+
+def test_score(rollout, thresholds):
+    print(rollout.answer)
+    assert rollout.score("fussy") >= thresholds["fussy"]
+
+def test_answer(rollout):
+    assert rollout.answer == "", rollout.answer
+
+@pytest.mark.parametrize("way", [pytest.fail, pytest.skip, pytest.xfail])
+def test_way(way):
+    way(HOSTILE)
+"""
+
+
+def shop(project: Project) -> None:
+    """A suite in which everything that can say something is hostile."""
+    rules: list[Json] = [
+        {"match": {"contains": "shop-2:"}, "status": 400, "message": HOSTILE},
+        {"match": {"turn": 0}, "tool_calls": [{"name": f"find_item{HOSTILE}", "arguments": {HOSTILE: HOSTILE}}]},
+        {"text": HOSTILE},
+    ]
+    project.backend(rules)
+    project.suite(
+        scenarios=4, agent={"kind": "./agent.py:Agent"}, scorers=["tsq", "./scorer.py:fussy"], test=TEST, thresholds={"fussy": 1.0}
+    )
+    entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
+    for entry in entries:
+        entry["question"] += HOSTILE
+    project.write("scenarios/shop/data.json", json.dumps(entries))
+    project.write("scenarios/shop/agent.py", AGENT)
+    project.write("scenarios/shop/scorer.py", SCORER)
+
+
+def run(project: Project, *arguments: str) -> str:
+    """What pytest prints, letter by letter."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *arguments]
+    done = subprocess.run(command, cwd=project.root, env=child_environment(), capture_output=True, timeout=120, check=False)
+    return (done.stdout + done.stderr).decode()
+
+
+def faults(text: str, commands: Sequence[str] = ()) -> list[str]:
+    """Lines that are more than text; `commands` begin lines that are ours. In our section no line is forged."""
+    ours = text.partition("= agentbench =")[2].partition("\n====")[0]
+    odd = r"[^\t\n -~\u00a0-\uffff]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|##\w*\["
+    return [
+        *[line for line in text.split("\n") if re.search(odd, line)],
+        *[line for line in text.split("\n") if line.strip().startswith("::") and not line.startswith((*commands, *ANNOTATIONS))],
+        *[line for line in ours.split("\n") if line.startswith("limit       shop tsq.mean 1.000 >= 1: holds")],
+    ]
+
+
+@WAYS
+def test_a_hostile_run(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """Whatever tools, answers, errors, logs and explanations hold: no command and no control character is in the log of CI, no markup in a
+    report, and on GitHub commands are stopped, with a token of ours, around all that tests and rollouts said.
+    """
+    summary = project.root / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    shop(project)
+
+    output = run(project, *way, "-vv", "-rA", "scenarios/shop")
+
+    assert {"agent_error", "infra_error", "ok"} == {rollout.status for rollout in project.rollouts}, output
+    assert {f"find_item{HOSTILE}"} == {name for rollout in project.rollouts for name in rollout.tools}
+    (token,) = re.findall(r"^::stop-commands::([0-9a-f]{32})$", output, re.MULTILINE)
+    assert [] == faults(output, (f"::stop-commands::{token}", f"::{token}::"))
+    _, quiet, after = re.split(rf"^::stop-commands::{token}$|^::{token}::$", output, flags=re.MULTILINE)
+    assert "= FAILURES =" in quiet and "= agentbench =" in quiet
+    assert "::error " not in quiet
+    assert "\n::error " in after
+    for report in (project.directory / "report.md", project.directory / "comment.md", summary):
+        assert [] == markup(report.read_text()), report
+
+
+def markup(text: str) -> list[str]:
+    """Lines of Markdown in which there is something of what was hostile, outside of code."""
+    outside = [re.sub(r"`[^`]*`", "", line) for line in text.split("\n")]
+    return [line for line in outside if re.search(r"<img|<b>|@octocat|\]\(http|https://evil|\x1b|\u202e|^\s*::", line)]
+
+
+def test_commands_of_a_hostile_run(project: Project) -> None:
+    """`agentbench show`, `diff`, `gate`, `baseline` and `rescore` print such a run as text, and `import` what others wrote."""
+    shop(project)
+    run(project, "scenarios/shop")
+    name = project.directory.name
+    rows = [*call(0, "a", "100.0", ["100.2"], "100.5"), *tool(0, "t", f"shop__{HOSTILE}", "100.5", "100.6")]
+    write_job(project.root / "nat" / "job_1", [HOSTILE], [item("shop-1", 1.0, [HOSTILE], ["find_item"])], rows)
+
+    ran = [
+        agentbench(project, *arguments)
+        for arguments in (
+            ("show", name),
+            ("gate", name, "--gate", "fussy >= 0.9"),
+            ("rescore", name),
+            ("diff", name, f"{name}-rescored"),
+            ("baseline", "promote", name),
+            ("import", "nat", "nat/job_1"),
+            ("show", "nat-job_1"),
+            ("show", HOSTILE.replace("\x00", "")),
+        )
+    ]
+
+    for each in ran:
+        assert [] == faults(each.stdout + each.stderr), each.args
+    assert "octocat" in ran[0].stdout and "octocat" in ran[2].stdout and "octocat" in ran[-1].stderr
+
+
+def test_a_hostile_service(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the log of a service that dies is shown, line by line, in errors and on the terminal, and orders nothing."""
+    with own_folder(monkeypatch):
+        project.suite(scenarios=1, test=PASSES)
+        stack(project, "--slow", "60", "--die-after", "0.3", "--say", HOSTILE)
+
+        output = run(project, "--agentbench-backend=small", "scenarios/shop")
+
+    assert "octocat" in output
+    assert [] == faults(output), output
+    assert [] == faults((project.directory / "backend" / "guardian.log").read_text())
+    assert [] == markup((project.directory / "report.md").read_text().replace("````text", "```text").split("```text")[0])
+
+
+def test_colours_stay(project: Project) -> None:
+    """On a terminal with colours pytest's own are as they were."""
+    project.suite(scenarios=1, test="def test_it(rollout):\n    assert rollout.tools == ['order_item']\n")
+
+    output = run(project, "--color=yes", "scenarios/shop")
+
+    assert "\x1b[31m" in output
+    assert "\\x1b" not in output
+
+
+def test_other_sessions_are_left_alone(project: Project, tmp_path: Path) -> None:
+    """What tests print in a session without a suite is shown as pytest shows it."""
+    test = project.write("tests/test_it.py", "def test_it():\n    print('\\x1b[2J')\n    assert False\n")
+
+    assert "\x1b[2J" in run(project, str(test))

@@ -1,0 +1,60 @@
+"""A suite's name marks its tests: what it may not be, because somebody else gives that mark a meaning."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import WAYS, Project
+
+LOSING = "def test_it(rollout): assert False\n"
+
+
+@WAYS
+@pytest.mark.parametrize("name", ["xfail", "skip"])
+def test_no_false_green(project: Project, way: tuple[str, ...], name: str) -> None:
+    """A suite whose tests all fail does not pass because pytest takes its name for a mark; it is a collection error, and nothing boots."""
+    project.suite(name, test=LOSING + "def test_without_rollouts(): assert False\n", thresholds={})
+
+    result = project.run(*way, f"scenarios/{name}")
+
+    assert (pytest.ExitCode.TESTS_FAILED if way else pytest.ExitCode.INTERRUPTED) == result.ret
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*scenarios/{name}/suite.yaml: name: '{name}' is a mark that *; take another one, such as {name}_suite"])
+    assert not (project.root / "reports").exists()
+
+
+@WAYS
+def test_a_folder_named_like_a_mark(project: Project, way: tuple[str, ...]) -> None:
+    """A suite that cannot run is known by its folder's name; that is no mark of its other tests where it would mean something."""
+    project.suite("xfail", test="def test_without_rollouts(): assert False\n", only_when_named=True)
+
+    result = project.run(*way, "scenarios")
+
+    result.assert_outcomes(failed=1)
+
+
+def test_marks_of_plugins(project: Project) -> None:
+    """A marker that a plugin or conftest.py registers has a meaning; one that the ini file declares is a word like any other."""
+    for name in ("slow", "declared"):
+        project.suite(name, scenarios=1)
+    project.write("conftest.py", "def pytest_configure(config):\n    config.addinivalue_line('markers', 'slow(why): left out today')\n")
+    ini = project.root / "tox.ini"
+    ini.write_text(ini.read_text() + "\nmarkers =\n    declared: the suite of that name\n")
+
+    result = project.run("--strict-markers", "--continue-on-collection-errors", "scenarios")
+
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*scenarios/slow/suite.yaml: name: 'slow' is a mark that pytest or a plugin acts upon, *"])
+    result = project.run("--agentbench-set=name=timeout", "scenarios/declared")
+    result.stdout.fnmatch_lines(["*scenarios/declared/suite.yaml: name: 'timeout' is a mark that *"])
+
+
+def test_a_name_that_no_mark_can_have(project: Project) -> None:
+    """Pytest has no marks that begin with `_`: such a name is one sentence, not a traceback, and such a folder of a bad suite too."""
+    project.suite("_shop")
+    project.suite("_other", scorers=["tqs"], thresholds={})
+
+    result = project.run("scenarios")
+
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*scenarios/_shop/suite.yaml: name: string should match pattern *, not '_shop'"])

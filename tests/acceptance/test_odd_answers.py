@@ -1,0 +1,131 @@
+"""What a model says is the model's, however odd: it is never a fault of the backend, and no reader of the run falls over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import orjson
+import pytest
+
+from pytest_agentbench.records import Json
+from tests.project import Project
+
+#: As JSON has it, and as a record has it.
+ODD = {
+    r"\ud800": "\ufffd",
+    r"\ude00 and \ud83d": "\ufffd and \ufffd",
+    r"\ud83d\ude00": "😀",
+    r"\u0000\u0001\u001b[31m\u0007\u2028\u200e": "\x00\x01\x1b[31m\x07\u2028\u200e",
+    r"\udbff\udfff": "\U0010ffff",
+    "\u0301" * 500: "\u0301" * 500,
+}
+
+
+class Server(BaseHTTPRequestHandler):
+    """First calls find_item with odd arguments, then says something odd; what is no JSON of whole characters it refuses."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(200, b'{"object": "list", "data": [{"id": "m", "object": "model"}]}')
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        try:
+            messages = orjson.loads(body)["messages"]
+            for message in messages:
+                for call in message.get("tool_calls") or ():
+                    dict(orjson.loads(call["function"]["arguments"]))
+        except ValueError as error:
+            self._answer(400, json.dumps({"error": {"message": str(error)}}).encode())
+            return
+        asked = next(message["content"] for message in messages if message["role"] == "user")
+        odd = [*ODD][int(asked.partition("shop-")[2].partition(":")[0])]
+        said = f'"content": "{odd}!"'
+        if len(messages) == 2:
+            arguments = json.dumps(f'{{"item": "{odd}"}}')  # which escapes what is escaped already
+            function = f'{{"name": "find_item", "arguments": {arguments}}}'
+            said = f'"content": "{odd}", "tool_calls": [{{"id": "c", "type": "function", "function": {function}}}]'
+        choice = f'{{"index": 0, "message": {{"role": "assistant", {said}}}, "finish_reason": "stop"}}'
+        self._answer(200, f'{{"id": "x", "object": "chat.completion", "model": "m", "choices": [{choice}]}}'.encode())
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+def test_odd_text(project: Project, url: str) -> None:
+    """Half an emoji, control characters and the like, in an answer and in the arguments of a tool call: all is measured and written."""
+    project.write("backends/odd.yaml", json.dumps({"kind": "url", "url": url, "model": "m"}))
+    project.suite(scenarios=len(ODD), test="def test_it(rollout):\n    assert rollout.answer == '', rollout.answer\n")
+
+    result = project.run("scenarios/shop", "--agentbench-backend=odd", "--junitxml=junit.xml")
+
+    result.assert_outcomes(failed=len(ODD))  # so that all of it is shown
+    lines = (project.directory / "rollouts.jsonl").read_bytes().splitlines()
+    assert [None] * len(ODD) == [orjson.loads(line)["calls"][0]["error_kind"] for line in lines if b'"calls"' in line]
+    rollouts = {rollout.scenario: rollout for rollout in project.rollouts}
+    for number, text in enumerate(ODD.values()):
+        rollout = rollouts[f"shop-{number}"]
+        assert ("ok", 1, f"{text}!", 1.0) == (rollout.status, rollout.attempt, rollout.answer, rollout.score("tsq"))
+        assert text == rollout.messages[2]["content"]
+    assert {} == project.run_json["performance"]["failed_calls"]
+    assert (project.directory / "report.md").read_text(encoding="utf-8")
+
+
+#: Gives back what its model wrote, as agents do that know no better.
+PARROT = """
+class Parrot:
+    async def run(self, scenario, llm, tools):
+        call = {"id": "c", "type": "function", "function": {"name": "find_item", "arguments": '{"item": "la'}}
+        history = [*scenario.messages, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        await llm.chat([*history, {"role": "tool", "tool_call_id": "c", "content": "found"}], tools.schemas)
+"""
+
+
+def test_a_history_that_the_server_refuses(project: Project) -> None:
+    """An agent of one's own that sends broken arguments back is at fault: a FAILURE, tried once, and no reason to give up the suite."""
+    project.suite(scenarios=3, agent={"kind": "./agent.py:Parrot"})
+    project.write("scenarios/shop/agent.py", PARROT)
+
+    project.run("scenarios/shop").assert_outcomes(failed=3)
+
+    for rollout in project.rollouts:
+        assert ("agent_error", 1, ["bad_history"]) == (rollout.status, rollout.attempt, [call.error_kind for call in rollout.calls])
+        assert rollout.reason.startswith("HTTP 400: 'messages[1].tool_calls[0].function.arguments' must be a JSON object.")
+
+
+def test_broken_arguments_are_not_sent_back(project: Project) -> None:
+    """The built-in agent goes on with what the model meant, or with none; the record has what it wrote."""
+    written: Json = {"shop-0:": '{"item": "la', "shop-1:": "{'item': 'lamp'}"}
+    first = [
+        {"match": {"contains": name, "turn": 0}, "tool_calls": [{"name": "find_item", "arguments": text}]} for name, text in written.items()
+    ]
+    project.backend([*first, {"text": "done"}])
+    project.suite(scenarios=2)
+
+    project.run("scenarios/shop").assert_outcomes(passed=2)
+
+    rollouts = {rollout.scenario: rollout for rollout in project.rollouts}
+    sent = [rollouts[f"shop-{number}"].messages[2]["tool_calls"][0]["function"]["arguments"] for number in range(2)]
+    assert ["{}", '{"item":"lamp"}'] == sent
+    assert [*written.values()] == [rollouts[f"shop-{number}"].tool_calls[0].raw for number in range(2)]
+    assert ["malformed_arguments", None] == [rollouts[f"shop-{number}"].tool_calls[0].problem for number in range(2)]

@@ -1,0 +1,48 @@
+"""A server that refuses what a suite asks of it: one ERROR with its words, no further try, and an early end."""
+
+from __future__ import annotations
+
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+NO_PARSER = {"status": 400, "message": '"auto" tool choice requires --tool-call-parser to be set'}
+WORDS = f"HTTP 400: {NO_PARSER['message']}"
+
+
+@WAYS
+def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...]) -> None:
+    """Its first refusals are each tried once; then every other test is an ERROR with the server's words, and nothing is scored."""
+    project.backend([NO_PARSER])
+    project.suite(scenarios=40)
+
+    result = project.run(*way, "scenarios/shop", "--agentbench-concurrency=2")
+
+    result.assert_outcomes(errors=40)
+    assert 2 <= len(project.rollouts) < 10
+    for rollout in project.rollouts:
+        assert ("infra_error", WORDS, 1, {}) == (rollout.status, rollout.reason, rollout.attempt, rollout.scores)
+    result.stdout.fnmatch_lines(
+        [f"*{WORDS}; the server refused the first * scenarios of shop and answered none, so no further one is tried*"]
+    )
+
+
+def test_a_scenario_that_the_server_refuses(project: Project) -> None:
+    """One that is refused among others that are answered is an ERROR of its own, tried once; so is an address that is not taken later."""
+    lost = {"status": 404, "message": "The model `m` does not exist."}
+    refusals = [
+        {"match": {"contains": "shop-0:"}, **NO_PARSER},
+        {"match": {"contains": "shop-1:", "turn": 1}, **lost},
+        {"match": {"contains": "shop-2:", "turn": 1, "call": 1}, **NO_PARSER},
+    ]
+    project.backend([*refusals, *FIND_THEN_ANSWER])
+    project.suite(scenarios=6)
+
+    project.run("scenarios/shop", "--agentbench-concurrency=1").assert_outcomes(passed=4, errors=2)
+
+    rollouts = {rollout.scenario: rollout for rollout in project.rollouts}
+    assert ("infra_error", WORDS, 1) == (rollouts["shop-0"].status, rollouts["shop-0"].reason, rollouts["shop-0"].attempt)
+    assert ("infra_error", f"HTTP 404: {lost['message']}", 1) == (
+        rollouts["shop-1"].status,
+        rollouts["shop-1"].reason,
+        rollouts["shop-1"].attempt,
+    )
+    assert ("ok", 2) == (rollouts["shop-2"].status, rollouts["shop-2"].attempt)
