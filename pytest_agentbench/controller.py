@@ -291,13 +291,13 @@ class Controller:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._escape(report)
 
-    @pytest.hookimpl(tryfirst=True)  # before the terminal, JUnit and others read the report
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
         self.causes.shorten(report)
         self.outcomes.add(report)
-        self._escape(report)
         self.cut_short = self.cut_short or hasattr(report, OVER)
+        self._escape(report)
         maxfail = self.config.getoption("maxfail", 0)
         self.tests_below += hasattr(report, BELOW)
         self.unmeasured_tests += hasattr(report, UNMEASURED)

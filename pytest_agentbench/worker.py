@@ -58,8 +58,8 @@ class Worker:
     def __init__(self, config: pytest.Config, source: Controller | Json) -> None:
         self.config, self._source = config, source
         self._line: socket.socket | None = None
-        self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         self._over = ""  # why no test of this session will have anything to judge any more
+        self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         if isinstance(source, dict):
             for suite in (each for each in self.suites.values() if each["marks"]):
                 config.addinivalue_line("markers", f"{suite['name']}: tests of an agentbench suite")
@@ -194,7 +194,7 @@ class Worker:
 
     def _stash(self, item: pytest.Item, outcome: Json, body: bytes) -> None:
         if outcome.get("over"):
-            self._over = brief(outcome.get("cause") or outcome["reason"])
+            self._over = one_line(brief(outcome.get("cause") or outcome["reason"]))
         if body:
             rollout = Rollout.from_json(body)
             self._keep(item, rollout, outcome.get("cause") or rollout.reason)

@@ -62,10 +62,10 @@ class Scheduler:
         self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
-        self._refusals = Refusals()
-        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self.stopped = asyncio.Event()  # `broken` says why
         self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
+        self._refusals = Refusals()
+        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
@@ -165,12 +165,16 @@ class Scheduler:
             self._fill()
         return await asyncio.shield(self._outcomes[key])
 
+    def cause(self, key: RolloutKey, outcome: Outcome) -> str:
+        """Why a rollout is an infra_error, where it is not the only one for that reason."""
+        return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
+
     def is_judgeable(self, key: RolloutKey) -> bool:
         """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
         outcome = self._outcomes.get(key)
         if outcome is None or not outcome.done():
             return outcome is not None or key in self.stored
-        return outcome.result().recorded and not outcome.result().cause
+        return outcome.result().recorded and not self.cause(key, outcome.result())
 
     def body(self, key: RolloutKey) -> bytes | None:
         """The recorded line of a finished rollout while it is in memory."""

@@ -260,15 +260,15 @@ class Pool:
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
         outcome: Outcome = await self.scheduler.outcome(key)
         self.unread.subtract([key])
-        header = {**asdict(outcome), "over": await self._is_over(outcome)}
+        header = {**asdict(outcome), "cause": self.scheduler.cause(key, outcome), "over": await self._is_over(key, outcome)}
         if not outcome.recorded:
             return header, b""
         body = self.scheduler.body(key)
         return header, body if body is not None else await self.ask({"op": "fetch", "key": key})
 
-    async def _is_over(self, outcome: Outcome) -> bool:
+    async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
-        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not outcome.cause):
+        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
             return False
         if self.scheduler.broken:
             await self.scheduler.drained()  # what runs may yet have a record

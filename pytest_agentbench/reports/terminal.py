@@ -135,7 +135,7 @@ def _write_left(terminal: Terminal, run: Json) -> None:
 def _write_backend(terminal: Terminal, backend: Json, *, shown_above: bool) -> None:
     """A failure is told in all its lines by the first test that it keeps from running."""
     if backend["failure"]:
-        first, *others = (brief(backend["failure"]) if shown_above else backend["failure"]).split("\n")
+        first, *others = [brief(backend["failure"])] if shown_above else backend["failure"].split("\n")
         for line in (first, *(f"    {other}" for other in others)):  # the end of a log may look like a section of ours
             terminal.write_line(line, red=True)
     if booted := boot_text(backend):
