@@ -19,6 +19,10 @@ RAISING = "def fussy(scenario, rollout):\n    raise LookupError('no such shelf')
 ASKS_FUSSY = "def test_tools(rollout):\n    assert rollout.score('fussy') >= 0\n"
 DIES: list[Json] = [{"exit": True}]
 SPEAKS: list[Json] = [{"text": "No."}]
+FINDS_AND_ORDERS: list[Json] = [  # TSQ 0.67: no test is below its threshold
+    {"match": {"turn": 0}, "tool_calls": [{"name": name, "arguments": {"item": "lamp"}} for name in ("find_item", "order_item")]},
+    {"text": "Done."},
+]
 LATE = """
 import pytest
 
@@ -89,12 +93,12 @@ SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int
         "FAIL",
     ),
     "some are not measured": ({}, {}, [{"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER], (), 6, "NOT MEASURED"),
-    "the gate fails": ({}, {}, FIND_THEN_ANSWER, ("--agentbench-gate=tsq >= 2",), 1, "FAIL"),
+    "the gate fails": ({}, {"scenarios": 12}, FINDS_AND_ORDERS, ("--agentbench-gate=tsq >= 0.95",), 1, "FAIL"),
     "the gate fails, and the tests decide": (
         {},
-        {},
-        FIND_THEN_ANSWER,
-        ("--agentbench-gate=tsq >= 2", "--agentbench-verdict=tests"),
+        {"scenarios": 12},
+        FINDS_AND_ORDERS,
+        ("--agentbench-gate=tsq >= 0.95", "--agentbench-verdict=tests"),
         0,
         "PASS",
     ),
