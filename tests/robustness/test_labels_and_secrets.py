@@ -71,7 +71,8 @@ def test_labels_of_the_banking_suite_never_reach_a_request(project: Project) -> 
 
     result = project.run("--agentbench-backend=quick", "--agentbench-limit=40", "--tb=no", "scenarios/banking")
 
-    assert 40 == sum(result.parseoutcomes().values())
+    outcomes = result.parseoutcomes()
+    assert 40 == outcomes["passed"] + outcomes["failed"]
     requests = requests_of(log)
     assert len(requests) >= 40
     assert len(secret) > 500
