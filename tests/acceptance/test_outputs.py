@@ -20,7 +20,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     rollout, tools = "  shop[[]shop-?[]]  ok  tsq 0.667  * s", "      expected find_item, order_item; actual find_item"
 
     quiet = project.run(*way, "-q", "scenarios/shop").stdout
-    quiet.fnmatch_lines(["agentbench: shop tsq 0.667 * (reports/*/report.md)"])
+    quiet.fnmatch_lines(["agentbench: PASS; shop tsq 0.667 * (reports/*/report.md)"])
     assert 1 == quiet.str().count("agentbench")
 
     normal = project.run(*way, "scenarios/shop").stdout

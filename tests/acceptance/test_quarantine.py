@@ -43,7 +43,7 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     assert [{**ENTRY, "tests": 1, "passed": 0}] == held.run_json["suites"]["shop"]["quarantined"]
     report = (held.directory / "report.md").read_text()
     assert "\nIn quarantine: 1 of 20 scenarios, in no gate; means are with them.\n" in report
-    assert "| shop-1 | ada | 2999-12-31 | the label is disputed | 0 of 1 test passed |" in report
+    assert "| `shop-1` | ada | 2999-12-31 | the label is disputed | 0 of 1 test passed |" in report
     (skipped,) = [each for case in ET.parse(held.root / "junit.xml").getroot().iter("testcase") for each in case.iter("skipped")]
     assert ("pytest.xfail", f"{HELD}assert 0.000 >= 0.5") == (skipped.get("type"), skipped.get("message"))
 

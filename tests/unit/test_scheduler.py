@@ -470,9 +470,8 @@ async def test_held_back_for_ever() -> None:
     await asyncio.sleep(0.4)
     floor.scheduler.stop("the backend is gone", "infra_error")
 
-    assert [Outcome("infra_error", "infra_error: why", recorded=True), Outcome("infra_error", "the backend is gone")] == [
-        await each for each in asked
-    ]
+    tried = Outcome("infra_error", "infra_error: why", recorded=True, cause="the backend is gone")
+    assert [tried, Outcome("infra_error", "the backend is gone")] == [await each for each in asked]
     assert ("a", 1, ()) == (floor.begun, floor.journal[0].attempt, floor.journal[0].earlier_attempts)
 
 
