@@ -252,7 +252,9 @@ def test_quiet(gated: Project) -> None:
     """-q says the verdict and what did not pass in its one line."""
     result = gated.run("-q", "scenarios/shop", "--agentbench-baseline=before")
 
-    result.stdout.fnmatch_lines(["agentbench: shop tsq 1.000 [[]*[]]; gate INCONCLUSIVE; shop tsq >= -0.05 vs baseline: INCONCLUSIVE*"])
+    result.stdout.fnmatch_lines(
+        ["agentbench: INCONCLUSIVE; shop tsq 1.000 [[]*[]]; gate INCONCLUSIVE; shop tsq >= -0.05 vs baseline: INCONCLUSIVE*"]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ banking
