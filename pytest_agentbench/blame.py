@@ -13,7 +13,7 @@ from itertools import pairwise
 from pytest_agentbench.records import LLMCall
 
 #: Kinds of failed calls that are the agent's doing.
-AGENTS = frozenset({"client_gone", "bad_history"})
+AGENTS = frozenset({"client_gone", "bad_history", "refused"})
 
 #: Statuses with which a server turns down whoever asks, whatever is asked: a key, a permission, a model or an address.
 TURNED_DOWN = frozenset({401, 403, 404})

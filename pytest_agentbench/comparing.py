@@ -22,6 +22,7 @@ from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import STATUSES, Json, Rollout, RolloutKey
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.serving.cachestate import together
+from pytest_agentbench.stopwatch import doubt
 from pytest_agentbench.turns import Facts
 from pytest_agentbench.windows import Span
 
@@ -91,14 +92,14 @@ class Comparison:
         self._totals[side.arm].add(rollout)
         self._trials[rollout.suite, side].append(trial_of(rollout))
 
-    def summary(self, facts: Facts, blocks: Sequence[Json], *, saturated: bool) -> Json:
-        """What run.json says; `saturated`: timings are the client's own."""
+    def summary(self, facts: Facts, blocks: Sequence[Json], stopwatch: Json) -> Json:
+        """What run.json says; of timings that the stopwatch doubts nothing is concluded."""
         arms = [self._arm(arm, facts, blocks) for arm in self._arms]
-        doubt, sequence = "; ".join(filter(None, (facts.failure, *facts.failures.values()))), facts.in_sequence
+        doubts, sequence = "; ".join(filter(None, (facts.failure, *facts.failures.values()))), facts.in_sequence
         return {
             "arms": arms,
             "order": "in sequence" if sequence else "interleaved",
-            "comparisons": [*self._comparisons(doubt, "the stopwatch was saturated: timings are of the client" if saturated else "")],
+            "comparisons": [*self._comparisons(doubts, stopwatch)],
             "warnings": [*self._warnings(arms, blocks, sequence=sequence)],
         }
 
@@ -113,7 +114,7 @@ class Comparison:
             "prefix_cache": together([block["prefix_cache"] for block in own if block["prefix_cache"]]),
         }
 
-    def _comparisons(self, doubt: str, doubt_of_speed: str) -> Iterator[Json]:
+    def _comparisons(self, doubts: str, stopwatch: Json) -> Iterator[Json]:
         base_arm, new_arm = (arm.name for arm in self._arms)
         for name, found in self._found.items():
             assert found.suite is not None
@@ -123,13 +124,15 @@ class Comparison:
                 for score in found.suite.score_names:
                     before, after = (samples(trials, score, falling=score in LOWER_IS_BETTER) for trials in (base, new))
                     decision = compare_scores(score, after, before)
-                    yield _said(group, score, (mean_of(before), mean_of(after)), decision, (BETTER, WORSE), doubt)
+                    yield _said(group, score, (mean_of(before), mean_of(after)), decision, (BETTER, WORSE), doubts)
                 for metric in LATENCIES:
                     times, later = (latencies(trials, metric) for trials in (base, new))
                     for q in PERCENTILES:
                         decision = compare_latency(later, times, q, 0.0)
                         old, now = (percentile(chain(*each.values()), q) for each in (times, later))
-                        yield _said(group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubt or doubt_of_speed)
+                        yield _said(
+                            group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubts or doubt(stopwatch, f"{metric}.p{q}")
+                        )
 
     def _warnings(self, arms: Sequence[Json], blocks: Sequence[Json], *, sequence: bool) -> Iterator[str]:
         first, second = (hit_ratio(arm) for arm in arms)

@@ -14,28 +14,22 @@ from pytest_agentbench import windows
 from pytest_agentbench.comparing import Comparison
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.fingerprint import run_identity, suite_setup
-from pytest_agentbench.gate.decisions import FAIL, PASS
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.models import Models, names
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.run import MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean
+from pytest_agentbench.run import MEASURED, NOTHING_MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
 from pytest_agentbench.serving.sampler import Sampler
 from pytest_agentbench.serving.samples import read_samples
-from pytest_agentbench.stopwatch import SATURATED
 from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
     from pytest_agentbench.services import Services
-
-
-#: The limit that fails where no rollout was measured.
-NOTHING_MEASURED = "measured rollouts"
 
 
 class Gathered(NamedTuple):
@@ -75,6 +69,7 @@ def gather(controller: Controller) -> Gathered:
     seen = read(controller.directory, controller.found, performance, controller.session, gated=controller.gate is not None)
     stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
     spans = performance.sessions[controller.session].calls
+    seen.client.add_unrecorded(controller.services.unrecorded)
     told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
     return Gathered(
         seen.tallies,
@@ -90,7 +85,7 @@ def gather(controller: Controller) -> Gathered:
 
 
 def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Json:
-    """run.json of a session that is over, without its exit status."""
+    """run.json of a session that is over, without its exit status and the verdict that follows from it."""
     ledger, services, settings = controller.ledger, controller.services, controller.settings
     assert controller.directory is not None and controller.backend is not None and ledger is not None and services is not None
     suites: Json = {}
@@ -155,7 +150,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
     run["identity"] = run_identity(run, setups, controller.backend.identity, controller.backend.facts)
     if controller.gate and not services.missing:
         run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
-    return {**run, "verdict": verdict(services, suites, limits, run["gate"])}
+    return run
 
 
 def cache_state(services: Services, policy: str) -> Json:
@@ -172,16 +167,7 @@ def compare_arms(controller: Controller, stopwatch: Json) -> Json:
     for rollout in read_journal(directory, lambda _: None):  # damage is told of elsewhere
         comparison.add(rollout)
     facts = services.turns.facts(services.failure)
-    return comparison.summary(facts, services.turns.blocks, saturated=stopwatch["verdict"] == SATURATED)
-
-
-def verdict(services: Services, suites: Json, limits: Sequence[Limit], gate: Json | None) -> str:
-    """SKIPPED when this machine lacks what the backend needs, and nobody insisted on it; where nothing else failed, the gate's."""
-    if services.missing:
-        return "SKIPPED"
-    if (services.failure and suites) or any(limit.failed for limit in limits):
-        return FAIL
-    return str(gate["verdict"]) if gate and gate["decides"] else PASS
+    return comparison.summary(facts, services.turns.blocks, stopwatch)
 
 
 def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> Json | None:
@@ -194,6 +180,7 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
         "disagreements": disagreements(told["server"], client),
         "notes": sampler.notes,
         "looks": sampler.rounds,
+        "every_s": sampler.every_s,
         "cpu_s": sampler.cpu_s,
     }
 

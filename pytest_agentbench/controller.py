@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.arms import CARRY, Side
+from pytest_agentbench.causes import Causes
 from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.foreign import one_line
@@ -26,7 +27,7 @@ from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 from pytest_agentbench.shown import Commands, escape_report
-from pytest_agentbench.worker import BELOW, QUARANTINED, UNMEASURED
+from pytest_agentbench.worker import BELOW, OVER, QUARANTINED, UNMEASURED
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -60,11 +61,13 @@ class Controller:
         self.session = 1  # which of the run's sessions this is
         self.sessions: list[Session] = []  # of the run, this one last
         self.run: Json | None = None  # run.json, once it is written
-        self.unwritten = ""  # why there are no reports
+        self.over: pytest.Session | None = None  # pytest's session, when its tests are over
         self.gate: Gate | None = None
         self.failed_tests = 0
         self.unmeasured_tests = 0  # of the failed ones, those that had nothing to judge
         self.tests_below = 0  # a threshold, where the gate decides
+        self.cut_short = False  # the session ends because nothing more can run
+        self.causes = Causes()
         self.outcomes = Outcomes(config.rootpath)
         self.commands = Commands()
         self.started_at = datetime.now().astimezone()
@@ -234,6 +237,7 @@ class Controller:
             "run": self.directory.name,
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
+            "patience": self.settings.budgets["connect"],
             "scheduling": {
                 "concurrency": self.concurrency,
                 "retries": self.settings.retries,
@@ -259,7 +263,8 @@ class Controller:
     def worker_input(self) -> Json:
         """What a test process has to know."""
         return {
-            "suites": {str(each.folder): each.for_worker(self.settings.limit) for each in self.found},
+            "suites": {str(each.folder): each.for_worker() for each in self.found},
+            "limit": self.settings.limit,
             "gated": sorted(self.gate.compared) if self.gate else [],
             "port": self.services.port if self.services else None,
             "token": self.services.token if self.services else "",
@@ -289,7 +294,9 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
+        self.causes.shorten(report)
         self.outcomes.add(report)
+        self.cut_short = self.cut_short or hasattr(report, OVER)
         self._escape(report)
         maxfail = self.config.getoption("maxfail", 0)
         self.tests_below += hasattr(report, BELOW)
@@ -343,6 +350,15 @@ class Controller:
                 if self._old_sigterm is not None:
                     signal.signal(signal.SIGTERM, self._old_sigterm)
                 end(self, session, gathered)
+                self.over = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""
+        if self.over is not None and self.run is not None:
+            from pytest_agentbench.ending import publish
+
+            publish(self, self.over)
 
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
@@ -368,11 +384,6 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.run is not None and self.directory is not None:
-            from pytest_agentbench.ending import annotate
             from pytest_agentbench.reports.terminal import OneLine, write_section
 
             write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
-            if self.unwritten:
-                terminalreporter.write_line(self.unwritten, red=True)
-            self.commands.resume(terminalreporter)
-            annotate(self, terminalreporter)

@@ -17,7 +17,7 @@ from pytest_agentbench.identity import changes
 from pytest_agentbench.records import Json
 from pytest_agentbench.run import read_run
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.stopwatch import SATURATED
+from pytest_agentbench.stopwatch import doubt
 
 #: Parts of an identity that hold something for each suite under each variant.
 OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
@@ -80,6 +80,7 @@ class Timed:
     old: float | None  # milliseconds, of all calls or rollouts of the run
     new: float | None
     decision: Decision  # of new / old, on the scenarios that both runs have
+    doubtful: bool = False  # neither faster nor slower is said of it
 
 
 def read(directory: Path) -> Run:
@@ -126,12 +127,13 @@ def score_changes(old: Run, new: Run) -> Iterator[Scored]:
 
 
 def speed_changes(old: Run, new: Run) -> Iterator[Timed]:
-    """Medians of latencies, paired by scenarios with equal content."""
+    """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
     shared = _shared(old, new)
+    doubtful = any(True for _ in doubts(old, new))
     for name in TIMINGS:
         base, now = (_latencies(run, name, shared) for run in (old, new))
         before, after = ((run.facts["performance"][f"{name}_ms"] or {}).get("p50") for run in (old, new))
-        yield Timed(name, before, after, compare_latency(now, base, 50, 0.0))
+        yield Timed(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
 
 
 def _shared(old: Run, new: Run) -> set[tuple[str, str]]:
@@ -159,8 +161,7 @@ def _latencies(run: Run, name: str, shared: set[tuple[str, str]]) -> Mapping[str
 def doubts(old: Run, new: Run) -> Iterator[str]:
     """A sentence for each reason why the speeds of two runs say little about each other."""
     for word, run in (("old", old), ("new", new)):
-        if run.facts["stopwatch"]["verdict"] == SATURATED:
-            yield f"the client was saturated in the {word} run: its timings are the client's own"
+        yield from dict.fromkeys(f"in the {word} run {why}" for name in TIMINGS if (why := doubt(run.facts["stopwatch"], f"{name}.p50")))
     if (was := old.identity) and (now := new.identity):
         if was["hardware"] != now["hardware"]:
             yield "other GPUs, or another driver"

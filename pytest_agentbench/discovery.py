@@ -43,18 +43,17 @@ class Found:
         """The suite's name, or its folder's when it could not be loaded."""
         return self.suite.name if self.suite else self.folder.name
 
-    def for_worker(self, limit: int | None) -> Json:
+    def for_worker(self) -> Json:
         """What tests are made of: names and numbers, no data."""
         if self.suite is None:
             return {"name": self.name, "error": self.error, "skip": self.skip, "marks": self.marks}
-        ids = [scenario.id for scenario in self.suite.scenarios[:limit]]
         return {
             "name": self.name,
             "error": "",
             "skip": False,
             "marks": self.marks,
             "description": self.suite.description,
-            "ids": ids,
+            "ids": [scenario.id for scenario in self.suite.scenarios],
             "variants": [*self.variants],
             "limits": {name: limit for name, limit in self.suite.limits.items() if name in self.variants},
             "trials": self.trials,

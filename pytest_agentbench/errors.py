@@ -71,7 +71,11 @@ class NoScore(AssertionError):
 
 
 class ScorerFailed(NoScore):
-    """A test asked for a score whose scorer failed on this rollout."""
+    """A test asked for a score whose scorer failed on this rollout. Scorers that fail for one reason have the same `cause`."""
+
+    def __init__(self, rollout: str, cause: str) -> None:
+        super().__init__(f"{rollout}: {cause}")
+        self.outcome, self.cause = rollout, cause
 
 
 def unknown_name(what: str, name: str, known: object) -> str:

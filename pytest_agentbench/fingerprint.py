@@ -76,6 +76,7 @@ def run_identity(run: Json, suites: Json, backend: Json, facts: Json) -> Json:
             "hash": digest(backend),
             "spec": backend,
             "services": facts.get("services"),
+            "environment": facts.get("environment"),
             "files": facts.get("files"),
             "server": facts.get("server") or None,
         },

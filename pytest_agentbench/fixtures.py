@@ -114,5 +114,5 @@ def _connected(request: pytest.FixtureRequest) -> Worker:
 def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]:
     answer, body = _connected(request).ask(question)
     if answer.get("status") == "infra_error":
-        pytest.fail(answer["reason"], pytrace=False)
+        refuse(answer["reason"], "infra_error")
     return answer, body

@@ -1,4 +1,4 @@
-"""The gate of a session: which rules are asked of which suites, with which baselines, and what follows for tests and exit status."""
+"""The gate of a session: which rules are asked of which suites, with which baselines, and what follows for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pytest_agentbench.arms import Arm
 from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.discovery import Found, check_rule
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.power import ASSUMED, Design, spread
 from pytest_agentbench.gate.rules import Rule, parse_rule
@@ -19,9 +18,6 @@ from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_mea
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.scenarios import Suite
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-
-#: Exit statuses beside pytest's own; 1 is a quality regression, and whatever else fails a test.
-CANNOT_MEASURE, CANNOT_TELL = 6, 7
 
 MARGIN = 0.05  # of the main score, where a baseline is given and no rule speaks of it
 POWER = 0.8
@@ -196,19 +192,6 @@ def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
     for each in found:
         if each.suite:
             yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
-
-
-def exit_status(status: int, part: Json, *, failure: bool, limits_failed: bool, only_infra: bool, inconclusive: str) -> int:
-    """The exit status of a session with a gate: 1 a regression, 6 not measured, 7 not told, else pytest's own.
-
-    `status` is pytest's, 0, 1 or 5; `failure` says that the backend, tap or pool failed,
-    `only_infra` that no test failed but those that could not measure.
-    """
-    if part["verdict"] == FAIL or limits_failed or (status == 1 and not only_infra):
-        return 1
-    if failure or part["unmeasured"] or status == 1:
-        return CANNOT_MEASURE
-    return CANNOT_TELL if part["verdict"] == INCONCLUSIVE and inconclusive == "fail" else status
 
 
 def _about(baseline: Evidence) -> Json:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,16 @@ def mixed_scoring(old: Json, suite: Suite, names: Mapping[str, str]) -> Json:
     return {**kept, **options, **_code(options, suite.folder)}
 
 
-def suite_identity(suite: Suite) -> Json:
+#: (suite, variant) -> hash of each text that its agent tells a model besides the scenario; None where nobody knows.
+Prompts = Callable[[Suite, str], Json | None]
+
+
+def suite_identity(suite: Suite, prompts: Prompts) -> Json:
     """What is written down of a suite, so that a later session can say what has changed."""
+    variants = ("default", *suite.variants)
     return {
-        "agents": {variant: agent_identity(suite, variant) for variant in ("default", *suite.variants)},
+        "agents": {variant: agent_identity(suite, variant) for variant in variants},
+        "prompts": {variant: prompts(suite, variant) for variant in variants},
         "scorers": scoring_identity(suite),
     }
 
@@ -93,9 +99,9 @@ def _files(value: Any) -> Iterator[str]:
 class Contents:
     """The hashes of rollouts, each part of them computed once."""
 
-    def __init__(self, suites: Mapping[str, Suite], backend: str) -> None:
+    def __init__(self, suites: Mapping[str, Suite], backend: str, prompts: Prompts) -> None:
         """`backend` is its hash."""
-        self._suites, self._backend = suites, backend
+        self._suites, self._backend, self._prompts = suites, backend, prompts
         self._scenarios: dict[tuple[str, str], Scenario] = {}
         self._known: set[str] = set()  # suites whose scenarios are in `_scenarios`
         self._parts: dict[tuple[str, ...], str] = {}
@@ -105,11 +111,12 @@ class Contents:
     def of(self, key: RolloutKey) -> Json:
         """What the record of a rollout says; of calls that a test makes by hand only the backend is known."""
         if key.suite not in self._suites:
-            return {"scenario": "", "agent": "", "scorers": {}, "backend": self._backend}
+            return {"scenario": "", "agent": "", "prompts": "", "scorers": {}, "backend": self._backend}
         suite = self._suites[key.suite]
         return {
             "scenario": self._scenario(suite, key.scenario),
             "agent": self._part(("agent", key.suite, key.variant), lambda: agent_identity(suite, key.variant)),
+            "prompts": self._part(("prompts", key.suite, key.variant), lambda: self._prompts(suite, key.variant)),
             "scorers": self._scores(suite),
             "backend": self._backend,
         }

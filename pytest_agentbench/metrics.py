@@ -13,6 +13,8 @@ from itertools import pairwise
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.windows import Span, duration_ns
 
+PROMPT_NS = 1_000_000  # a read lag up to which the tap was in time
+
 
 def ttft_ns(call: LLMCall) -> int | None:
     """Time to first token: from the send to the first output chunk."""
@@ -116,6 +118,20 @@ def clean_stamps(call: LLMCall) -> tuple[int, int]:
     output = call.output if _measured(call) else []
     merged = sum(not chunk.own_stamp and chunk.at_ns == later.at_ns for chunk, later in pairwise(output))
     return len(output) - merged, len(output)
+
+
+def late_stamps(call: LLMCall) -> list[int]:
+    """The places of output chunks of a successful call whose stamp is a later one's because this machine read them late.
+
+    A read within a millisecond of the last packet found what the server had sent together: whoever measures has gaps of 0 there. Of
+    stamps of user space nobody knows how late they are, so that those which are shared count as late.
+    """
+    output = call.output if _measured(call) else []
+    return [
+        place
+        for place, (chunk, later) in enumerate(pairwise(output))
+        if not chunk.own_stamp and chunk.at_ns == later.at_ns and (chunk.lag_ns is None or chunk.lag_ns > PROMPT_NS)
+    ]
 
 
 def _measured(call: LLMCall) -> bool:

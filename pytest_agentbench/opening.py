@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.directory import new_directory
+from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents, digest, suite_identity
 from pytest_agentbench.ledger import Ledger
 from pytest_agentbench.resume import find_resumable, take_up
@@ -30,10 +31,10 @@ def open_run(controller: Controller) -> Opened:
     directory = old or new_directory(settings.reports, controller.started_at)
     ledger = Ledger(directory, controller.redacted, controller.tell_hooks)
     suites = {found.suite.name: found.suite for found in controller.found if found.suite}
-    identities = {name: suite_identity(suite) for name, suite in suites.items()}
+    identities = {name: suite_identity(suite, prompt_hashes) for name, suite in suites.items()}
     earlier, number = read_sessions(directory), 1
     if old is not None:
-        contents = Contents(suites, digest(controller.identity))
+        contents = Contents(suites, digest(controller.identity), prompt_hashes)
         ledger.stored = take_up(ledger.journal, contents, identities, controller.identity, earlier, settings.resume_rerun)
         number += max([each.number for each in earlier], default=1)
     folder_of(directory, number).mkdir(exist_ok=True)

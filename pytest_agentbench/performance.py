@@ -55,6 +55,10 @@ class Performance:
     cached_of: int = 0
     clean: int = 0  # output events with a stamp of their own
     events: int = 0  # output events
+    late: int = 0  # output events with another one's stamp, because they were read late
+    streams: int = 0  # successful calls with output events
+    late_streams: int = 0  # of them, those with such an event
+    late_firsts: int = 0  # of them, those whose first event is one
     token_sources: Counter[str] = field(default_factory=Counter)
     stamps: Counter[str] = field(default_factory=Counter)
     programs_cpu_s: float = 0.0  # of command agents
@@ -101,9 +105,17 @@ class Performance:
                 self.latencies[name].append(value / 1e6)
         self.itl.add(metrics.itl_ns(call))
         self.lag.add(chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None)
+        self._add_stamps(call)
+
+    def _add_stamps(self, call: LLMCall) -> None:
         clean, events = metrics.clean_stamps(call)
+        late = metrics.late_stamps(call)
         self.clean += clean
         self.events += events
+        self.late += len(late)
+        self.streams += events > 0
+        self.late_streams += bool(late)
+        self.late_firsts += 0 in late
 
     def _add_tokens(self, call: LLMCall, timeline: Timeline) -> None:
         tokens = metrics.output_tokens(call)
@@ -152,8 +164,10 @@ class Performance:
         busy = windows.at_least(self.sessions[session].calls, 1)
         reading = Reading(
             clean_share=self.clean / self.events if self.events else None,
+            late_share=self.late / self.events if self.events else 0.0,
+            late_first_share=self.late_firsts / self.streams if self.streams else 0.0,
+            late_calls_share=self.late_streams / self.streams if self.streams else 0.0,
             read_lag_ms=tail(self.lag),
-            itl_ms=percentile(self.itl, 50),
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),
             tap_cpu=max((share for name in cpu if name.startswith("tap") if (share := busiest(cpu[name], busy)) is not None), default=None),
             pool_cpu=busiest(cpu.get("pool", ()), busy),

@@ -47,6 +47,7 @@ ERROR_KINDS = {
     "empty": "a 200 that says nothing, not even that this is all: no body, no event, or no text and no tool call",
     "incomplete": "a stream that ended without a finish reason",
     "client_gone": "the agent left before the answer was whole",
+    "refused": "the tap did not relay a request that is no LLM call as it is written, nor one of the few others that pass",
 }
 
 
@@ -290,7 +291,7 @@ class Rollout:
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend; `scorers`: of each score
+    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, prompts, backend; `scorers`: of each score
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1
@@ -354,7 +355,7 @@ class Rollout:
         if not self.evaluable:
             raise NoScore(f"{self.key}: no {name}, the rollout ended as {self.status}: {self.reason}")
         if name in self.score_errors:
-            raise ScorerFailed(f"{self.key}: no {name}, the scorer failed: {self.score_errors[name]}")
+            raise ScorerFailed(str(self.key), f"no {name}, the scorer failed: {self.score_errors[name]}")
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
 
     def to_dict(self) -> Json:

@@ -177,7 +177,6 @@ def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
     """run.json of the new run: the old one with other scores, and limits judged on them."""
     suites = {group: _part(each) for group, each in groups.items()}
     limits = [_judged_again(limit, suites[limit["suite"]], groups[limit["suite"]]) for limit in run["limits"]]
-    failed = run["backend"]["failure"] or any(limit["failed"] for limit in limits)
     return {
         **run,
         "id": name,
@@ -186,7 +185,6 @@ def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
         "ab": run["ab"] and _without_scores(run["ab"], groups.values()),
         "gate": None,
         "identity": run["identity"] and _identity(run["identity"], groups),
-        "verdict": run["verdict"] if run["verdict"] in ("SKIPPED", "IMPORTED") else "FAIL" if failed else "PASS",
         "resume": None,  # no session has worked on it
         "rescored": {"run": run["id"], "at": datetime.now().astimezone().isoformat(timespec="seconds")},
     }

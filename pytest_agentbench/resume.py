@@ -97,7 +97,7 @@ def _attempts(line: bytes) -> tuple[Attempt, ...]:
 def refusals(
     kept: Mapping[RolloutKey, Entry], contents: Contents, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session]
 ) -> Iterator[str]:
-    """A sentence for each thing that is not as it was: suites, the backend, agents, scorers, scenarios."""
+    """A sentence for each thing that is not as it was: suites, the backend, agents, their prompts, scorers, scenarios."""
     for name, count in Counter(key.suite for key in kept if key.suite not in suites).items():
         yield f"{count} of its rollouts are of the suite {name}, which the command line does not lead to, or which cannot be loaded"
     changes = _changes({key: entry for key, entry in kept.items() if key.suite in suites}, contents)
@@ -110,6 +110,10 @@ def refusals(
             case "agent":
                 was = then.suites.get(suite, {}).get("agents", {}).get(change.key.variant)
                 yield f"the agent of {change.key.group} has changed: {_how(change, was, suites[suite]['agents'].get(change.key.variant))}"
+            case "prompts":
+                was = then.suites.get(suite, {}).get("prompts", {}).get(change.key.variant)
+                now = suites[suite]["prompts"].get(change.key.variant)
+                yield f"the prompts of {change.key.group} have changed: {_how(change, was, now)}"
             case "scorers":
                 was = then.suites.get(suite, {}).get("scorers")
                 yield f"the scorers of {suite} have changed: {_how(change, was, suites[suite]['scorers'])}"
@@ -126,7 +130,13 @@ def _changes(kept: Mapping[RolloutKey, Entry], contents: Contents) -> dict[tuple
     found: dict[tuple[str, ...], Change] = {}
     for key, entry in kept.items():
         if entry.content != (today := contents.of(key)):
-            whose = {"backend": (), "agent": (key.group,), "scorers": (key.suite,), "scenario": (key.suite, key.scenario)}
+            whose = {
+                "backend": (),
+                "agent": (key.group,),
+                "prompts": (key.group,),
+                "scorers": (key.suite,),
+                "scenario": (key.suite, key.scenario),
+            }
             for part, hash in today.items():
                 if (was := entry.content.get(part)) != hash:
                     found.setdefault((part, *whose[part]), Change(key, entry.session, _text(was, hash), _text(hash, was)))

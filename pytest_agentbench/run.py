@@ -25,6 +25,7 @@ from pytest_agentbench.scorers import LOWER_IS_BETTER
 SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
+NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
 
 #: What a run may owe its numbers to, beside the backend.

@@ -74,6 +74,7 @@ class Services:
         self.port: int = self.listener.getsockname()[1]
         self.endpoint: Endpoint | None = None
         self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
+        self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
@@ -245,8 +246,12 @@ class Services:
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
             _thread(functools.partial(self._turn, message["arm"], message["rollouts"]), "agentbench-turn")
             return
+        if message["op"] == "gone":
+            self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")
+            return
         if message["op"] in self._told:
             self.labels = message.get("labels", self.labels)
+            self.unrecorded = message.get("unrecorded", self.unrecorded)
             self._told[message["op"]].set()
             return
         try:

@@ -44,7 +44,7 @@ OPTIONS = (
     Option("keep-backend", "leave a stack running this long after the session (30m), for the next one of the same backend", "TIME"),
     Option("gpu-wait", "wait this long for GPUs that others have", "TIME", "0s"),
     Option("concurrency", "rollouts in flight at once (default: the number of xdist workers, or 8)", "N"),
-    Option("limit", "take only the first N scenarios of each suite: a quick check", "N"),
+    Option("limit", "take only the first N scenarios of each suite, of those that -k, -m and the like leave: a quick check", "N"),
     Option("trials", "run every scenario N times (default: what suite.yaml says)", "N"),
     Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
     Option("agent", "the agent to run instead of the suite's own: a built-in one, or an import path", "KIND"),

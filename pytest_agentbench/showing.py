@@ -12,6 +12,7 @@ from pytest_agentbench.records import Draft, Json, Rollout
 
 TAIL = 8  # messages of the transcript that a failure shows
 WIDTH = 400  # characters of one message
+BRIEF = 200  # characters of a reason that is shown elsewhere as well
 
 
 def properties(rollout: Rollout) -> list[tuple[str, object]]:
@@ -33,6 +34,12 @@ def properties(rollout: Rollout) -> list[tuple[str, object]]:
     found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.all_calls))]
     found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.all_calls)), ("attempt", rollout.attempt)]
     return [_shared(*each) for each in found]
+
+
+def brief(reason: str) -> str:
+    """The first line of a reason, if it is not too long; dots for what is left out."""
+    line = reason.partition("\n")[0]
+    return line if line == reason and len(line) <= BRIEF else f"{line[:BRIEF].rstrip(':')} ..."
 
 
 @functools.lru_cache(maxsize=1024, typed=True)

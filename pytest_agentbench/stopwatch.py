@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 
+from pytest_agentbench.quantiles import HIGH
 from pytest_agentbench.records import Json
 from pytest_agentbench.windows import Span, overlap_ns
 
 OK, WARN, SATURATED = "ok", "warn", "client-saturated"
 
-CLEAN, CLEAN_AT_LEAST = 0.999, 0.95  # shares of output events with a stamp of their own
-PROMPT_MS = 1.0  # a read lag p99 up to which the tap was never late, so that events which share a stamp were sent together
-LAG_OF_ITL = 0.25  # how much of the median gap the read lag may be
+OF_THE_TAIL = 0.1  # of the values beyond a percentile that may be wrong
+OF_CALLS = 0.01  # of the calls that may be judged by a wrong latency: goodput is read to a percent
 QUEUE_MS = 5.0
 CORE = 0.9  # share of a core above which a process is taken for saturated
 SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
+
+SATURATED_WORDS = "the client was saturated: its timings are the client's own"
+TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,10 @@ class Reading:
     """What is known about the stopwatch of a run; None for what is not."""
 
     clean_share: float | None = None  # of the output events of successful calls, those with a stamp of their own
+    late_share: float = 0.0  # of the same events, those that have another one's stamp because this machine read late
+    late_first_share: float = 0.0  # of the calls with output, those whose first event is one of them
+    late_calls_share: float = 0.0  # of the same calls, those with any of them
     read_lag_ms: float | None = None  # p99 of how long an event lay in the kernel
-    itl_ms: float | None = None  # median gap
     client_queue_ms: float | None = None  # p99
     tap_cpu: float | None = None  # share of one core, in the busiest second with calls in flight
     pool_cpu: float | None = None
@@ -34,66 +39,96 @@ class Reading:
 
 
 def judge(reading: Reading) -> Json:
-    """The verdict on a run's timings, with why; null where no call was measured.
+    """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
 
-    `client-saturated`: fewer than 95 % of the events have a stamp of their own, or a process took more than 0.9 of a core. Then the
-    numbers are about this machine's client, not the backend. `warn`: fewer than 99.9 %, a read lag above a quarter of the median
-    gap, a client queue above 5 ms, or agents that are programs and took more than 0.9 of the machine. Events that share a stamp
-    although the tap read all within a millisecond were sent together by the backend: that makes gaps of 0, whoever measures them,
-    and is a `warn`.
+    `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
+    machine's client, not the backend. `warn`: something is not usable, the client queue's p99 is above 5 ms, or agents that are programs
+    took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent together by the backend: that
+    makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything is usable.
     """
-    saturated, warned = _saturated(reading), _warned(reading)
+    unusable = [*_unusable(reading)]
+    saturated, warned = [*_saturated(reading, unusable)], [*_warned(reading, unusable)]
     verdict = SATURATED if saturated else WARN if warned else OK
+    figures = asdict(reading)
+    for name in ("cores", "stamps"):
+        del figures[name]
     return {
         "verdict": None if reading.clean_share is None else verdict,
         "reasons": saturated + warned,
         "notes": _notes(reading),
-        "clean_share": reading.clean_share,
-        "read_lag_ms": reading.read_lag_ms,
-        "client_queue_ms": reading.client_queue_ms,
-        "tap_cpu": reading.tap_cpu,
-        "pool_cpu": reading.pool_cpu,
-        "agents_cpu": reading.agents_cpu,
+        "unusable": unusable,
+        **figures,
     }
 
 
-def _saturated(reading: Reading) -> list[str]:
-    reasons = []
-    if reading.clean_share is not None and reading.clean_share < CLEAN_AT_LEAST and not _prompt(reading):
-        reasons.append(
-            f"{_percent(reading.clean_share)} of the output events have a stamp of their own, fewer than {_percent(CLEAN_AT_LEAST)}"
-        )
-    remedies = (("tap", reading.tap_cpu, "; --agentbench-taps 2 spreads calls over two"), ("pool", reading.pool_cpu, ""))
-    for name, share, remedy in remedies:
-        if share is not None and share > CORE:
-            reasons.append(f"the {name} took {_percent(share)} of a core in its busiest second, more than {_percent(CORE)}{remedy}")
-    return reasons
+def allowed(q: float) -> float:
+    """The share of wrong values up to which the q-th percentile is usable: p50 0.05, p90 0.01, p95 0.005, p99 0.001.
+
+    An event that has a later one's stamp makes one gap too long and one 0. Of a percentile those count that may stand beyond it, so at
+    most a tenth of what stands there may be wrong: p99 then lies between the true p98.9 and p99.1.
+    """
+    return OF_THE_TAIL * min(q, 100 - q) / 100
 
 
-def _prompt(reading: Reading) -> bool:
-    return reading.read_lag_ms is not None and reading.read_lag_ms <= PROMPT_MS
+def doubt(stopwatch: Json, name: str) -> str:
+    """Why a run's `ttft.p99`, or the objective `goodput.itl`, says nothing of its backend; empty where it does."""
+    if stopwatch["verdict"] == SATURATED:
+        return SATURATED_WORDS
+    if name in stopwatch.get("unusable", ()):  # runs of older versions have none
+        return f"{title(name)} is not usable: chunks arrived faster than the client's machine read them"
+    return ""
 
 
-def _warned(reading: Reading) -> list[str]:
-    reasons = []
-    if reading.clean_share is not None and reading.clean_share < CLEAN:
-        share = f"{_percent(reading.clean_share)} of the output events have a stamp of their own"
-        if reading.clean_share >= CLEAN_AT_LEAST:
-            reasons.append(f"{share}, fewer than {_percent(CLEAN)}")
-        elif _prompt(reading):
-            reasons.append(f"{share}: the backend sends several at once, and their gaps are 0")
-    if reading.read_lag_ms is not None and reading.itl_ms and reading.read_lag_ms > LAG_OF_ITL * reading.itl_ms:
-        reasons.append(f"a read lag p99 of {reading.read_lag_ms:.2f} ms is more than a quarter of the median gap, {reading.itl_ms:.2f} ms")
+def title(name: str) -> str:
+    """`ITL p99` of `itl.p99`, `goodput by ITL` of `goodput.itl`."""
+    metric, _, statistic = name.partition(".")
+    return f"goodput by {TITLES[statistic]}" if metric == "goodput" else f"{TITLES[metric]} {statistic}"
+
+
+def _unusable(reading: Reading) -> Iterator[str]:
+    first, gaps = reading.late_first_share, reading.late_share
+    for metric, share in (("ttft", first), ("tpot", first), ("itl", gaps)):
+        yield from (f"{metric}.p{q}" for q in HIGH if share > allowed(q))
+    for metric, share in (("ttft", first), ("tpot", first), ("itl", reading.late_calls_share)):
+        if share > OF_CALLS:
+            yield f"goodput.{metric}"
+
+
+def _saturated(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
+    if "itl.p50" in unusable:
+        yield _late(unusable)
+    if reading.tap_cpu is not None and reading.tap_cpu > CORE:
+        yield "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"
+    if reading.pool_cpu is not None and reading.pool_cpu > CORE:
+        yield "the pool (the agents) has too little of the CPU; fewer in flight"
+
+
+def _warned(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
+    if unusable and "itl.p50" not in unusable:
+        yield _late(unusable)
+    if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > allowed(50):
+        yield "the backend sends several chunks at once, and the gaps between them are 0"
     if reading.client_queue_ms is not None and reading.client_queue_ms > QUEUE_MS:
-        reasons.append(f"a client queue p99 of {reading.client_queue_ms:.1f} ms is more than {QUEUE_MS:g} ms")
+        yield "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight"
     if reading.agents_cpu is not None and reading.cores and reading.agents_cpu > CORE * reading.cores:
-        took = f"{reading.agents_cpu:.1f} of {reading.cores} cores"
-        reasons.append(f"the agents' programs took {took}, so that rollouts waited for this machine; the calls' own times are right")
-    return reasons
+        yield "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right"
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.4g} %"
+def _late(unusable: Sequence[str]) -> str:
+    return (
+        f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; "
+        "fewer in flight, or --agentbench-taps 2"
+    )
+
+
+def _together(unusable: Sequence[str]) -> Iterator[str]:
+    """`ITL p99`, `TTFT from p95 on`, `goodput by ITL`: what is not usable of a percentile is so of all above it."""
+    metrics: dict[str, list[str]] = {}
+    for name in unusable:
+        metrics.setdefault(name if name.startswith("goodput") else name.partition(".")[0], []).append(name)
+    for names in metrics.values():
+        first = title(names[0])
+        yield first if len(names) == 1 else f"{first.replace(' ', ' from ')} on"
 
 
 def _notes(reading: Reading) -> list[str]:

@@ -17,7 +17,8 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import MissingError, ScorerFailed
 from pytest_agentbench.foreign import one_line
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
-from pytest_agentbench.showing import properties, rollout_section
+from pytest_agentbench.selection import first_scenarios
+from pytest_agentbench.showing import brief, properties, rollout_section
 
 if TYPE_CHECKING:
     from pytest_agentbench.controller import Controller
@@ -26,15 +27,29 @@ KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 
 Report = pytest.TestReport
 
-#: Attributes of reports, which xdist carries: below a threshold where a gate decides; nothing to judge.
+#: Attributes of reports, which xdist carries: below a threshold where a gate decides; nothing to judge: [what became of it, cause].
 BELOW, UNMEASURED = "agentbench_below", "agentbench_unmeasured"
+#: On the report after which no test of the session can have anything to judge.
+OVER = "agentbench_over"
 #: The same of a scenario in quarantine, and on every test of one, whatever came of it: [group, scenario].
 QUARANTINED, IN_QUARANTINE = "agentbench_quarantined", "agentbench_in_quarantine"
 
 UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
 
 ROLLOUT = pytest.StashKey[Rollout]()
-TROUBLE = pytest.StashKey[tuple[str, str]]()  # why there is no rollout, and the status that it has instead
+TROUBLE = pytest.StashKey[tuple[str, str]]()  # why there is nothing to judge, and the status
+
+
+class Unmeasured(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # pytest declares it as a variable
+    """Ends a test as an ERROR: there is nothing to judge. Tests that fail for one reason have the same `cause`."""
+
+    def __init__(self, cause: str, outcome: str = "") -> None:
+        """`outcome` says what became of which rollout."""
+        super().__init__(f"{outcome}: {cause}" if outcome else cause, pytrace=False)
+        self.cause, self.outcome = cause, outcome
+
+
+Unmeasured.__module__ = "builtins"  # as those of pytest have it, so that summaries name it without its place
 
 
 class Worker:
@@ -43,6 +58,7 @@ class Worker:
     def __init__(self, config: pytest.Config, source: Controller | Json) -> None:
         self.config, self._source = config, source
         self._line: socket.socket | None = None
+        self._over = ""  # why no test of this session will have anything to judge any more
         self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         if isinstance(source, dict):
             for suite in (each for each in self.suites.values() if each["marks"]):
@@ -104,6 +120,22 @@ class Worker:
         if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite["marks"]:
             collector.add_marker(suite["name"])
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        """Takes the first scenarios of what is left; every test process of a session comes to the same ones."""
+        result = yield
+        limit: int | None = self.input.get("limit")
+        if limit is not None:
+            keys = {item: rollout_key(item) for item in items if has_key(item)}
+            ids = {suite["name"]: suite.get("ids", ()) for suite in self.suites.values()}
+            first = first_scenarios(keys.values(), ids, limit)
+            beyond = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
+            if beyond:
+                self.config.hook.pytest_deselected(items=beyond)
+                left_out = set(beyond)
+                items[:] = [item for item in items if item not in left_out]
+        return result
+
     # -------------------------------------------------------------------------------------------------- running
 
     @pytest.hookimpl(tryfirst=True)
@@ -132,6 +164,7 @@ class Worker:
         """Waits before the test begins, so that the wait is nobody's test time and no timeout of a test sees it."""
         if wants_rollout(item) and not is_skipped(item) and self.input.get("port") and not self.input["inline"]:
             self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+            self._stop_early(item)
         try:
             return (yield)
         finally:
@@ -142,12 +175,9 @@ class Worker:
         """The rollout of a test; ends the test as an ERROR when there is nothing to judge."""
         if ROLLOUT not in item.stash and TROUBLE not in item.stash:
             self._fetch(item)
-        if ROLLOUT not in item.stash:
-            refuse(*item.stash[TROUBLE])
-        rollout = item.stash[ROLLOUT]
-        if rollout.status in UNJUDGED:
-            pytest.fail(f"{rollout.key}: {rollout.status}: {rollout.reason}", pytrace=False)
-        return rollout
+        if TROUBLE in item.stash:
+            refuse(*item.stash[TROUBLE], str(rollout_key(item)))
+        return item.stash[ROLLOUT]
 
     def _fetch(self, item: pytest.Item) -> None:
         if self.input["inline"]:
@@ -155,18 +185,31 @@ class Worker:
 
             assert not isinstance(self._source, dict)
             try:
-                item.stash[ROLLOUT] = run_inline(self, self._source, rollout_key(item))
+                rollout = run_inline(self, self._source, rollout_key(item))
+                self._keep(item, rollout, rollout.reason)
             except MissingError as error:
                 item.stash[TROUBLE] = str(error), "missing"
         else:
             self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
 
     def _stash(self, item: pytest.Item, outcome: Json, body: bytes) -> None:
+        if outcome.get("over"):
+            self._over = one_line(brief(outcome.get("cause") or outcome["reason"]))
         if body:
-            item.stash[ROLLOUT] = Rollout.from_json(body)
+            rollout = Rollout.from_json(body)
+            self._keep(item, rollout, outcome.get("cause") or rollout.reason)
         else:
-            status = outcome.get("status", "infra_error")
-            item.stash[TROUBLE] = f"{rollout_key(item)}: {status}: {outcome['reason']}", status
+            item.stash[TROUBLE] = outcome["reason"], outcome.get("status", "infra_error")
+
+    def _keep(self, item: pytest.Item, rollout: Rollout, cause: str) -> None:
+        item.stash[ROLLOUT] = rollout
+        if rollout.status in UNJUDGED:
+            item.stash[TROUBLE] = cause, rollout.status
+
+    def _stop_early(self, item: pytest.Item) -> None:
+        """Ends the session with this test, where all that are left could only say the same; tests without a rollout are run."""
+        if self._over and all(map(wants_rollout, item.session.items)):
+            item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
 
     def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
         """The pool's answer; when the pool is gone, an outcome that says why."""
@@ -176,7 +219,7 @@ class Worker:
             wire.send(self._line, question, body)
             return wire.receive(self._line)
         except OSError as error:
-            return {"status": "infra_error", "reason": self._why_gone(error)}, b""
+            return {"status": "infra_error", "reason": self._why_gone(error), "over": True}, b""
 
     def _why_gone(self, error: OSError) -> str:
         services = None if isinstance(self._source, dict) else self._source.services
@@ -188,8 +231,10 @@ class Worker:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Report, Report]:
         report = yield
         rollout = item.stash.get(ROLLOUT, None)
-        if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, ScorerFailed):
+        error = call.excinfo.value if report.failed and call.excinfo is not None else None
+        if isinstance(error, (Unmeasured, ScorerFailed)):
             report.when = "setup"  # what fails there is an ERROR for pytest, JUnit and everybody else: nothing was judged
+            setattr(report, UNMEASURED, [error.outcome, error.cause])
         if rollout is not None and call.when == "call":
             report.duration += rollout.duration_s
         if call.when != "setup" or report.failed:  # JUnit reads the teardown's, other reports that of the failure
@@ -197,16 +242,16 @@ class Worker:
             report.user_properties.extend(properties(rollout) if rollout else [("status", trouble[1])] if trouble else [])
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
-        if report.failed and report.when == "setup" and (TROUBLE in item.stash or (rollout and rollout.status in UNJUDGED)):
-            setattr(report, UNMEASURED, True)
+        if self._over and item.session.shouldfail:
+            setattr(report, OVER, True)
         quarantined = self._quarantined(item)
         if quarantined and (call.when == "call" or (call.when == "setup" and report.failed)):
             setattr(report, IN_QUARANTINE, [rollout_key(item).group, rollout_key(item).scenario])
-        if report.failed and report.when == "call" and call.excinfo is not None and reads_threshold(item, call.excinfo.value):
+        if error is not None and report.when == "call" and reads_threshold(item, error):
             if quarantined:
-                excuse(report, QUARANTINED, quarantined, call.excinfo.value)
+                excuse(report, QUARANTINED, quarantined, error)
             elif rollout_key(item).group in self.input.get("gated", ()):
-                excuse(report, BELOW, "below its threshold, the gate decides", call.excinfo.value)
+                excuse(report, BELOW, "below its threshold, the gate decides", error)
         return report
 
     def _quarantined(self, item: pytest.Item) -> str:
@@ -241,11 +286,11 @@ def excuse(report: pytest.TestReport, mark: str, why: str, error: BaseException)
     setattr(report, mark, True)
 
 
-def refuse(reason: str, status: str) -> NoReturn:
+def refuse(cause: str, status: str, rollout: str = "") -> NoReturn:
     """Ends a test that cannot measure: a SKIP when this machine lacks something, else an ERROR."""
     if status == "missing":
-        pytest.skip(reason)
-    pytest.fail(reason, pytrace=False)
+        pytest.skip(cause)
+    raise Unmeasured(cause, f"{rollout}: {status}" if rollout else "")
 
 
 def suite_keys(suite: Json) -> list[RolloutKey]:
@@ -259,13 +304,18 @@ def suite_keys(suite: Json) -> list[RolloutKey]:
 
 
 def rollout_key(item: pytest.Item) -> RolloutKey:
-    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # wants_rollout looked
+    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # has_key looked
     return key
 
 
 def wants_rollout(item: pytest.Item) -> bool:
     """Whether a test reads a rollout; one that only looks at its scenario does not."""
-    return "rollout" in getattr(item, "fixturenames", ()) and KEY in getattr(getattr(item, "callspec", None), "params", ())
+    return "rollout" in getattr(item, "fixturenames", ()) and has_key(item)
+
+
+def has_key(item: pytest.Item) -> bool:
+    """Whether a test is one of a scenario's."""
+    return KEY in getattr(getattr(item, "callspec", None), "params", ())
 
 
 def is_skipped(item: pytest.Item) -> bool:

@@ -132,6 +132,21 @@ def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
     assert metrics.prefix_cache_hit_ratio(calls[2:]) is None
 
 
+def test_late_stamps() -> None:
+    """A shared stamp is late where the read was, or where nobody knows; the last of a read, and what shares only with the end, is not."""
+
+    def late(*chunks: Chunk, **keys: Any) -> list[int]:
+        return metrics.late_stamps(LLMCall(0, 0, 9, chunks, **keys))
+
+    def read(lag: int | None) -> tuple[Chunk, ...]:
+        return Chunk(5, "content", False, lag), Chunk(5, "content", False, lag), Chunk(5, "content", True, lag)
+
+    assert [0, 1] == late(*read(metrics.PROMPT_NS + 1)) == late(*read(None))
+    assert [] == late(*read(metrics.PROMPT_NS)) == late(*read(None), error_kind="cut")
+    assert [1] == late(Chunk(1, "content", True, 9), *read(None)[1:], Chunk(5, "finish", True))
+    assert [] == late(Chunk(5, "content", False), Chunk(5, "finish", True))
+
+
 def test_clean_stamps() -> None:
     """An output chunk that shares its stamp with a later one is not clean; one that shares it with what is no output is."""
     stamps = (

@@ -61,6 +61,8 @@ def run_up(options: argparse.Namespace) -> None:
         print(f"{spec.name} is up already at {held.ready().url}")
         held.let_go()
         return
+    if why := stacks.passed_over(spec):
+        print(f"{why}; agentbench backend down {options.name} ends it")
     keep_out_of_git(Path("reports"))
     logs = Path("reports", "backends", spec.name, datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")).absolute()
     held = stacks.start(spec, logs, gpu_wait=gpu_wait, warm_up=1)

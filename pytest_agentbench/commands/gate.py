@@ -71,14 +71,11 @@ def run_gate(options: argparse.Namespace) -> int:
 
 def status_of(run: Json, evidence: Evidence, inconclusive: str) -> int:
     """The exit status that a session would have had for its limits and its gate, had no test failed but those that could not measure."""
-    from pytest_agentbench.gating import exit_status
+    from pytest_agentbench.exits import Ending, deciding, exit_status
 
-    errors = int(any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials))
-    failure, limits_failed = bool(run["backend"]["failure"]), any(limit["failed"] for limit in run["limits"])
-    part = run["gate"]
-    if part is None or not part["decides"]:
-        return int(errors or failure or limits_failed)
-    return exit_status(errors, part, failure=failure, limits_failed=limits_failed, only_infra=True, inconclusive=inconclusive)
+    errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
+    failure = bool(run["backend"]["failure"])
+    return exit_status(Ending(int(errors), only_unmeasured=True, failure=failure, limits=run["limits"], gate=deciding(run)), inconclusive)
 
 
 def suites_of(run: Json) -> Iterator[Found]:

@@ -79,18 +79,18 @@ def judged(run: Json, directory: Path, options: argparse.Namespace) -> Json:
     """
     from pytest_agentbench.arms import Arm
     from pytest_agentbench.commands.gate import Options, status_of, suites_of
-    from pytest_agentbench.gate.decisions import FAIL
+    from pytest_agentbench.exits import IMPORTED, SKIPPED, deciding, verdict
     from pytest_agentbench.gating import judge_again
 
-    if run["verdict"] in ("SKIPPED", "IMPORTED"):
+    if run["verdict"] in (SKIPPED, IMPORTED):
         return run
     settings = run["settings"]
     rules, baseline = tuple(settings["gate"]), options.baseline or settings["baseline"]
     asking = Options(rules, baseline, options.reports, settings["verdict"], tuple(Arm(**arm) for arm in settings["ab"]))
     part, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     new = {**run, "gate": part}
-    decided = part["verdict"] if part and part["decides"] and run["verdict"] != FAIL else run["verdict"]
-    return {**new, "verdict": decided, "exit_status": status_of(new, evidence, settings["inconclusive"])}
+    status = status_of(new, evidence, settings["inconclusive"])
+    return {**new, "verdict": verdict(status, deciding(new), missing=False), "exit_status": status}
 
 
 def _mean(value: float | None) -> str:

@@ -39,19 +39,18 @@ class Answer:
     call_ids: str  # start of the ids of its tool calls
     model: str
     prompt_tokens: int
-    cached_tokens: int
 
-    @property
-    def usage(self) -> Json:
+    def usage(self, cached_tokens: int) -> Json:
+        """As OpenAI counts; `cached_tokens` of the prompt were known to the cache."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": len(self.pieces),
             "total_tokens": self.prompt_tokens + len(self.pieces),
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
 
 
-def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int, cached_tokens: int) -> Answer:
+def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int) -> Answer:
     """The answer to `request` that says what `reply` says, within the limits that the request sets."""
     text, stopped = _until_stop(reply.text, stop_texts(request))
     pieces = [Piece(token) for token in tokenise(text)]
@@ -62,19 +61,19 @@ def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int, cached
         pieces, finish_reason = pieces[:limit], "length"
     else:
         finish_reason = reply.finish_reason or _finish_reason(request, pieces)
-    return Answer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens, cached_tokens)
+    return Answer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens)
 
 
-def whole_body(answer: Answer) -> bytes:
+def whole_body(answer: Answer, usage: Json) -> bytes:
     """The answer as one JSON object, for a request that does not stream."""
     choice = {"index": 0, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish_reason}
-    return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": answer.usage})
+    return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": usage})
 
 
-def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, *, include_usage: bool) -> list[Event]:
-    """The answer as server-sent events; `due` holds one time per token, and a chunk is due with its last one."""
+def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, usage: Json | None) -> list[Event]:
+    """The answer as server-sent events, the usage last if there is one; `due` has a time per token, a chunk is due with its last one."""
     envelope = _envelope(answer, "chat.completion.chunk")
-    if include_usage:
+    if usage is not None:
         envelope["usage"] = None
     has_text = any(piece.call is None for piece in answer.pieces)
     events = [_chunk_event(envelope, {"role": "assistant", "content": "" if has_text else None}, due[0])]
@@ -83,8 +82,8 @@ def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, *
         sent += piece.tokens
         events.append(_chunk_event(envelope, _delta(piece, answer), due[sent - 1], piece.tokens))
     events.append(_chunk_event(envelope, {}, due[-1], finish_reason=answer.finish_reason))
-    if include_usage:
-        events.append(Event(_sse({**envelope, "choices": [], "usage": answer.usage}), due[-1]))
+    if usage is not None:
+        events.append(Event(_sse({**envelope, "choices": [], "usage": usage}), due[-1]))
     return [*events, Event(DONE, due[-1])]
 
 

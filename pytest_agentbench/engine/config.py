@@ -25,6 +25,8 @@ class EngineConfig(Spec):
     seed: int = 0  # of the jitter, and of the errors of the policy `careless`
     error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that the policy `careless` gets wrong
     max_concurrency: int | None = Field(default=None, ge=1)  # requests served at a time; None for all
+    kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache, by default a million tokens
+    block_size: int = Field(default=16, ge=1)  # tokens in a block, as in vLLM
     script: str | None = None  # file of the policy `script`; an empty text is none as well
     request_log: str | None = None  # JSONL file that gets the body of every chat request
 

@@ -31,6 +31,10 @@ class Metrics:
         """A gauge that is read when someone asks."""
         Gauge(f"vllm:{name}", documentation, ("model_name",), registry=self._registry).labels(self._model).set_function(read)
 
+    def state(self, name: str, documentation: str, **labels: str) -> None:
+        """What never changes: a gauge that is 1, and says it in its labels."""
+        Gauge(f"vllm:{name}", documentation, sorted(labels), registry=self._registry).labels(**labels).set(1)
+
     def finished(self, finish_reason: str) -> None:
         """Counts a request; as in vLLM an answer with tool calls ends with `stop`."""
         self._finished.get(finish_reason, self._finished["stop"]).inc()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -17,6 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.answer import Answer, compose, stream_events, whole_body
+from pytest_agentbench.engine.blocks import Blocks
 from pytest_agentbench.engine.chat import ApiError, parse_chat
 from pytest_agentbench.engine.config import WHERE, EngineConfig
 from pytest_agentbench.engine.faults import spoil_stream
@@ -24,7 +26,7 @@ from pytest_agentbench.engine.metrics import Metrics, TokenClock
 from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
 from pytest_agentbench.engine.protocol import Policy, Reply
 from pytest_agentbench.engine.sending import error_response, json_response, send_stream, send_whole
-from pytest_agentbench.engine.tokens import BLOCK, PrefixCache, Prompt, read_prompt
+from pytest_agentbench.engine.tokens import read_prompt
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json
 
@@ -51,13 +53,14 @@ class Engine:
         self._policy = _load_policy(config)
         self._pace = Pace(config.ttft_ms, config.itl_ms, config.jitter, config.seed)
         self._slots = Slots(config.max_concurrency)
-        self._cache = PrefixCache()
-        self._held_blocks = 0  # cache blocks that running requests need
+        self._blocks = Blocks(config.kv_blocks, config.block_size)
         self._request_log = _open_log(config.request_log)
         self._metrics = Metrics(config.model)
-        self._metrics.watch("num_requests_running", "Requests being answered.", lambda: self._slots.running)
-        self._metrics.watch("num_requests_waiting", "Requests waiting for a slot.", lambda: self._slots.waiting)
+        self._metrics.watch("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
+        self._metrics.watch("num_requests_waiting", "Requests that wait.", lambda: self._slots.waiting + self._blocks.waiting)
         self._metrics.watch("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
+        sizes = {"block_size": str(config.block_size), "num_gpu_blocks": str(config.kv_blocks)}
+        self._metrics.state("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_in_openai_shape])
@@ -80,7 +83,7 @@ class Engine:
 
     async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
         """As vLLM's, which has it in development mode only."""
-        self._cache.clear()
+        self._blocks.forget()
         return web.Response()
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
@@ -102,37 +105,38 @@ class Engine:
             raise
 
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
-        prompt = read_prompt(exchange.request)
-        answer = compose(exchange.request, exchange.reply, prompt.tokens, self._admit(prompt))
-        held = -(-(prompt.tokens + len(answer.pieces)) // BLOCK)
-        self._held_blocks += held
-        try:
-            response = await self._send(exchange, answer)
-        finally:
-            self._held_blocks -= held
+        prompt = read_prompt(exchange.request, self._blocks.size)
+        answer = compose(exchange.request, exchange.reply, prompt.tokens)
+        self._refuse_too_long(prompt.tokens, len(answer.pieces))
+        async with self._blocks.room(prompt, len(answer.pieces)) as room:
+            self._metrics.prompt_tokens.inc(prompt.tokens)
+            self._metrics.cache_queries.inc(prompt.tokens)
+            self._metrics.cache_hits.inc(room.cached)
+            begun = replace(exchange, started=_now()) if room.waited else exchange
+            response = await self._send(begun, answer, room.cached)
         self._metrics.finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
         return response
 
-    async def _send(self, exchange: _Exchange, answer: Answer) -> web.StreamResponse:
+    def _refuse_too_long(self, prompt: int, answer: int) -> None:
+        """A request that the whole cache has no room for would wait for ever."""
+        if not self._blocks.fits(prompt + answer):
+            most = self._blocks.capacity * self._blocks.size
+            raise ApiError(f"This model's maximum context length is {most} tokens, and {prompt + answer} are needed.", "messages")
+
+    async def _send(self, exchange: _Exchange, answer: Answer, cached: int) -> web.StreamResponse:
         http, request, delivery = exchange.http, exchange.request, exchange.reply.delivery
         due = self._pace.due(max(1, len(answer.pieces)), delivery, await http.read())
-        include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-        events = stream_events(answer, due, delivery.tokens_per_chunk, include_usage=include_usage)
+        usage = answer.usage(cached)
+        asked = (request.get("stream_options") or {}).get("include_usage")
+        events = stream_events(answer, due, delivery.tokens_per_chunk, usage if asked else None)
         clock = TokenClock(self._metrics, exchange.arrived)
         if request.get("stream"):
             return await send_stream(http, delivery, _timed(spoil_stream(events, delivery), exchange.started, clock))
-        return await send_whole(http, delivery, whole_body(answer), _timed(events, exchange.started, clock))
-
-    def _admit(self, prompt: Prompt) -> int:
-        """Tokens of the prompt that the cache knows."""
-        cached = self._cache.admit(prompt)
-        self._metrics.prompt_tokens.inc(prompt.tokens)
-        self._metrics.cache_queries.inc(prompt.tokens)
-        self._metrics.cache_hits.inc(cached)
-        return cached
+        return await send_whole(http, delivery, whole_body(answer, usage), _timed(events, exchange.started, clock))
 
     def _cache_usage(self) -> float:
-        return min(1.0, self._held_blocks / self._cache.capacity)
+        """Rounded up to four digits: there are routers that read 6.1e-05 as 6.1."""
+        return math.ceil(self._blocks.used / self._blocks.capacity * 10_000) / 10_000
 
     def _log(self, body: bytes) -> None:
         if self._request_log is None:

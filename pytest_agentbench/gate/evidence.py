@@ -68,6 +68,7 @@ class Facts:
     lost: int = 0  # of them, those that never ended
     scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> how many its data set has
     stopwatch: str | None = None  # its verdict on the timings
+    unusable: Sequence[str] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
     cache: str = "carry"  # how the prefix cache was made ready
     rollouts_per_hour: float | None = None
     output_tokens_per_s: float | None = None
@@ -87,6 +88,7 @@ class Facts:
             lost=run["plan"]["not_run"],
             scenarios={name: suite["dataset"]["size"] for name, suite in run["suites"].items()},
             stopwatch=run["stopwatch"]["verdict"],
+            unusable=tuple(run["stopwatch"].get("unusable", ())),
             cache=run["settings"].get("cache", "carry"),
             slo=run["settings"]["slo"],
             commit=(run["environment"]["git"] or {}).get("commit"),
@@ -143,7 +145,7 @@ class Evidence:
         if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
         del header["replaces"], header["reason"]
-        return cls.of(Facts(**header), map(Trial.from_dict, every))
+        return cls.of(Facts(**{**header, "unusable": tuple(header.get("unusable", ()))}), map(Trial.from_dict, every))
 
 
 def trial_of(rollout: Rollout) -> Trial:

@@ -16,7 +16,7 @@ from pytest_agentbench.gate.latency import compare_latency, latency_limit
 from pytest_agentbench.gate.multiple import Suspect
 from pytest_agentbench.gate.paired import Sample, against_limit, compare
 from pytest_agentbench.gate.rules import Rule
-from pytest_agentbench.stopwatch import SATURATED
+from pytest_agentbench.stopwatch import SATURATED, title
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
@@ -27,6 +27,13 @@ CONFIDENCE = 0.95
 
 TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
 OF_SCENARIOS = ("score", "latency", "goodput")  # kinds that are about scenarios, those in quarantine left out; the others are about a run
+
+#: Hash of a rollout -> what is said where it is not the baseline's.
+DIFFERENT = {
+    "agent": "the agent is not the baseline's",
+    "prompts": "the prompts are not the baseline's",
+    "backend": "the backend is not the baseline's",
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
 def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
     """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
     group, rule = asked.group, asked.rule
-    if rule.kind in TIMED and (why := _badly_timed(run, base if rule.versus else None)):
+    if rule.kind in TIMED and (why := _badly_timed(rule, run, base if rule.versus else None)):
         return why
     if rule.kind in ("latency", "goodput"):
         calls = [call for trial in run.groups.get(group, ()) for call in trial.calls]
@@ -124,13 +131,22 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
     return ""
 
 
-def _badly_timed(run: Evidence, base: Evidence | None) -> str:
+def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
     for evidence in filter(None, (run, base)):
         if evidence.facts.stopwatch == SATURATED:
             return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
+        if unusable := [title(name) for name in _needs(rule, evidence) if name in evidence.facts.unusable]:
+            return f"{', '.join(unusable)} of {evidence.facts.run} is not usable: chunks arrived faster than the client's machine read them"
     if base and (there := base.facts.cache) != (here := run.facts.cache):
         return f"the prefix cache was {there} in the baseline, and is {here} now (--agentbench-cache)"
     return ""
+
+
+def _needs(rule: Rule, evidence: Evidence) -> list[str]:
+    """What a rule looks at, in the stopwatch's words; rates and durations need no stamp of an event."""
+    if rule.kind == "goodput":
+        return [f"goodput.{objective}" for objective in evidence.facts.slo]
+    return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []
 
 
 def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Iterator[str]:
@@ -147,10 +163,10 @@ def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Ite
 
 def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
     """What may have changed beside the thing under test."""
-    for part, what in (("agent", "agent"), ("backend", "backend")):
+    for part, sentence in DIFFERENT.items():
         here, there = run.hashes(asked.group, part), base.hashes(asked.group, part)
         if here and there and here != there:
-            yield f"the {what} is not the baseline's"
+            yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
     if asked.rule.kind in TIMED and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"

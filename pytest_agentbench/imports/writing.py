@@ -16,6 +16,8 @@ from pytest_agentbench import windows
 from pytest_agentbench.directory import discard, named_directory
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exits import IMPORTED
+from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
 from pytest_agentbench.journal import FILE, record_line
@@ -34,7 +36,7 @@ class Importing:
     def __init__(self, tool: str, source: Source, suite: Suite | None) -> None:
         self.tool, self.source, self.suite = tool, source, suite
         self.scenarios = {each.id: each for each in suite.scenarios} if suite else {}
-        self.contents = Contents({suite.name: suite} if suite else {}, "")
+        self.contents = Contents({suite.name: suite} if suite else {}, "", prompt_hashes)
         self.tallies: dict[str, SuiteTally] = {}  # variant -> what was counted
         self.performance = Performance(source.concurrency or 1)
         self.seen: set[RolloutKey] = set()
@@ -46,7 +48,7 @@ class Importing:
             if rollout.scenario not in self.scenarios:
                 raise ConfigError(f"{self.suite.folder}: no scenario {rollout.scenario!r}, which was run by {self.tool}; is it that suite?")
             key = RolloutKey(self.suite.name, rollout.scenario)
-            content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "scorers": {}, "backend": ""}
+            content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "prompts": "", "scorers": {}, "backend": ""}
             scenario = self.scenarios[rollout.scenario]
             rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
         else:
@@ -79,7 +81,7 @@ class Importing:
             "started_at": began,
             "finished_at": ended,
             "command": command,
-            "verdict": "IMPORTED",
+            "verdict": IMPORTED,
             "exit_status": None,
             "imported": {
                 "tool": self.tool,

@@ -22,6 +22,7 @@ from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 
 Run = Callable[[RolloutKey], Awaitable[Rollout]]
 Record = Callable[[Rollout], Awaitable[bytes]]
+Doubt = Callable[[Rollout], Awaitable[None]]
 
 KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
@@ -35,6 +36,7 @@ class Outcome:
     status: str
     reason: str = ""
     recorded: bool = False
+    cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
 
 
 class Turns(Protocol):
@@ -60,6 +62,8 @@ class Scheduler:
         self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
+        self.stopped = asyncio.Event()  # `broken` says why
+        self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
         self._refusals = Refusals()
         self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self.there = asyncio.Event()  # no part of the backend is away
@@ -107,6 +111,7 @@ class Scheduler:
     def stop(self, reason: str, status: str) -> None:
         """Nothing more is started; those that wait for it are told at once. What runs goes on."""
         self.broken, self.broken_status = reason, status
+        self.stopped.set()
         self.there.set()
         self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
 
@@ -159,6 +164,17 @@ class Scheduler:
                 self._blocks.extend(self.turns.arrange([key]))
             self._fill()
         return await asyncio.shield(self._outcomes[key])
+
+    def cause(self, key: RolloutKey, outcome: Outcome) -> str:
+        """Why a rollout is an infra_error, where it is not the only one for that reason."""
+        return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
+
+    def is_judgeable(self, key: RolloutKey) -> bool:
+        """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
+        outcome = self._outcomes.get(key)
+        if outcome is None or not outcome.done():
+            return outcome is not None or key in self.stored
+        return outcome.result().recorded and not self.cause(key, outcome.result())
 
     def body(self, key: RolloutKey) -> bytes | None:
         """The recorded line of a finished rollout while it is in memory."""
@@ -217,7 +233,8 @@ class Scheduler:
             return Outcome("infra_error", f"the record could not be written: {error}")
         except Exception as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
             return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
-        return Outcome(rollout.status, rollout.reason, recorded=True)
+        cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
+        return Outcome(rollout.status, rollout.reason, recorded=True, cause=cause)
 
     def _note_refusal(self, rollout: Rollout) -> None:
         group = rollout.key.group
@@ -240,6 +257,8 @@ class Scheduler:
         earlier: tuple[Attempt, ...] = ()
         for attempt in itertools.count(1):
             rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=earlier)
+            if rollout.status == "infra_error" and attempt > self.retries and self.doubt is not None:
+                await self.doubt(rollout)
             if rollout.status != "infra_error" or attempt > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
                 return rollout
             if not self.broken:

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict
 
 import aiohttp
@@ -17,12 +17,14 @@ import orjson
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.introductions import Introductions
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.journal import record_line
 from pytest_agentbench.pool.announcing import Announcer, total
+from pytest_agentbench.pool.pulse import Pulse, unanswered
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.pool.turning import Turning
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -45,15 +47,19 @@ class Pool:
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
+        self.scheduler.doubt = self._doubt
+        self.pulse = Pulse(config["patience"])
         self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
         self.scheduler.turns = self.turning
         self.salt = ""  # before the system prompts of agents
         self.number: int = config["session"]  # of the session within its run
-        self.contents = Contents(self.suites, config["backend"])
+        self.contents = Contents(self.suites, config["backend"], prompt_hashes)
         self.time_limit: float | None = config["time_limit"]
         self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
         self.planned = False
+        self.cancelled = False  # pytest itself is about to end the session
+        self.unread: Counter[RolloutKey] = Counter()  # how many of the planned tests have still to ask for each rollout
         self.controller: asyncio.StreamWriter | None = None
         self.controlled = asyncio.Event()  # the controller is connected
         self.replies: deque[asyncio.Future[bytes]] = deque()  # what the controller still has to answer, in order
@@ -66,6 +72,7 @@ class Pool:
         self.announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
         self.tap_url = ""
         self.tokens = 0
+        self.unrecorded = 0  # LLM calls of whom the tap told, and that are in no record handed to the journal
         self.session: aiohttp.ClientSession | None = None
 
     async def serve(self, listener: socket.socket) -> None:
@@ -120,6 +127,7 @@ class Pool:
                 self.scheduler.stop(message["reason"], message["status"])
                 self.booted.set()
             case "cancel":
+                self.cancelled = True
                 self.scheduler.cancel(message["reason"])
                 self.booted.set()
             case "finish":
@@ -131,7 +139,8 @@ class Pool:
         await self._farewell()
         if self.controller is not None:
             tally = total([each.tally for each in self.announcers.values()])
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.labelled else None}))
+            labels = asdict(tally) if tally.labelled else None
+            self.controller.write(wire.pack({"op": "drained", "labels": labels, "unrecorded": self.unrecorded}))
             await self.controller.drain()
         self.finished.set()
 
@@ -185,6 +194,7 @@ class Pool:
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
+        self.unrecorded -= sum(len(attempt.calls) + len(attempt.judge_calls) for attempt in rollout.attempts)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         summary = {
             "op": "finished",
@@ -243,15 +253,42 @@ class Pool:
         self.planned = True
         keys = [RolloutKey(*key) for key in message["keys"]]
         stored = len(self.scheduler.stored.keys() & set(keys))
+        self.unread.update(keys)
         await self.ask({"op": "plan", "keys": len(set(keys)), "stored": stored, "selected": message["selected"]})
         self.scheduler.plan(keys)
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
         outcome: Outcome = await self.scheduler.outcome(key)
+        self.unread.subtract([key])
+        header = {**asdict(outcome), "cause": self.scheduler.cause(key, outcome), "over": await self._is_over(key, outcome)}
         if not outcome.recorded:
-            return asdict(outcome), b""
+            return header, b""
         body = self.scheduler.body(key)
-        return asdict(outcome), body if body is not None else await self.ask({"op": "fetch", "key": key})
+        return header, body if body is not None else await self.ask({"op": "fetch", "key": key})
+
+    async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
+        """Whether tests are left, and all that they could be told is what this one is told."""
+        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
+            return False
+        if self.scheduler.broken:
+            await self.scheduler.drained()  # what runs may yet have a record
+        left = [key for key, tests in self.unread.items() if tests > 0]
+        return bool(left) and not any(map(self.scheduler.is_judgeable, left))
+
+    async def _doubt(self, rollout: Rollout) -> None:
+        """A backend that does not answer is given up, and with it the session; of an A/B session or one in blocks, nothing is."""
+        if self.turning is not None or self.endpoint is None or not unanswered(rollout):
+            return
+        stopped = asyncio.create_task(self.scheduler.stopped.wait())
+        look = asyncio.create_task(self.pulse.why_gone(self.endpoint))
+        try:
+            await asyncio.wait([stopped, look], return_when=asyncio.FIRST_COMPLETED)
+            if look.done() and (why := look.result()) and not stopped.done():
+                self.tell({"op": "gone", "reason": why})
+                await stopped
+        finally:
+            stopped.cancel()
+            look.cancel()
 
     async def _backend_there(self) -> None:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
@@ -322,6 +359,7 @@ class Pool:
         calls: list[Json] = []
         try:
             calls = await self.taps.close(id)
+            self.unrecorded += len(calls)
             await self.announcer.complete(id, calls)
         finally:
             self.announcer.over(id, calls)

@@ -150,7 +150,8 @@ def _ratio(timed: Timed) -> str:
     if decision.estimate is None or decision.low is None:
         return decision.reason
     words = {PASS: "faster", FAIL: "slower"}
-    return f"{decision.estimate:.2f} [{decision.low:.2f}, {decision.high:.2f}], {words.get(decision.verdict, 'no difference shown')}"
+    word = "doubtful" if timed.doubtful else words.get(decision.verdict, "no difference shown")
+    return f"{decision.estimate:.2f} [{decision.low:.2f}, {decision.high:.2f}], {word}"
 
 
 def _rate(run: Run, name: str) -> str:

@@ -10,6 +10,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comparison
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, prose, table
+from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     MORE_TIMINGS,
@@ -41,6 +42,7 @@ from pytest_agentbench.reports.wording import (
     sessions_text,
     statuses_text,
     steady_text,
+    stopwatch_figures,
     stopwatch_text,
     throughput_text,
     tools_text,
@@ -57,7 +59,7 @@ def write(run: Json, directory: Path) -> Path:
 def lines(run: Json) -> Iterator[str]:
     """The lines of report.md."""
     backend = run["backend"]
-    yield f"# Run {run['id']}: {run['verdict']}"
+    yield f"# Run {run['id']}: {headline(run)}"
     yield ""
     asked = run["settings"]["concurrency"] or "an unknown number of"
     yield f"Backend {code(backend['name'])}, model {code(str(backend['served_model']))}, {asked} rollouts in flight asked for."
@@ -95,7 +97,7 @@ def _progress(run: Json) -> Iterator[str]:
     """How much of what was planned is there."""
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
-    yield f"\n{counts}." + ("" if "imported" in run else f" pytest's exit status: {run['exit_status']}.")
+    yield f"\n{counts}." + ("" if run["exit_status"] is None else f" pytest's exit status: {run['exit_status']}.")
     if sessions := sessions_text(run):
         yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
     if resume := resume_text(run):
@@ -163,6 +165,8 @@ def _gate(gate: Json | None) -> Iterator[str]:
 def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:
     yield "\n## Serving performance\n"
     yield f"Stopwatch: **{prose(stopwatch_text(stopwatch))}**.\n"
+    if figures := stopwatch_figures(stopwatch):
+        yield f"It stands on: {figures}.\n"
     if stopwatch["notes"]:
         yield f"Not known: {prose('; '.join(stopwatch['notes']))}.\n"
     yield f"{calls_text(performance)}.\n"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.exits import VERDICTS
 from pytest_agentbench.records import Json
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "rollout")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE", "SKIPPED")
 
 Samples = Iterable[tuple[Mapping[str, str], float | None]]
 

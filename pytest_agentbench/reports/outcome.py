@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pytest_agentbench.exits import EXITS
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import mean_text
-
-#: Exit status -> what it says. docs/ci.md has what to do about each.
-EXIT_STATUSES = {
-    0: "all well",
-    1: "a test, a limit or the gate failed",
-    2: "interrupted",
-    3: "internal error",
-    4: "usage error",
-    5: "no tests",
-    6: "the infrastructure failed, so nothing is known of quality",
-    7: "the gate cannot tell",
-}
 
 
 class Rule(NamedTuple):
@@ -31,9 +20,10 @@ class Rule(NamedTuple):
 
 
 def headline(run: Json) -> str:
-    """`FAIL, exit status 1: a test, a limit or the gate failed`"""
-    status = run["exit_status"]
-    return str(run["verdict"]) + (f", exit status {status}: {EXIT_STATUSES.get(status, 'see pytest')}" if status else "")
+    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one."""
+    status, gate = run["exit_status"], run.get("gate")
+    why = f", exit status {status}: {EXITS[status].text if status in EXITS else 'see pytest'}" if status else ""
+    return f"{run['verdict']}{why}" + (f"; gate {gate['verdict']}" if gate and gate["verdict"] != run["verdict"] else "")
 
 
 def means(run: Json) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
+from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     TIMINGS,
@@ -41,6 +42,7 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
+from pytest_agentbench.showing import brief
 from pytest_agentbench.stopwatch import OK, SATURATED
 
 
@@ -89,7 +91,8 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
     if gate := run.get("gate"):
         write_gate(terminal, gate)
     _write_left(terminal, run)
-    _write_backend(terminal, run["backend"])
+    _write_backend(terminal, run["backend"], shown_above=bool(run["tests"].get("errors")))
+    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run["verdict"]))
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
 
 
@@ -129,9 +132,10 @@ def _write_left(terminal: Terminal, run: Json) -> None:
         terminal.write_line(f"go on with  {resume}", yellow=True)
 
 
-def _write_backend(terminal: Terminal, backend: Json) -> None:
+def _write_backend(terminal: Terminal, backend: Json, *, shown_above: bool) -> None:
+    """A failure is told in all its lines by the first test that it keeps from running."""
     if backend["failure"]:
-        first, *others = backend["failure"].split("\n")
+        first, *others = [brief(backend["failure"])] if shown_above else backend["failure"].split("\n")
         for line in (first, *(f"    {other}" for other in others)):  # the end of a log may look like a section of ours
             terminal.write_line(line, red=True)
     if booted := boot_text(backend):
@@ -151,7 +155,7 @@ def _in_one_line(run: Json) -> str:
     failed = [limit_text(limit) for limit in run["limits"] if limit["failed"]]
     rules = [rule_text(rule) for rule in gate["rules"] if rule["verdict"] != "PASS"] if (gate := run.get("gate")) else []
     verdict = [f"gate {gate['verdict']}"] if gate else []
-    return "; ".join([*suites, *failed, *verdict, *rules]) or "nothing measured"
+    return "; ".join([run["verdict"], *(suites or ["nothing measured"]), *failed, *verdict, *rules])
 
 
 def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:

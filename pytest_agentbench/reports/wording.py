@@ -25,6 +25,7 @@ RATES = (
     ("call_output_tokens_per_s", "output tok/s of a call"),
     ("rollout_steps_per_minute", "LLM calls/min of a rollout"),
 )
+LATE = 2.5  # times the time between two looks, from which on a gap is told of
 COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "p50", "p10", "p5", "p1", "min")
 PARTS = {
@@ -126,10 +127,18 @@ def verdict_text(stopwatch: Json) -> str:
 
 
 def stopwatch_text(stopwatch: Json) -> str:
-    """One line on how far the timings can be trusted, the verdict first."""
-    if stopwatch["verdict"] is None:
-        return verdict_text(stopwatch)
+    """One line on how far the timings can be trusted and what to do about it, the verdict first; without figures."""
+    return ": ".join(filter(None, (verdict_text(stopwatch), "; ".join(stopwatch["reasons"]))))
+
+
+def stopwatch_figures(stopwatch: Json) -> str:
+    """What the verdict stands on; empty where nobody knows."""
+    if stopwatch["clean_share"] is None:
+        return ""
     facts = [f"{percent(stopwatch['clean_share'])} of the stamps clean"]
+    if stopwatch.get("late_share"):
+        facts.append(f"{percent(stopwatch['late_share'])} shared because they were read late")
+        facts.append(f"those of {percent(stopwatch['late_calls_share'])} of the calls")
     if stopwatch["read_lag_ms"] is not None:
         facts.append(f"read lag p99 {stopwatch['read_lag_ms']:.2f} ms")
     if stopwatch["client_queue_ms"] is not None:
@@ -137,7 +146,7 @@ def stopwatch_text(stopwatch: Json) -> str:
     facts += [
         f"{name} at most {percent(stopwatch[f'{name}_cpu'])} of a core" for name in ("tap", "pool") if stopwatch[f"{name}_cpu"] is not None
     ]
-    return f"{verdict_text(stopwatch)}: {'; '.join(stopwatch['reasons']) or ', '.join(facts)}"
+    return ", ".join(facts)
 
 
 def failed_lines(performance: Json) -> list[str]:
@@ -214,7 +223,8 @@ def boot_text(backend: Json) -> str:
     waited = f" after {boot['waited_for_gpus_s']:.0f} s of waiting for GPUs" if boot["waited_for_gpus_s"] >= 1 else ""
     warm = boot["warm_up"]
     warmed = f"; {warm['requests']} requests of warm-up in {warm['seconds']:.1f} s, not counted" if warm["requests"] else "; no warm-up"
-    return f"booted in {boot['boot_s'] - boot['waited_for_gpus_s']:.1f} s{waited}, proofs {boot['proof_s']:.1f} s{warmed}"
+    other = f"; {backend['passed_over']}" if backend.get("passed_over") else ""
+    return f"booted in {boot['boot_s'] - boot['waited_for_gpus_s']:.1f} s{waited}, proofs {boot['proof_s']:.1f} s{warmed}{other}"
 
 
 def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
@@ -228,7 +238,9 @@ def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
         requests = ", ".join(f"{name} {_load_text(serving[name])}" for name in ("running", "waiting"))
         yield "server", f"KV cache {used}; requests: {requests}"
     else:
-        yield "server", f"nobody looked while calls were under way: they took less than the time between two of {serving['looks']} looks"
+        yield "server", f"none of {serving['looks']} looks fell into the time of the calls, so nothing is known of cache and queue"
+    if serving["longest_gap_s"] > LATE * serving["every_s"]:
+        yield "server", f"up to {serving['longest_gap_s']:.1f} s without a look, which should come every {serving['every_s']:g} s"
     if serving["resets"]:
         yield "server", f"counters fell {serving['resets']} times: something was started again"
     for gpu, seen in serving["gpus"].items():

@@ -40,8 +40,8 @@ class Backend(Protocol):
     def facts(self) -> Json:
         """What else of it can change from run to run, asked when the session ends; what is not known is not there, or null.
 
-        `services` (service -> packages, image), `files` (hashes of what the YAML names), `server` (what it tells of itself),
-        `model` (which weights), `hardware` (`gpus`, their names, and `driver`).
+        `services` (service -> packages, image), `environment` (variables of engines that they inherit), `files` (hashes of what the
+        YAML names), `server` (what it tells of itself), `model` (which weights), `hardware` (`gpus`, their names, and `driver`).
         """
         return {}
 

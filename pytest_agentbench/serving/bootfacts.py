@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from pytest_agentbench.records import Json
 from pytest_agentbench.serving import nvml
 from pytest_agentbench.serving.docking import digest_of
+from pytest_agentbench.serving.inherited import variables
 from pytest_agentbench.serving.instances import Factory, Instance
 from pytest_agentbench.serving.modelfiles import model_identity
+from pytest_agentbench.serving.process import foreign_environment
 from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.versions import packages_of
 
 
 def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance]) -> Json:
-    """`services`, `model` and `hardware`, once images are here and GPUs are leased."""
+    """`services`, `environment`, `model` and `hardware`, once images are here and GPUs are leased."""
     first = [each for each in instances if each.replica == 0]
     return {
         "services": {each.service: _service(factory, each) for each in first},
+        "environment": variables(foreign_environment()) if any(each.spec.image is None for each in first) else {},
         "model": _model(spec, first),
         "hardware": _hardware([gpu for each in instances for gpu in each.gpus]),
     }

@@ -18,7 +18,7 @@ class Client:
     """What the tap saw of all rollouts, those that tests made by hand included."""
 
     calls: int = 0  # that went well
-    hidden: int = 0  # calls that failed and attempts without a record of theirs: nobody but the server knows their tokens
+    hidden: int = 0  # calls that failed, or have no record, and attempts without any: nobody but the server knows their tokens
     uncounted: int = 0  # calls that went well, and of which the server did not say how many tokens they had
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -36,6 +36,10 @@ class Client:
                 self.hidden += 1
             else:
                 self._add_call(call)
+
+    def add_unrecorded(self, calls: int | None) -> None:
+        """Takes the calls of what was broken off, by an interruption say, and has no record; None: nobody knows how many they are."""
+        self.hidden += 1 if calls is None else calls
 
     def _add_call(self, call: LLMCall) -> None:
         self.calls += 1

@@ -94,6 +94,7 @@ class Tally:
     kv_means: list[float] = field(default_factory=list)
     kv_peaks: list[float] = field(default_factory=list)
     rounds: int = 0  # that gauges were looked at
+    longest_gap_ns: int = 0  # between two looks, as far as `span` reaches; what comes before the first one and after the last one counts
     gpus: defaultdict[str, list[GpuSample]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[Series, float] = field(default_factory=dict)  # counters
     _now: dict[Series, float] = field(default_factory=dict)  # gauges
@@ -104,6 +105,9 @@ class Tally:
     def add(self, sample: Sample | GpuSample) -> None:
         if self._round and self._round[0] != sample.round:
             self.end_round()
+            self._note_gap(self._round[1], sample.at_ns)
+        elif self._round is None and self.span is not None:
+            self._note_gap(self.span[0], sample.at_ns)
         self._round = sample.round, sample.at_ns
         match sample:
             case GpuSample():
@@ -117,7 +121,7 @@ class Tally:
                 self._silent.add(source)
 
     def end_round(self) -> None:
-        """Looks at the gauges; to be called once more after the last sample."""
+        """Looks at the gauges."""
         if self._round is None or not self._is_within(self._round[1]):
             return
         self.rounds += 1
@@ -130,6 +134,16 @@ class Tally:
         if usage := [value for names in SERVERS.values() for value in self._first_gauges(names.kv_usage)]:
             self.kv_means.append(sum(usage) / len(usage))
             self.kv_peaks.append(max(usage))
+
+    def end(self) -> None:
+        """To be called after the last sample."""
+        self.end_round()
+        if self.span is not None:
+            self._note_gap(self._round[1] if self._round else self.span[0], self.span[1])
+
+    def _note_gap(self, start_ns: int, end_ns: int) -> None:
+        if self.span is not None:
+            self.longest_gap_ns = max(self.longest_gap_ns, min(end_ns, self.span[1]) - max(start_ns, self.span[0]))
 
     def _is_within(self, at_ns: int) -> bool:
         return self.span is None or self.span[0] <= at_ns <= self.span[1]
@@ -165,7 +179,7 @@ def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> Tally:
     found = Tally(span)
     for sample in samples:
         found.add(sample)
-    found.end_round()
+    found.end()
     return found
 
 
@@ -174,6 +188,7 @@ def summary(found: Tally) -> Json:
     preemptions = [found.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in found.moved]
     return {
         "rounds": found.rounds,
+        "longest_gap_s": found.longest_gap_ns / 1e9,
         "resets": found.resets,
         "prefix_cache": prefix_cache(found.moved),
         "kv_usage": {"mean": _mean(found.kv_means), "max": max(found.kv_peaks, default=None)},

@@ -52,6 +52,7 @@ class Guardian:
         self.facts: Json = {
             "backend": self.spec.name,
             "spec_hash": config["spec_hash"],
+            "inherited": config["inherited"],
             "pid": os.getpid(),
             "logs": str(self.logs),
             "ready": self.spec.ready.model_dump(),

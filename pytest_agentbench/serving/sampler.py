@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from io import FileIO
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -98,21 +99,29 @@ class Watched:
 
 
 class Sampler:
-    """A thread that samples at an interval. What fails is counted and noted, and is never an error of the session."""
+    """Samples at an interval, in a thread. What fails is counted and noted, and is never an error of the session."""
 
     def __init__(self, sources: Sources, file: Path) -> None:
         self.rounds = 0
         self.cpu_s = 0.0  # that the thread took
-        self._every_s = sources.every_s
+        self.every_s = sources.every_s
         self._watched = [Watched(target) for target in sources.targets]
         self._gpus = [gpu for gpu in sources.gpus if gpu.uuid]
         self._path = file
+        self._file: FileIO | None = None  # while it samples
         self._lost = 0  # lines that could not be written
         self._faults: dict[str, str] = {}  # what could not be done -> why
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="agentbench-sampler", daemon=True)
 
     def start(self) -> None:
+        """Looks a first time before it returns: counters are read from there on, however busy the machine is afterwards."""
+        try:
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as error:
+            self._faults[self._path.name] = f"cannot be written: {error.strerror}"
+            return
+        self._look(self._file.fileno())
         self._thread.start()
 
     def stop(self) -> None:
@@ -120,6 +129,8 @@ class Sampler:
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(LAST)
+            if self._thread.is_alive():
+                self._faults["the last look"] = f"took longer than {LAST:g} s: what happened after the one before it is missing"
 
     @property
     def notes(self) -> list[str]:
@@ -133,24 +144,22 @@ class Sampler:
         return failed + [f"{what}: {why}" for what, why in self._faults.items()]
 
     def _run(self) -> None:
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                self._sample(file.fileno())
-        except OSError as error:
-            self._faults[self._path.name] = f"cannot be written: {error.strerror}"
+        assert self._file is not None
+        with self._file:
+            self._sample(self._file.fileno())
         for each in self._watched:
             each.close()
 
     def _sample(self, file: int) -> None:
         due = time.monotonic()
         while True:
+            due = max(due + self.every_s, time.monotonic())  # what is late does not hurry afterwards
+            self._over.wait(due - time.monotonic())
             is_last = self._over.is_set()
             self._look(file)
             self.cpu_s = time.thread_time()
             if is_last:
                 return
-            due = max(due + self._every_s, time.monotonic())  # what is late does not hurry afterwards
-            self._over.wait(due - time.monotonic())
 
     def _look(self, file: int) -> None:
         """One round: all are asked before the first answer is read, so that slow ones take their time together."""

@@ -30,6 +30,8 @@ class EmbeddedSpec(BackendSpec):
     seed: int = 0
     error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that policy `careless` gets wrong
     max_concurrency: int | None = Field(default=None, ge=1)  # requests beyond it queue
+    kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache; requests that find no room queue
+    block_size: int = Field(default=16, ge=1)  # tokens in a block
     request_log: str | None = None  # JSON lines of every request body
 
 

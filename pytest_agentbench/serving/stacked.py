@@ -41,11 +41,15 @@ class Stacked(Backend):
     @property
     def facts(self) -> Json:
         boot = self._held.boot if self._held is not None else {}
-        return {**{name: boot.get(name) for name in ("services", "server", "model", "hardware")}, "files": named_files(self.spec)}
+        return {
+            **{name: boot.get(name) for name in ("services", "environment", "server", "model", "hardware")},
+            "files": named_files(self.spec),
+        }
 
     def start(self, directory: Path) -> Endpoint:
         """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""
         kept = stacks.find_kept(self.spec)
+        self.description["passed_over"] = stacks.passed_over(self.spec) if kept is None else ""
         self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
         self._held = kept or stacks.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
         if self._stopped.is_set():  # while the guardian was starting

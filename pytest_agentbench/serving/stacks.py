@@ -18,8 +18,10 @@ from pathlib import Path
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import BackendError, MissingError
+from pytest_agentbench.identity import differences
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.guardian import FACTS, GUARDIAN_LOG, SOCKET
+from pytest_agentbench.serving.inherited import inherited
 from pytest_agentbench.serving.labelled import leftovers, remove
 from pytest_agentbench.serving.marks import is_alive, kill_marked, lock, processes
 from pytest_agentbench.serving.process import Child
@@ -129,6 +131,7 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
     config = {
         "spec": spec.model_dump(mode="json"),
         "spec_hash": spec_hash(spec),
+        "inherited": inherited(spec),
         "home": str(home),
         "logs": str(logs),
         "gpu_wait": gpu_wait,
@@ -160,13 +163,29 @@ def _new_home(name: str) -> Path:
 
 
 def find_kept(spec: StackSpec) -> Held | None:
-    """A stack of the same spec that is ready, kept, and held by nobody else; None where there is none."""
-    wanted = spec_hash(spec)
-    for home, facts in running():
-        if facts["spec_hash"] == wanted and facts["state"] == "ready" and facts["keep_s"] is not None:
+    """A stack of the same spec that inherited the same that is ready, kept, and held by nobody else; None where there is none."""
+    now = inherited(spec)
+    for home, facts in _kept(spec):
+        if facts["inherited"] == now:
             with suppress(BackendError, OSError):
                 return _hold(home, alone=True)
     return None
+
+
+def passed_over(spec: StackSpec) -> str:
+    """Why a kept stack of the same spec is not used: a sentence with what has changed since its start; empty where there is none."""
+    now = inherited(spec)
+    for _, facts in _kept(spec):
+        if changed := differences(facts["inherited"], now):
+            return f"a kept {spec.name} is not used, since it was started with something else: {'; '.join(changed)}"
+    return ""
+
+
+def _kept(spec: StackSpec) -> Iterator[tuple[Path, Json]]:
+    wanted = spec_hash(spec)
+    for home, facts in running():
+        if facts["spec_hash"] == wanted and facts["state"] == "ready" and facts["keep_s"] is not None:
+            yield home, facts
 
 
 def running() -> Iterator[tuple[Path, Json]]:

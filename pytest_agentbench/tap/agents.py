@@ -12,6 +12,7 @@ import httptools
 
 from pytest_agentbench.tap.exchange import Exchange, Request
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header, response_head
+from pytest_agentbench.tap.routes import split_target
 
 if TYPE_CHECKING:
     from pytest_agentbench.tap.relay import Relay
@@ -27,12 +28,18 @@ RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a socket that closes sends RST
 
 
 class Arrival(NamedTuple):
-    """A request that waits for its turn, or why there can be none any more."""
+    """A request that waits for its turn."""
 
     id: str
-    request: Request | None
-    keep_alive: bool = False
-    refusal: tuple[int, str] | None = None  # HTTP status, sentence
+    request: Request
+    keep_alive: bool
+
+
+class Refusal(NamedTuple):
+    """Why there can be no further request."""
+
+    status: int
+    message: str
 
 
 class AgentConnection(asyncio.Protocol):
@@ -43,7 +50,7 @@ class AgentConnection(asyncio.Protocol):
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
         self.parser = httptools.HttpRequestParser(self)
-        self.waiting: deque[Arrival] = deque()  # pipelined requests
+        self.waiting: deque[Arrival | Refusal] = deque()  # pipelined requests
         self.exchange: Exchange | None = None
         self.upstream: UpstreamConnection | None = None  # that the exchange is on
         self.keep_alive = True  # after the exchange
@@ -214,7 +221,7 @@ class AgentConnection(asyncio.Protocol):
         """Nothing that comes on this connection can be understood any more; what was asked before is still answered."""
         if not self.done:
             self.done, self.body = True, []
-            self.waiting.append(Arrival("", None, refusal=(status, message)))
+            self.waiting.append(Refusal(status, message))
 
     def _next(self) -> None:
         """Begins with the next request, if it is its turn."""
@@ -227,17 +234,20 @@ class AgentConnection(asyncio.Protocol):
         self._read_on(idle or self.ahead <= AHEAD)
         self.ahead = 0 if idle else self.ahead
 
-    def _begin(self, arrival: Arrival) -> None:
-        self.keep_alive = arrival.keep_alive
-        refusal = arrival.refusal or self.relay.refusal(arrival.id)
-        if refusal is not None:
-            status, message = refusal
-            self.answer(status, error_body(message, None))
-            if not self.keep_alive:
-                self.transport.close()
-        elif arrival.request is not None:
-            self.started = False
+    def _begin(self, arrival: Arrival | Refusal) -> None:
+        if isinstance(arrival, Refusal):
+            self._say_no(*arrival, keep_alive=False)
+        elif (refusal := self.relay.refusal(arrival.id, arrival.request)) is not None:
+            self._say_no(*refusal, keep_alive=arrival.keep_alive)
+        else:
+            self.keep_alive, self.started = arrival.keep_alive, False
             self.exchange = self.relay.begin(arrival.id, self, arrival.request)
+
+    def _say_no(self, status: int, message: str, *, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+        self.answer(status, error_body(message, None))
+        if not keep_alive:
+            self.transport.close()
 
     def _read_on(self, wanted: bool) -> None:
         if wanted != self.reading and not self.transport.is_closing():
@@ -253,12 +263,3 @@ class AgentConnection(asyncio.Protocol):
     def _write_head(self, status: int, headers: Headers, body: bytes = b"") -> None:
         closing = [] if self.keep_alive else [(b"connection", b"close")]
         self.transport.write(response_head(status, headers + closing) + body)
-
-
-def split_target(target: str) -> tuple[str, str]:
-    """(token, path behind it without /v1) of /r/TOKEN/v1/chat/completions; an empty token for any other path."""
-    parts = target.split("/", 3)
-    if len(parts) < 4 or parts[0] or parts[1] != "r":
-        return "", target
-    rest = "/" + parts[3]
-    return parts[2], rest[3:] if rest[:4] in ("/v1", "/v1/", "/v1?") else rest

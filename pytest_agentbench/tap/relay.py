@@ -11,8 +11,8 @@ from typing import Any
 
 from pytest_agentbench import wire
 from pytest_agentbench.introductions import Introductions
-from pytest_agentbench.records import Json
-from pytest_agentbench.tap import jsontext
+from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.tap import jsontext, routes
 from pytest_agentbench.tap.agents import NOBODYS, AgentConnection
 from pytest_agentbench.tap.asking import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.budgets import Budgets
@@ -43,6 +43,12 @@ class Caller:
     salt: str  # before the system prompt of its calls; empty: none
     calls: int | None  # how many of them are relayed; None: all
     exchanges: list[Exchange] = field(default_factory=list)
+    refused: list[LLMCall] = field(default_factory=list)  # what was asked and not relayed
+
+    @property
+    def has_called(self) -> bool:
+        """Whether all LLM calls were made that are relayed."""
+        return self.calls is not None and sum(exchange.request.dialect is not None for exchange in self.exchanges) >= self.calls
 
 
 class Relay:
@@ -62,14 +68,17 @@ class Relay:
         """Whether this is the address of a rollout, of one that has ended perhaps."""
         return id in self.open or id in self.closed
 
-    def refusal(self, id: str) -> tuple[int, str] | None:
+    def refusal(self, id: str, request: Request) -> tuple[int, str] | None:
         """(HTTP status, sentence) for a request that is not relayed."""
         if id in self.closed:
             return 410, "the rollout of this address has ended"
         if id not in self.open:
             return NOBODYS
         caller = self.open[id]
-        if caller.calls is not None and len(caller.exchanges) >= caller.calls:
+        if refusal := routes.refusal(request.method, request.route):
+            caller.refused.append(routes.refused(request, refusal[1]))
+            return refusal
+        if caller.has_called and request.dialect is not None:
             return 410, "this rollout fills the prefix cache, and has made its first call"
         if self.upstream is None and caller.upstream is None:
             return 503, "the backend is not ready"
@@ -179,9 +188,9 @@ class Relay:
         self.closed[id] = None
         if len(self.closed) > REMEMBERED:
             self.closed.popitem(last=False)
-        exchanges = self.open.pop(id).exchanges
-        _break_off(exchanges)
-        records = [exchange.record for exchange in exchanges if exchange.record is not None]
+        caller = self.open.pop(id)
+        _break_off(caller.exchanges)
+        records = [*caller.refused, *(exchange.record for exchange in caller.exchanges if exchange.record is not None)]
         return [record.to_dict() for record in sorted(records, key=lambda record: record.received_ns)]
 
 

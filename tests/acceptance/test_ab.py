@@ -147,7 +147,7 @@ def test_stacks_that_do_not_fit_together(project: Project, monkeypatch: pytest.M
 @WAYS
 @pytest.mark.parametrize("dead", [0, 1], ids=["first", "second"])
 def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead: int) -> None:
-    """Its tests are ERRORs with the reason, those of the other arm run; nothing is concluded, and the run fails."""
+    """An ERROR has the reason, the tests of the other arm run; nothing is concluded, and the run fails."""
     project.suite(scenarios=3)
     project.backend(name="good")
     both = ["x=good", "x=good"]
@@ -155,29 +155,30 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
 
     result = project.run(*way, f"--agentbench-ab={','.join(both)}")
 
-    result.assert_outcomes(passed=3, errors=3)
+    assert 3 == result.parseoutcomes()["passed"]
+    assert 1 == result.stdout.str().count(": infra_error: arm gone: the backend 'url' is not there: ")  # others say that it is the same
     run = project.run_json
-    assert "FAIL" == run["verdict"]
+    assert "NOT MEASURED" == run["verdict"]
     assert run["ab"]["arms"][dead]["failure"].startswith("arm gone: the backend 'url' is not there: ")
     assert {"inconclusive"} == {each["finding"] for each in run["ab"]["comparisons"]}
     assert all("arm gone: the backend 'url' is not there" in each["reason"] for each in run["ab"]["comparisons"])
     result.stdout.fnmatch_lines(["            nothing is compared: *arm gone: *"])
-    result.stdout.fnmatch_lines(["shop[[]shop-0-gone[]]: infra_error: arm gone: the backend 'url' is not there: *"])
+    result.stdout.fnmatch_lines(["shop[[]shop-?-gone[]]: infra_error: arm gone: the backend 'url' is not there: *"])
 
 
 def test_an_arm_that_dies(project: Project) -> None:
-    """What an arm had left to do when it died are ERRORs that say so, and the other arm runs to its end."""
+    """That an arm died is an ERROR of the first test that it has left, and the other arm runs to its end."""
     project.suite(scenarios=6)
     project.backend(name="good")
     project.backend([{"match": {"contains": "Customer shop-1:"}, "exit": True}, *FIND_THEN_ANSWER], name="mortal")
 
-    project.run("--agentbench-ab=good,mortal", "--agentbench-concurrency=1").assert_outcomes(passed=7, errors=5)
+    project.run("--agentbench-ab=good,mortal", "--agentbench-concurrency=1").assert_outcomes(passed=7, errors=2)
 
     arm = project.run_json["ab"]["arms"][1]
     assert (1, 1) == (arm["rollouts"]["ok"], arm["rollouts"]["infra_error"])  # those after it were not tried in vain
     assert arm["failure"].startswith("arm mortal: the backend 'mortal' is gone: ")
     assert 6 == project.run_json["ab"]["arms"][0]["rollouts"]["ok"]
-    assert "FAIL" == project.run_json["verdict"]
+    assert "NOT MEASURED" == project.run_json["verdict"]
 
 
 def test_no_arm_at_all(project: Project) -> None:
@@ -186,7 +187,7 @@ def test_no_arm_at_all(project: Project) -> None:
 
     result = project.run("--agentbench-ab=a=http://127.0.0.1:9/v1,b=http://127.0.0.1:9/v1")
 
-    result.assert_outcomes(errors=2)
+    result.assert_outcomes(errors=1)
     assert all(f"arm {arm}: the backend 'url' is not there" in project.run_json["backend"]["failure"] for arm in "ab")
 
 
@@ -303,6 +304,26 @@ def test_primed(project: Project, way: tuple[str, ...]) -> None:
     assert (4, 4, 8) == (run["plan"]["finished"], run["suites"]["shop"]["rollouts"]["ok"], run["performance"]["calls"])
     assert all(calls[0] > 0 for calls in cached(project).values())
     result.stdout.fnmatch_lines(["cache       primed: 4 of 4 first calls were made before measuring"])
+
+
+#: Asks for models before its first call, as some SDKs do, and is content with one answer.
+LOOKING_FIRST = """
+async def run(scenario, client, llm):
+    await client.models.list()
+    answer = await client.chat.completions.create(model=llm.model, messages=scenario.messages)
+    return answer.choices[0].message.content
+"""
+
+
+def test_an_agent_that_looks_at_models_first(project: Project) -> None:
+    """That is not the call that fills the prefix cache."""
+    project.suite(scenarios=2, agent={"kind": "./agent.py:run"}, test="def test_tools(rollout): pass\n")
+    project.write("scenarios/shop/agent.py", LOOKING_FIRST)
+
+    result = project.run("--agentbench-cache=primed")
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["cache       primed: 2 of 2 first calls were made before measuring"])
 
 
 def test_a_policy_is_part_of_the_setup(project: Project) -> None:

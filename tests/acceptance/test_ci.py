@@ -151,7 +151,7 @@ def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: t
 
     found = commands(result)
     assert 10 == len(found)
-    assert "title=agentbench%3A PASS::PASS, exit status 1" in found[0]
+    assert "title=agentbench%3A FAIL::FAIL, exit status 1" in found[0]
     assert "title=test_tools[shop-17]::" in found[1]
     assert re.fullmatch(r"::error title=17 more::17 more annotations of run \S+ its report names them", found[-1])
     assert summary.stat().st_size < SUMMARY_LIMIT

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.baselines import default_baseline, read_evidence, write_baseline
-from pytest_agentbench.gating import CANNOT_MEASURE, CANNOT_TELL
+from pytest_agentbench.exits import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
@@ -138,8 +138,9 @@ def test_tests_decide(gated: Project, way: tuple[str, ...]) -> None:
     result.assert_outcomes(passed=18, failed=2)
     assert 1 == result.ret
     result.stdout.fnmatch_lines(["gate * PASS*shown only: the tests decide"])
-    gated.backend()
-    assert 0 == gated.run(*way, *options, "--agentbench-gate=tsq >= 2").ret
+    both = [{"name": name, "arguments": {"item": "lamp"}} for name in ("find_item", "order_item")]
+    gated.backend([{"match": {"turn": 0}, "tool_calls": both}, {"text": "Done."}])  # TSQ 0.67: no test is below its threshold
+    assert 0 == gated.run(*way, *options, "--agentbench-gate=tsq >= 0.95").ret
     assert "FAIL" == gate(gated)["verdict"]
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pytest_agentbench.exits import CANNOT_MEASURE
 from pytest_agentbench.serving.process import child_environment
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -65,7 +66,7 @@ def test_a_failing_mean_fails_an_inline_session(project: Project) -> None:
     project.suite(test="import pytest\n\n@pytest.mark.skip\ndef test_tools(rollout):\n    pass\n")
     skipped = project.run("--agentbench-inline", "scenarios/shop")
     skipped.assert_outcomes(skipped=3)
-    assert pytest.ExitCode.TESTS_FAILED == skipped.ret
+    assert CANNOT_MEASURE == skipped.ret
 
 
 def test_two_tests_share_an_inline_rollout(project: Project) -> None:

@@ -10,18 +10,22 @@ WORDS = f"HTTP 400: {NO_PARSER['message']}"
 
 @WAYS
 def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...]) -> None:
-    """Its first refusals are each tried once; then every other test is an ERROR with the server's words, and nothing is scored."""
+    """Its first refusals are each tried once; an ERROR has the server's words, nothing is scored, and the session ends."""
     project.backend([NO_PARSER])
     project.suite(scenarios=40)
 
     result = project.run(*way, "scenarios/shop", "--agentbench-concurrency=2")
 
-    result.assert_outcomes(errors=40)
+    assert (6, "NOT MEASURED") == (result.ret, project.run_json["verdict"])
+    assert 1 <= result.parseoutcomes()["errors"] < 10
     assert 2 <= len(project.rollouts) < 10
     for rollout in project.rollouts:
         assert ("infra_error", WORDS, 1, {}) == (rollout.status, rollout.reason, rollout.attempt, rollout.scores)
     result.stdout.fnmatch_lines(
-        [f"*{WORDS}; the server refused the first * scenarios of shop and answered none, so no further one is tried*"]
+        [
+            f"*{WORDS}; the server refused the first * scenarios of shop and answered none, so no further one is tried*",
+            f"*! *agentbench: nothing more can run: {WORDS}*",
+        ]
     )
 
 

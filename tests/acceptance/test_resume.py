@@ -133,7 +133,7 @@ def test_the_time_limit_leaves_a_run_to_go_on_with(project: Project) -> None:
     project.suite(scenarios=4)
     project.backend([{"ttft_ms": 300, **rule} for rule in FIND_THEN_ANSWER])
     limited = project.run("--agentbench-time-limit=100ms", "--agentbench-concurrency=1", "scenarios/shop", "-q")
-    limited.assert_outcomes(passed=1, errors=3)
+    limited.assert_outcomes(passed=1, errors=1)
     (line,) = [line for line in limited.stdout.lines if line.startswith("agentbench: go on with ")]
     words = shlex.split(line.removeprefix("agentbench: go on with pytest "))
     assert [f"--agentbench-resume={project.directory.name}"] == [word for word in words if "resume" in word]
@@ -227,7 +227,7 @@ def test_calls_by_hand_are_made_again(project: Project) -> None:
 
     (record,) = project.rollouts
     assert ("adhoc", 2) == (record.kind, record.session)
-    assert {"scenario", "agent", "scorers", "backend"} == record.content.keys()
+    assert {"scenario", "agent", "prompts", "scorers", "backend"} == record.content.keys()
     assert record.content["backend"]
 
 

@@ -205,6 +205,44 @@ def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
     assert (1 + 2 / 3 + 1) / 3 == pytest.approx(mean["value"])
 
 
+@WAYS
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (("-k", "not shop-0"), ["1", "2"]),
+        (("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"]),
+        (("--deselect", "scenarios/shop/test_shop.py::test_tools[shop-1]"), ["0", "2"]),
+        (("-m", "shop"), ["0", "1"]),
+        (("-p", "randomly"), ["0", "1"]),
+        (tuple(f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in (4, 3, 2)), ["2", "3"]),
+    ],
+    ids=["k", "k-or", "deselect", "mark", "shuffled", "node-ids"],
+)
+def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...], selection: tuple[str, ...], expected: list[str]) -> None:
+    """--agentbench-limit takes the first scenarios of those that are left by what else selects, in the order of the data set."""
+    project.suite(scenarios=5)
+    paths = () if "::" in selection[0] else ("scenarios/shop",)
+
+    result = project.run(*way, "--agentbench-limit=2", *selection, *paths, randomly="randomly" in selection)
+
+    result.assert_outcomes(passed=2, **({} if way else {"deselected": 3 if paths else 1}))
+    assert [f"shop[shop-{number}]" for number in expected] == ran(project)
+    assert {"rollouts": 2, "finished": 2, "not_run": 0} == project.run_json["plan"]
+
+
+def test_the_limit_counts_what_failed_last(project: Project) -> None:
+    """--lf selects first as well; of each variant the limit takes its own, with all trials."""
+    project.suite(scenarios=5, variants={"warm": {"agent": {"temperature": 1.0}}})
+    project.backend([{"match": {"contains": f"shop-{number}:"}, "text": "No."} for number in (1, 3, 4)] + FIND_THEN_ANSWER)
+    both = ("--agentbench-variants=default,warm", "scenarios/shop")
+    project.run(*both).assert_outcomes(passed=4, failed=6)
+
+    result = project.run("--lf", "--agentbench-limit=2", "--agentbench-trials=2", "-k", "not shop-1", *both)
+
+    result.assert_outcomes(failed=4)
+    assert ["shop[shop-3-warm]", "shop[shop-3]", "shop[shop-4-warm]", "shop[shop-4]"] == ran(project)
+
+
 def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session may be started below the project's root: the backend is found, and paths are shown as seen from there."""
     project.suite(scenarios=1)

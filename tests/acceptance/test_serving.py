@@ -105,6 +105,22 @@ def test_tools(rollout):
     )
 
 
+@WAYS
+def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) -> None:
+    """Calls of rollouts that a failed test under -x cuts off are in no record; the server counted them, and nobody is accused of it."""
+    refusing = {"match": {"contains": "shop-0"}, "text": "No.", "ttft_ms": 1500}
+    never = {"text": "Here is what was found for you.", "ttft_ms": 600_000}
+    project.backend([refusing, {**FIND_THEN_ANSWER[0]}, never])
+    project.suite(scenarios=6)
+
+    result = project.run(*way, "-x", "--agentbench-concurrency=6", "scenarios/shop")
+
+    assert 1 == result.parseoutcomes()["failed"]
+    assert ["shop-0"] == [rollout.scenario for rollout in project.rollouts]
+    assert [] == of_tokens(project.run_json["serving"])
+    result.stdout.no_fnmatch_line("*somebody else used the server*")
+
+
 def test_a_full_disk(project: Project) -> None:
     """Samples that cannot be written are told, and nothing else is lost."""
     project.suite()

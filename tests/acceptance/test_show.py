@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.reports.wording import percent
 from tests.project import Project
 
 
@@ -82,3 +83,5 @@ def test_the_stopwatch_of_a_run(run: Project) -> None:
     assert 0 <= stopwatch["client_queue_ms"]
     report = (run.directory / "report.md").read_text().partition("## Serving performance\n\n")[2]
     assert report.startswith(f"Stopwatch: **{stopwatch['verdict']}")
+    assert f"It stands on: {percent(stopwatch['clean_share'])} of the stamps clean" in report
+    assert bool(stopwatch["unusable"]) == any(reason.startswith("chunks arrive faster") for reason in stopwatch["reasons"])

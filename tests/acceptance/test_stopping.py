@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from pytest_agentbench.exits import CANNOT_MEASURE
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
 #: Longer than any test of this file may take: a rollout with such an answer has to be ended by somebody.
@@ -50,7 +51,7 @@ def test_maxfail(project: Project, way: tuple[str, ...]) -> None:
 
 @WAYS
 def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
-    """When the time is up, what runs may end and is judged; the rest is not started and an ERROR that says why."""
+    """When the time is up, what runs may end and is judged; the rest is not started, as one ERROR says."""
     project.suite(scenarios=6, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
     project.backend([{"ttft_ms": 700, **rule} for rule in FIND_THEN_ANSWER])
 
@@ -58,8 +59,8 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
 
     passed = result.parseoutcomes().get("passed", 0)
     assert passed in ((0, 2) if way else (2,))  # workers may take longer than the limit to say what they want
-    result.assert_outcomes(passed=passed, errors=6 - passed)
-    assert pytest.ExitCode.TESTS_FAILED == result.ret
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)
+    assert CANNOT_MEASURE == result.ret
     assert passed == len(project.rollouts)
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
     result.stdout.fnmatch_lines(["*shop[[]shop-?[]]: cancelled: the session's time limit of 0.3 s is over"])
@@ -75,9 +76,9 @@ def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str,
 
     result = project.run(*way, "--agentbench-time-limit=0.001s", "scenarios/shop")
 
-    result.assert_outcomes(errors=3)
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)
     assert [] == project.rollouts
-    assert "FAIL" == project.run_json["verdict"]
+    assert "NOT MEASURED" == project.run_json["verdict"]
 
 
 KILLED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_agentbench.exits import CANNOT_MEASURE
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 SHOWS_THRESHOLDS = """
@@ -90,7 +91,7 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
     skipped = project.run(*way, "scenarios/shop")
 
     skipped.assert_outcomes(skipped=3)
-    assert pytest.ExitCode.TESTS_FAILED == skipped.ret
+    assert CANNOT_MEASURE == skipped.ret
     skipped.stdout.fnmatch_lines(
         ["limit *shop measured rollouts 0.000 >= 1: FAILS; no rollout was measured, so no threshold is known to hold"]
     )
@@ -100,7 +101,7 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
     broken = project.run(*way, "--agentbench-retries=0", "scenarios/shop")
 
     broken.assert_outcomes(errors=3)
-    assert pytest.ExitCode.TESTS_FAILED == broken.ret
+    assert CANNOT_MEASURE == broken.ret
     broken.stdout.fnmatch_lines(["*shop[[]shop-0[]]: infra_error: *500*out of memory*", "limit *shop measured rollouts 0.000 >= 1: FAILS*"])
 
 
@@ -123,7 +124,7 @@ def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[st
     result = project.run(*way, "scenarios/shop")
 
     result.assert_outcomes(passed=3)
-    assert pytest.ExitCode.TESTS_FAILED == result.ret
+    assert CANNOT_MEASURE == result.ret
     result.stdout.fnmatch_lines(["limit *shop fussy.mean nothing >= 0.5: FAILS; 1 of its scores is missing: the scorer failed"])
 
 

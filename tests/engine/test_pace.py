@@ -113,6 +113,26 @@ async def test_queue_shows_in_metrics_and_a_gone_client_frees_its_slot(serve: Ca
             assert 'vllm:request_success_total{finished_reason="abort",model_name="embedded-lexical"} 3.0' in await response.text()
 
 
+async def test_requests_that_find_no_room_wait(serve: Callable[..., str]) -> None:
+    """A request holds its blocks until it has ended; one that finds none free waits, and runs when they are."""
+    long = {**HELLO, "messages": [{"role": "user", "content": "alpha beta gamma delta " * 20}]}
+    url = serve(kv_blocks=12, block_size=16, ttft_ms=600_000)
+    async with asyncio.timeout(30), aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in range(2)]
+        other = {**long, "messages": [{"role": "user", "content": "nothing of this is shared with it " * 10}]}
+        tasks = []
+        for body, client, seen in zip((long, other), clients, ((1, 0), (1, 1)), strict=True):
+            tasks.append(asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=body).__aenter__()))
+            await _until(session, url, *seen)
+        held = await _gauge(session, url, "kv_cache_usage_perc")
+        tasks[0].cancel()
+
+        assert (1, 0) == await _until(session, url, 1, 0)
+        assert 0.5 < held <= 1
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_first_token_is_not_early(serve: Callable[..., str]) -> None:
     """The engine's own histogram puts the first token at TTFT or later, and queueing on top of it."""
     url = serve(ttft_ms=50, max_concurrency=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -206,3 +207,14 @@ def test_metrics_count_what_was_answered(serve: Callable[..., str], ask: Ask) ->
         metrics[f'vllm:request_success_total{{finished_reason="{reason}",model_name="m"}}'] for reason in ("stop", "length", "abort")
     ]
     assert [0, 0, 0] == [metrics[f"vllm:{name}{label}"] for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")]
+
+
+def test_says_its_cache(serve: Callable[..., str], ask: Ask) -> None:
+    """Capacity is told as vLLM tells it, for routers that plan with it; a request that can never fit is refused."""
+    url = serve(kv_blocks=8, block_size=32)
+    told = [name for name, value in _metrics(url).items() if name.startswith("vllm:cache_config_info{") and value == 1]
+    too_long = ask(url, "word " * 300)
+
+    assert [("32", "8")] == [re.findall(r'block_size="(\d+)".*num_gpu_blocks="(\d+)"', name)[0] for name in told]
+    assert 400 == too_long.status_code
+    assert "This model's maximum context length is 256 tokens" in too_long.json()["error"]["message"]

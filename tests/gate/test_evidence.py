@@ -45,6 +45,8 @@ facts = st.builds(
     st.integers(0, 9),
     st.dictionaries(names, st.integers(0, 9)),
     st.none() | st.sampled_from(["ok", "warn"]),
+    st.lists(st.sampled_from(["itl.p99", "goodput.itl"])).map(tuple),
+    st.sampled_from(["carry", "cold"]),
     st.none() | numbers,
     st.none() | numbers,
     st.none() | numbers,

@@ -167,6 +167,35 @@ def test_a_saturated_client_times_nothing(text: str) -> None:
     assert "PASS" == verdict("tsq >= 0.7", run)
 
 
+@pytest.mark.parametrize(
+    ("unusable", "text", "why"),
+    [
+        ("ttft.p50", "ttft.p50 <= 9s", "TTFT p50 of now is not usable: chunks arrived faster than the client's machine read them"),
+        ("ttft.p99", "ttft.p50 <= 9s", ""),
+        ("tpot.p50", "tpot.p50 <= 9s", "TPOT p50 of now is not usable: chunks arrived faster than the client's machine read them"),
+        ("ttft.p50", "e2e.p50 <= 9s", ""),
+        ("ttft.p50", "rollout.p50 <= 9s", ""),
+        ("ttft.p50", "rollouts_per_hour >= 1", ""),
+        ("goodput.itl", "goodput >= 1%", "goodput by ITL of now is not usable: chunks arrived faster than the client's machine read them"),
+        ("goodput.ttft", "goodput >= 1%", ""),
+        ("itl.p99", "goodput >= 1%", ""),
+    ],
+)
+def test_a_rule_needs_its_own_numbers(unusable: str, text: str, why: str) -> None:
+    """What the stopwatch calls not usable neither passes nor fails, in a limit and goodput; a rule that looks at something else does."""
+    decision = judged(text, evidence(suite(), unusable=(unusable,), slo={"itl": 150.0})).decision
+
+    assert ("INCONCLUSIVE" if why else "PASS", why) == (decision.verdict, decision.reason)
+
+
+def test_a_baseline_may_not_be_usable() -> None:
+    """A percentile that is not usable in the baseline is not compared with."""
+    decision = judged("ttft.p50 <= +10% vs baseline", evidence(suite()), evidence(suite(), unusable=("ttft.p50",))).decision
+
+    assert "INCONCLUSIVE" == decision.verdict
+    assert decision.reason.startswith("TTFT p50 of now is not usable")
+
+
 def test_another_cache_policy() -> None:
     """Timings with a cold cache are not compared with those of a warm one; limits and scores do not mind."""
     run, base = evidence(suite(), cache="cold"), evidence(suite())

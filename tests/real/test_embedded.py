@@ -54,3 +54,16 @@ def test_scripted_answers(tmp_path: Path) -> None:
         answer = stack.chat("What about Rome?", max_tokens=100)
 
     assert "It is sunny there." == answer["choices"][0]["message"]["content"]
+
+
+def test_thunderagent(tmp_path: Path) -> None:
+    """The real ThunderAgent router plans with the built-in engine's capacity: every rollout is a program of it, and each is released."""
+    with booted("thunderagent-embedded", tmp_path, [("settings.kv_blocks", 64)]) as stack:
+        stack.chat("Hello", program_id="rollout-1")
+        programs, metrics = (json.loads(stack.get(path)) for path in ("/programs", "/metrics"))
+    said = run("thunderagent-embedded", tmp_path, "--agentbench-limit", "8")
+
+    assert 8 == said["suites"]["banking"]["rollouts"]["ok"]
+    assert {"labelled": 8, "announced": 8, "released": 8, "failed": 0, "bypassed": 0, "left": 0} == said["labels"]
+    assert ("acting", 1) == (programs["rollout-1"]["status"], programs["rollout-1"]["step_count"])
+    assert [64 * 16] == [each["cache_config"]["total_tokens_capacity"] for each in metrics["backends"].values()]

@@ -104,7 +104,7 @@ def test_the_frontend_is_killed(session: Session, stacks: Path, way: tuple[str, 
     background = session(*way)
     kill(stacks, "dynamo.frontend")
 
-    assert 1 == background.ended(60)
+    assert 6 == background.ended(60)
     assert [] == left(stacks)
     assert "the backend 'dynamo-mocker' is gone: frontend ended with exit code -9: `python -m dynamo.frontend " in background.output
     saved = re.search(r"^(\d+) finished rollouts? (?:is|are) saved in .*rollouts.jsonl$", background.output, re.MULTILINE)
@@ -138,7 +138,7 @@ def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None
     changes = ("ready.workers.aggregated=3", "ready.timeout=20")
     background = session(*(f"--agentbench-set=backend.{change}" for change in changes), finished=0, scenarios=2)
 
-    assert 1 == background.ended(120)
+    assert 6 == background.ended(120)
     assert [] == left(stacks)
     assert "not ready in time, `workers` does not hold: " in background.output
     assert "workers: 2 of 3 aggregated" in background.output
@@ -150,7 +150,7 @@ def test_a_full_disk_while_it_boots(session: Session, stacks: Path, small_disk: 
     wait_for(lambda: marked(stacks), "the start of the workers", 60)
     fill(small_disk)
 
-    assert 1 == background.ended(120)
+    assert 6 == background.ended(120)
     assert [] == left(stacks)
     assert "No space left on device" in background.output or f"the disk of {small_disk}" in background.output
     assert "INTERNALERROR" not in background.output
@@ -165,7 +165,7 @@ def test_a_stolen_port(session: Session, stacks: Path) -> None:
     background = session(*(f"--agentbench-set=backend.{change}" for change in changes), finished=0, scenarios=2)
     wait_for(lambda: marked(stacks), "the start of the workers", 60)
     with socket.create_server(("127.0.0.1", port)):
-        assert 1 == background.ended(120)
+        assert 6 == background.ended(120)
 
     assert [] == left(stacks)
     assert f"its port {port} is taken by pid {os.getpid()} (" in background.output
@@ -196,7 +196,7 @@ def test_a_full_disk_in_the_middle(session: Session, stacks: Path, small_disk: P
     background = session()
     fill(small_disk)
 
-    assert 1 == background.ended(120)
+    assert 6 == background.ended(120)
     assert [] == left(stacks)
     assert "No space left on device" in background.output
     assert "INTERNALERROR" not in background.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -32,28 +33,24 @@ def stalling(project: Project) -> None:
     project.suite(scenarios=6, thresholds={"tsq": 0.0})
 
 
-def assert_outcomes(background: Background, passed: int, errors: int) -> None:
-    assert f" {passed} passed, {errors} errors in " in background.output, background.output
-
-
 @WAYS
 def test_the_engine_dies_in_the_middle(project: Project, way: tuple[str, ...]) -> None:
-    """The tests that are left are ERRORs with the exit code and the end of the engine's log; the finished rollouts are kept and counted."""
+    """One ERROR has the exit code and the end of the engine's log, and ends the session; the finished rollouts are kept and counted."""
     project.backend([{"match": {"contains": "Customer shop-3:"}, "exit": True}, *FIND_THEN_ANSWER])
     project.suite(scenarios=8, thresholds={"tsq": 0.5, "tsq.mean": 0.5})
 
     result = project.run(*way, "--agentbench-concurrency=1", "--agentbench-retries=5", "scenarios/shop")
 
-    result.assert_outcomes(passed=3, errors=5)
-    assert 1 == result.ret
+    assert 3 == result.parseoutcomes()["passed"]
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)  # a worker goes on while another one has still to judge
+    assert 6 == result.ret
     died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code 70); the end of engine.log:"
     gone = f"the backend 'embedded' is gone: {died}"
-    for number in range(4, 8):
-        result.stdout.fnmatch_lines([f"shop?shop-{number}?: infra_error: {gone}", "    *"])
-    result.stdout.fnmatch_lines(["shop?shop-3?: infra_error: *"])
+    result.stdout.fnmatch_lines([f"shop?shop-[3-7]?: infra_error: {gone}", "    *", "*agentbench: nothing more can run: the backend *"])
+    assert 1 == result.stdout.str().count("the end of engine.log:\n")
     assert ["ok", "ok", "ok", "infra_error"] == [rollout.status for rollout in project.rollouts]
     run = project.run_json
-    assert 1 == run["exit_status"]
+    assert (6, "NOT MEASURED") == (run["exit_status"], run["verdict"])
     assert run["backend"]["failure"].startswith(gone)
     assert {"rollouts": 8, "finished": 4, "not_run": 4} == run["plan"]
     assert "The backend failed" in (project.directory / "report.md").read_text()
@@ -61,37 +58,38 @@ def test_the_engine_dies_in_the_middle(project: Project, way: tuple[str, ...]) -
 
 @WAYS
 def test_the_pool_is_killed(project: Project, start: Start, way: tuple[str, ...]) -> None:
-    """Tests that wait are ERRORs at once and say that the pool is gone; the finished rollouts are in the journal and the report."""
+    """The test that waits is an ERROR at once that says that the pool is gone; the finished rollouts are in the journal and the report."""
     stalling(project)
     background = start(*way, "scenarios/shop")
     background.in_the_middle(finished=2)
 
     os.kill(background.child("pytest_agentbench.pool"), signal.SIGKILL)
 
-    assert 1 == background.ended(60)
+    assert 6 == background.ended(60)
     assert "the pool is gone" in background.output
     assert {"shop-0", "shop-1"} == {rollout.scenario for rollout in background.rollouts}
     run = json.loads((background.directory / "run.json").read_text())
     assert "`python -m pytest_agentbench.pool` died in the middle of the run (exit code -9)" in run["backend"]["failure"]
-    assert (1, 2) == (run["exit_status"], run["suites"]["shop"]["rollouts"]["ok"])
+    assert (6, 2) == (run["exit_status"], run["suites"]["shop"]["rollouts"]["ok"])
     assert "INTERNALERROR" not in background.output
 
 
 @WAYS
 def test_the_tap_is_killed(project: Project, start: Start, way: tuple[str, ...]) -> None:
-    """Rollouts in flight end as infra_error, and those that did not start say that the tap is gone."""
+    """Rollouts in flight end as infra_error, and an ERROR says that the tap is gone, once."""
     stalling(project)
     background = start(*way, "--agentbench-concurrency=3", "scenarios/shop")
     background.in_the_middle(finished=2)
 
     os.kill(background.child("pytest_agentbench.tap"), signal.SIGKILL)
 
-    assert 1 == background.ended(60)
-    assert_outcomes(background, 2, 4)
+    assert 6 == background.ended(60)
+    assert re.search(r" 2 passed, [1-3] errors? in ", background.output)
     assert {"ok": 2, "infra_error": 3} == _counted([rollout.status for rollout in background.rollouts])
     assert (
         "infra_error: the tap is gone: `python -m pytest_agentbench.tap` died in the middle of the run (exit code -9)" in background.output
     )
+    assert 1 == background.output.count("the end of tap.log:\n")
 
 
 def _counted(words: list[str]) -> dict[str, int]:
@@ -99,13 +97,13 @@ def _counted(words: list[str]) -> dict[str, int]:
 
 
 def test_the_pool_does_not_start(project: Project) -> None:
-    """A pool that dies before it has answered anybody keeps nobody waiting: the tests are ERRORs with the end of its log."""
+    """A pool that dies before it has answered anybody keeps nobody waiting: an ERROR has the end of its log."""
     project.suite(scenarios=2)
     project.write("aiohttp.py", "raise ImportError('this is not the aiohttp you are looking for')")
 
     result = project.run("scenarios/shop")
 
-    result.assert_outcomes(errors=2)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*aiohttp you are looking for*"])
 
 
@@ -150,7 +148,7 @@ def test_a_disk_that_is_full(project: Project) -> None:
 
     done = run_on_a_small_disk(project, limit, "--agentbench-concurrency=1")
 
-    assert 1 == done.returncode, done.stdout
+    assert 6 == done.returncode, done.stdout
     assert "infra_error: the record could not be written: OSError(" in done.stdout
     (journal,) = project.root.glob("reports/2*")
     assert 1 <= len([*read_journal(journal)]) < 12

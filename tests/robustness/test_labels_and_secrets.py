@@ -41,7 +41,7 @@ def test_labels_never_reach_a_request(project: Project, way: tuple[str, ...]) ->
         entry.update(
             ground_truth="marker-truth", user_goals=["marker-goal"], metadata={"label_source": "marker-source", "persona": "marker-persona"}
         )
-        entry.update(marker_key="marker-of-a-key-nobody-knows", id=f"{entry['id']}-marker-id")
+        entry.update(id=f"{entry['id']}-marker-id")
         for call in entry["expected_tool_calls"]:
             call.update(parameters={"item": "marker-parameter", "marker_name": 1}, goal="marker-call-goal")
     project.write("scenarios/shop/data.json", json.dumps(entries))

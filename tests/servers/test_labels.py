@@ -30,7 +30,7 @@ async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[li
         for path, body in calls.items():
             await asyncio.to_thread(ask, tap.url(id) + path, body)
         records = await tap.close(id)
-        stack.over("1")
+        stack.over("1", [record.to_dict() for record in records])
         await stack.farewell()
     return records, stack
 
@@ -48,7 +48,19 @@ async def test_what_dynamo_tells(server: Server, tap: Tap) -> None:
     assert None is told.pop()
     assert [int] * 2 == [type(each["worker_id"]["decode_worker_id"]) for each in told if each]
     assert [(float, float)] * 2 == [(type(each["timing"]["ttft_ms"]), type(each["timing"]["kv_hit_rate"])) for each in told if each]
-    assert asdict(Tally(announced=1, released=1, bypassed=1)) == asdict(stack.tally)  # there is no router here that waits for releases
+    assert asdict(Tally(labelled=1, announced=1, released=1, bypassed=1)) == asdict(
+        stack.tally
+    )  # there is no router here that waits for releases
+
+
+@pytest.mark.parametrize("server", ["dynamo"], indirect=True)
+async def test_what_dynamo_does_not_tell(server: Server, tap: Tap) -> None:
+    """Asked with tools, its answers tell nothing of the kind (1.4.2, where workers have a tool parser); they say what they are called."""
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+    (call,), _ = await labelled(server, tap, {"/chat/completions": {**HELLO, "tools": [tool]}})
+
+    assert (None, None) == (call.error_kind, call.server)
+    assert str(call.response_id).startswith("chatcmpl-")
 
 
 @pytest.mark.parametrize("server", ["dynamo thunderagent"], indirect=True)
@@ -58,5 +70,5 @@ async def test_dynamos_thunderagent(server: Server, tap: Tap) -> None:
 
     assert None is call.error_kind
     assert {"worker_id", "timing"} == (call.server or {}).keys()
-    assert asdict(Tally(announced=1, released=1)) == asdict(stack.tally)
+    assert asdict(Tally(labelled=1, announced=1, released=1)) == asdict(stack.tally)
     assert "Released program live-" in server.log.read_text()

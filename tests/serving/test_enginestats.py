@@ -96,6 +96,18 @@ def test_gauges() -> None:
     assert 0 == found["resets"]
 
 
+@pytest.mark.parametrize(
+    ("looks", "gap"),
+    [([0, 1, 2, 5, 6], 0.003), ([3, 4, 5, 6], 0.002), ([0, 1, 2], 0.003), ([0, 9], 0.004), ([], 0.004), ([8, 9], 0.004)],
+    ids=["between", "before the first", "after the last", "around", "none", "too late"],
+)
+def test_gaps(looks: list[int], gap: float) -> None:
+    """How long nobody looked while calls were under way is told, before the first look and after the last one too."""
+    found = summary(tally([sample(at, {RUNNING: 1}, first=True) for at in looks], (1 * MS, 5 * MS)))
+
+    assert gap == pytest.approx(found["longest_gap_s"])
+
+
 def test_gpus() -> None:
     """Of a GPU the peak of its memory and the means of load and power are told, while calls were under way."""
     gpu = [
@@ -197,6 +209,15 @@ def test_counts_that_do_not() -> None:
     assert [more, less] == disagreements(counted(2021, 197), two) == disagreements(counted(2021, 197), earlier)
     assert [less] == disagreements(counted(2021, 197), failed) == disagreements(counted(2021, 197), retried)
     assert [] == disagreements(counted(2021, 197), uncounted)
+
+
+@pytest.mark.parametrize(("calls", "accused"), [(0, True), (3, False), (None, False)])
+def test_calls_without_a_record(calls: int | None, accused: bool) -> None:
+    """What was broken off is an excuse as well, and so is a session that ended without anybody to count it."""
+    two = client(call(), call())
+    two.add_unrecorded(calls)
+
+    assert accused == bool(disagreements(counted(2021, 200), two))
 
 
 @pytest.mark.parametrize(

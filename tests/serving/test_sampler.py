@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.serving import sampler as sampler_module
 from pytest_agentbench.serving.sampler import Sampler, Sources, Target
 from pytest_agentbench.serving.samples import Sample, Series, read_samples
 
@@ -31,6 +32,7 @@ class Server(ThreadingHTTPServer):
             server: Server
 
             def do_GET(self) -> None:
+                self.server.goes_on.wait(30)
                 page = self.server.next_page(self.client_address[1])
                 body = (page or "out of order").encode()
                 self.send_response(200 if page is not None else 503)
@@ -47,8 +49,15 @@ class Server(ThreadingHTTPServer):
         self.seen = 0
         self.clients: set[int] = set()
         self.enough = threading.Event()
+        self.goes_on = threading.Event()  # cleared: whoever asks waits
+        self.goes_on.set()
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
+
+    def hold(self) -> threading.Event:
+        """Keeps who asks waiting until the event is set."""
+        self.goes_on.clear()
+        return self.goes_on
 
     def next_page(self, client: int) -> str | None:
         self.clients.add(client)
@@ -104,6 +113,33 @@ def test_only_what_changed_is_written(servers: list[Server], tmp_path: Path) -> 
     assert 1 == len(servers[0].clients)
     assert sampler.cpu_s > 0
     assert all(before["ns"] < after["ns"] and before["at"] > 1.6e9 for before, after in pairwise(lines))
+
+
+def test_the_first_look_is_over_when_it_starts(servers: list[Server], tmp_path: Path) -> None:
+    """What calls move is counted from their first on, however late the next look comes: whoever starts it waits for its first look."""
+    servers.append(Server("a 1\n"))
+    sampler = Sampler(Sources((Target("engine", 0, servers[0].url),), every_s=3600), tmp_path / "samples.jsonl")
+    sampler.start()
+    looks = servers[0].seen, [json.loads(line)["values"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    servers[0].pages.append("a 5\n")
+    sampler.stop()
+
+    assert (1, [[[0, 1.0]]]) == looks
+    assert [[0, 5.0]] == json.loads((tmp_path / "samples.jsonl").read_text().splitlines()[-1])["values"]
+
+
+def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it for ever, and what is not known is said."""
+    monkeypatch.setattr(sampler_module, "LAST", 0.0)  # the waiting itself is not what is tested
+    servers.append(Server("a 1\n"))
+    sampler = Sampler(Sources((Target("engine", 0, servers[0].url),), every_s=3600), tmp_path / "samples.jsonl")
+    sampler.start()
+    held = servers[0].hold()
+    sampler.stop()
+    notes = sampler.notes
+    held.set()
+
+    assert ["the last look: took longer than 0 s: what happened after the one before it is missing"] == notes
 
 
 def test_read_again(servers: list[Server], tmp_path: Path) -> None:

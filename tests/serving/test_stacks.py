@@ -195,7 +195,14 @@ def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
     """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
     with (tmp_path / "lock").open("w") as lock:
-        config = {"home": tmp_path, "logs": tmp_path, "lock": lock.fileno(), "spec": spec().model_dump(), "spec_hash": ""}
+        config = {
+            "home": tmp_path,
+            "logs": tmp_path,
+            "lock": lock.fileno(),
+            "spec": spec().model_dump(),
+            "spec_hash": "",
+            "inherited": {},
+        }
         guardian = Guardian({**config, "gpu_wait": 0, "warm_up": 0})
     reader, theirs = socket.socketpair()
     with reader, theirs:
@@ -240,6 +247,26 @@ def test_a_stack_is_kept(boot: Boot) -> None:
     second.keep(0.2)
     second.let_go()
     until(lambda: not second.home.exists())
+
+
+def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that its engine would inherit has changed since a kept stack was started: it is not used, and the reason names it."""
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "FLASHINFER")
+    monkeypatch.setenv("HF_TOKEN", "one")
+    first = boot()
+    first.ready()
+    first.keep(60)
+    first.let_go()
+    monkeypatch.setenv("HF_TOKEN", "two")
+    kept().let_go()
+    assert "" == stacks.passed_over(spec())
+
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "TRITON")
+    assert None is stacks.find_kept(spec())
+    changed = 'environment.VLLM_ATTENTION_BACKEND "FLASHINFER" is now "TRITON"'
+    assert f"a kept small is not used, since it was started with something else: {changed}" == stacks.passed_over(spec())
+    assert first.boot["environment"] == {**first.boot["environment"], "VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_TOKEN": "[redacted]"}
+    stacks.attach(first.home).stop()
 
 
 def kept(**keys: str) -> stacks.Held:

@@ -87,7 +87,7 @@ async def test_expect_continue_behind_another_request(tap: Tap) -> None:
     data = request(id, "/embeddings", b"body", headers="Expect: 100-continue\r\n")
     async with backend(handle) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        await caller.send(request(id, "/first", method="GET") + data[:-4])
+        await caller.send(request(id, "/models", method="GET") + data[:-4])
         await heard.wait()
         go.set()
         got = [await caller.answer(), await caller.answer(), await caller.ask(data[-4:])]
@@ -163,7 +163,13 @@ async def test_an_offer_of_http_2(tap: Tap, method: str) -> None:
     """Clients that offer to speak HTTP/2 (Java's does with every first request) are answered in HTTP/1.1, and so is what follows."""
     id = await tap.open()
     requests: list[Message] = []
-    data = request(id, "/other", b"body", method, "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n")
+    data = request(
+        id,
+        "/embeddings" if method == "POST" else "/models",
+        b"body",
+        method,
+        "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n",
+    )
     async with backend(answering(response(b"x"), requests=requests)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.send(data * 3)

@@ -71,9 +71,7 @@ async def test_no_backend_yet(start_tap: StartTap) -> None:
         ("/openai?api-version=7", "/v1/models", "/openai/models?api-version=7"),
         ("/openai?api-version=7", "/v1/models?a=1", "/openai/models?a=1&api-version=7"),
         ("/v1", "/models", "/v1/models"),
-        ("/v1", "/v1", "/v1"),
-        ("/v1", "/v1?a=1", "/v1?a=1"),
-        ("/v1", "/v1beta/models", "/v1/v1beta/models"),
+        ("/v1", "/v1/models/v1", "/v1/models/v1"),
     ],
 )
 async def test_paths(tap: Tap, base: str, path: str, target: str) -> None:
@@ -99,9 +97,9 @@ async def test_headers_of_requests(tap: Tap) -> None:
     )
     async with backend(answering(response(MODELS), requests=requests)) as url, agent(tap.port) as caller:
         await tap.point_at(url + "/v1", api_key="secret")
-        await caller.ask(request(id, "/other", b"body", headers=sent))
+        await caller.ask(request(id, "/embeddings", b"body", headers=sent))
         await tap.point_at(url + "/v1")
-        await caller.ask(request(id, "/other", b"body", headers=sent))
+        await caller.ask(request(id, "/embeddings", b"body", headers=sent))
 
     expected = {
         "host": url.removeprefix("http://"),
@@ -126,7 +124,7 @@ async def test_headers_of_answers(tap: Tap) -> None:
     streamed = said().replace(b"content-type", b"x-request-id: abc\r\nconnection: keep-alive\r\ncontent-type")
     async with backend(answering(response(b"text", headers=headers), streamed)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        plain = await caller.ask(request(id, "/other", method="GET"))
+        plain = await caller.ask(request(id, "/models", method="GET"))
         put_together = await caller.ask(request(id))
 
     assert ("HTTP/1.1 200 OK", b"text") == (plain.first, plain.body)
@@ -146,7 +144,7 @@ async def test_headers_of_answers(tap: Tap) -> None:
         ("GET", STREAM_HEAD + LAST_CHUNK, "HTTP/1.1 200 OK", b""),
         ("GET", STREAM_HEAD + chunk(b"ab") + chunk(b"c") + b"0\r\nx-trailer: 1\r\n\r\n", "HTTP/1.1 200 OK", b"abc"),
         ("GET", b"HTTP/1.1 100 Continue\r\nx-early: 1\r\n\r\nHTTP/1.1 103 Early\r\n\r\n" + response(b"x"), "HTTP/1.1 200 OK", b"x"),
-        ("DELETE", b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 204 No Content", b""),
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 204 No Content", b""),
         ("GET", b"HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n", "HTTP/1.1 304 Not Modified", b""),
         ("GET", b"HTTP/1.1 299 Odd\r\ncontent-length: 1\r\n\r\nx", "HTTP/1.1 299 ", b"x"),
         ("GET", response(b"down", 503), "HTTP/1.1 503 Service Unavailable", b"down"),
@@ -166,7 +164,7 @@ async def test_requests_that_are_no_calls(tap: Tap, method: str, answer: bytes, 
 
     async with backend(handle) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        got = [await caller.ask(request(id, "/embeddings", b"{}", method)) for _ in range(2)]
+        got = [await caller.ask(request(id, "/embeddings" if method == "POST" else "/models", b"{}", method)) for _ in range(2)]
 
     assert [(first, body)] * 2 == [(each.first, each.body) for each in got]
     for each in got:
@@ -199,7 +197,7 @@ async def test_an_answer_that_ends_with_its_connection(tap: Tap) -> None:
 
     async with backend(handle) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        got = [await caller.ask(request(id, "/other", method="GET")) for _ in range(2)]
+        got = [await caller.ask(request(id, "/models", method="GET")) for _ in range(2)]
 
     assert [b"some text"] * 2 == [each.body for each in got]
 

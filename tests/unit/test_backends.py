@@ -64,6 +64,23 @@ def test_settings_are_all_used(name: str) -> None:
     assert set() == spec.settings.keys() - used
 
 
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
+def test_stacks_of_dynamo(name: str) -> None:
+    """Sessions decide where a call goes, unless another router does; what answers lack is traced; servers are on loopback."""
+    spec = STACKS[name]
+    frontend = spec.services["frontend"]
+    environments = [{**spec.env, **service.env} for service in spec.services.values()]
+    dynamo = [environment for environment in environments if "DYN_DISCOVERY_BACKEND" in environment]
+
+    assert spec.labels.release or "--router-session-affinity-ttl-secs=3600" in frontend.run
+    assert "{run_dir}/requests.jsonl" == spec.labels.trace
+    assert frontend.env["DYN_REQUEST_TRACE_FILE_PATH"].endswith("/requests.jsonl")
+    assert [("127.0.0.1", "127.0.0.1", "lo")] * len(dynamo) == [
+        tuple(environment[f"DYN_{name}_HOST"] for name in ("SYSTEM", "TCP_RPC", "TCP_RESPONSE_STREAM")) for environment in dynamo
+    ]
+    assert [] == [environment for environment in environments if "DYN_FORWARDPASS_METRIC_PORT" in environment]
+
+
 def test_files_that_stacks_name_exist() -> None:
     """Workers and templates beside the YAMLs."""
     named = {

@@ -66,7 +66,7 @@ def test_every_kind_is_somebodys(kind: str) -> None:
     calls = [broken(0, error_kind=kind)]
 
     assert ([] if kind in AGENTS else calls) == unmended(calls)
-    assert ("client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
+    assert ("refused", "client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
 
 
 @pytest.mark.parametrize(

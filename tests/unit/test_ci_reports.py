@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_agentbench.exits import VERDICTS
 from pytest_agentbench.foreign import block, one_line
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json
@@ -200,12 +201,12 @@ def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
     assert [{"kind": kind}] == [sample.labels for sample in families["agentbench_failed_calls"].samples]
 
 
-@pytest.mark.parametrize("verdict", openmetrics.VERDICTS)
+@pytest.mark.parametrize("verdict", VERDICTS)
 def test_the_verdict_as_a_metric(verdict: str) -> None:
     """Of the four verdicts one is set."""
     families = parsed(openmetrics.text(run_with(verdict=verdict)).decode())
 
     (states,) = [family for family in families if family.name == "agentbench_verdict"]
-    assert {name: float(name == verdict) for name in openmetrics.VERDICTS} == {
+    assert {name: float(name == verdict) for name in VERDICTS} == {
         sample.labels["agentbench_verdict"]: sample.value for sample in states.samples
     }

@@ -43,11 +43,11 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
     return Rollout("shop", f"s{number}", arm, 1, status, calls=(call,), started_ns=start, ended_ns=first, scores=scores, **keys)
 
 
-def compared(*rollouts: Rollout, facts: Facts | None = None, saturated: bool = False, blocks: list[Json] | None = None) -> Json:
+def compared(*rollouts: Rollout, facts: Facts | None = None, stopwatch: Json | None = None, blocks: list[Json] | None = None) -> Json:
     comparison = Comparison(ARMS, [shop(101)])
     for each in rollouts:
         comparison.add(each)
-    return comparison.summary(facts or Facts(), blocks or [], saturated=saturated)
+    return comparison.summary(facts or Facts(), blocks or [], stopwatch or {"verdict": "ok", "unusable": []})
 
 
 def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
@@ -98,11 +98,20 @@ def test_an_agents_error_is_the_worst_score() -> None:
     ("how", "quality", "reason"),
     [
         ({"facts": Facts(failures={"new": "arm new: it is gone"})}, "inconclusive", "arm new: it is gone"),
-        ({"saturated": True}, "worse", "the stopwatch was saturated: timings are of the client"),
+        (
+            {"stopwatch": {"verdict": "client-saturated", "unusable": []}},
+            "worse",
+            "the client was saturated: its timings are the client's own",
+        ),
+        (
+            {"stopwatch": {"verdict": "warn", "unusable": ["ttft.p50"]}},
+            "worse",
+            "TTFT p50 is not usable: chunks arrived faster than the client's machine read them",
+        ),
     ],
 )
 def test_what_cannot_be_relied_on_concludes_nothing(how: dict[str, Any], quality: str, reason: str) -> None:
-    """Where an arm is gone nothing is concluded, where the stopwatch was saturated nothing of speed; the numbers are shown."""
+    """Where an arm is gone nothing is concluded, where the stopwatch doubts a timing nothing of it; the numbers are shown."""
     ab = compared(*both(-0.3, 2.0), **how)
 
     assert (quality, "inconclusive") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])

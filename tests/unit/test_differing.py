@@ -15,7 +15,7 @@ from pytest_agentbench.fingerprint import run_identity
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.identity import digest
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.diff import changed_text, setup_lines, suite_lines
+from pytest_agentbench.reports.diff import changed_text, setup_lines, speed_lines, suite_lines
 from tests.gate.evidences import HASHES, evidence, trial
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
@@ -40,7 +40,7 @@ def run(found: Evidence | None = None, **changes: Any) -> Run:
         "environment": {"python": "3", "platform": "l", "cpus": changes.get("cpus", 2), "packages": {}, "git": None},
         "settings": {"concurrency": changes.get("concurrency", 8), "cache": changes.get("cache")},
         "backend": {"name": "b", "served_model": "m"},
-        "stopwatch": {"verdict": changes.get("stopwatch", "ok")},
+        "stopwatch": {"verdict": changes.get("stopwatch", "ok"), "unusable": changes.get("unusable", [])},
         "suites": {
             name: {
                 "rollouts": {"ok": 3, "limit": changes.get("limits", 0)},
@@ -124,13 +124,26 @@ def test_words(change: Json, said: list[str]) -> None:
         ({"cpus": 64}, ["another host"]),
         ({"concurrency": 4}, ["another number of rollouts in flight: 8 and 4"]),
         ({"cache": "cold"}, ["another policy for the prefix cache: unknown and cold"]),
-        ({"stopwatch": "client-saturated"}, ["the client was saturated in the new run: its timings are the client's own"]),
+        ({"stopwatch": "client-saturated"}, ["in the new run the client was saturated: its timings are the client's own"]),
+        (
+            {"unusable": ["ttft.p50", "itl.p99"]},
+            ["in the new run TTFT p50 is not usable: chunks arrived faster than the client's machine read them"],
+        ),
         ({"hits": 0.9}, ["the prefix cache was not in the same state: hit ratio 0.50 and 0.90"]),
     ],
 )
 def test_doubts(change: Json, said: list[str]) -> None:
     """Other hardware, concurrency, cache or a saturated client is named; another agent is no doubt about speeds."""
     assert said == [*doubts(run(hits=0.5), run(**{"hits": 0.5, **change}))]
+
+
+def test_doubtful_speeds_are_neither_faster_nor_slower() -> None:
+    """Twice as slow is `slower`; under another concurrency the ratio is shown, and no word of what it means."""
+    base, slow = (evidence(trial(number, ttft=100.0 * factor + number) for number in range(30)) for factor in (1, 2))
+    sure, unsure = ([*speed_lines(run(base), run(slow, **change))][1] for change in ({}, {"concurrency": 4}))
+
+    assert sure.endswith(", slower")
+    assert unsure == sure.replace("slower", "doubtful")
 
 
 def test_unknown_hardware() -> None:

@@ -172,7 +172,7 @@ def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[s
 
     assert result.error.startswith(f"{tmp_path}/{sentence}")
     assert (None, tmp_path.name, {}, ()) == (result.suite, result.name, result.thresholds, result.variants)
-    assert {"name": tmp_path.name, "error": result.error, "skip": False, "marks": True} == result.for_worker(3)
+    assert {"name": tmp_path.name, "error": result.error, "skip": False, "marks": True} == result.for_worker()
 
 
 def test_choosing_variants() -> None:
@@ -184,17 +184,16 @@ def test_choosing_variants() -> None:
 
 
 def test_what_a_worker_gets() -> None:
-    """Test processes get names and numbers, as JSON, cut to the limit; no data and no labels."""
+    """Test processes get names and numbers, as JSON; no data and no labels."""
     whole = replace(found(description="A shop."), trials=2)
 
-    assert ["s-0", "s-1", "s-2"] == whole.for_worker(None)["ids"]
     assert {
         "name": "shop",
         "error": "",
         "skip": False,
         "marks": True,
         "description": "A shop.",
-        "ids": ["s-0"],
+        "ids": ["s-0", "s-1", "s-2"],
         "variants": ["default"],
         "limits": {},
         "trials": 2,
@@ -202,7 +201,7 @@ def test_what_a_worker_gets() -> None:
         "scorers": ["tsq"],
         "label_source": "hand",
         "quarantined": {},
-    } == json.loads(json.dumps(whole.for_worker(1)))
+    } == json.loads(json.dumps(whole.for_worker()))
 
 
 # ------------------------------------------------------------------------------------------------------------ thresholds

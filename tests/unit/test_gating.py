@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pytest_agentbench.baselines import default_baseline, write_baseline
 from pytest_agentbench.discovery import Found, check_rules
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gating import CANNOT_MEASURE, CANNOT_TELL, Gate, exit_status, make_gate
+from pytest_agentbench.exits import CANNOT_MEASURE, CANNOT_TELL, Ending, exit_status
+from pytest_agentbench.gating import Gate, make_gate
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 from pytest_agentbench.settings import Settings, read_settings
 from tests.gate.evidences import evidence, trial
@@ -152,27 +153,41 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     assert [] == [*made(suites, asking()).warnings(suites, None)]
 
 
-#: pytest's status, verdict, what else, --agentbench-inconclusive, and the status that follows.
+LOW = {"name": "tsq.mean", "value": 0.1, "failed": True}
+UNKNOWN = [{"name": "measured rollouts", "value": 0, "failed": True}, {"name": "tsq.mean", "value": None, "failed": True}]
+
+#: pytest's status, the gate's verdict if there is one, what else, --agentbench-inconclusive, and the status that follows.
 STATUSES = [
     (0, "PASS", {}, "pass", 0),
     (0, "FAIL", {}, "pass", 1),
     (0, "INCONCLUSIVE", {}, "pass", 0),
     (0, "INCONCLUSIVE", {}, "fail", CANNOT_TELL),
     (5, "INCONCLUSIVE", {}, "pass", 5),
-    (0, "PASS", {"limits_failed": True}, "pass", 1),
+    (0, "PASS", {"limits": [LOW]}, "pass", 1),
+    (0, "PASS", {"limits": UNKNOWN}, "pass", CANNOT_MEASURE),
     (1, "PASS", {}, "pass", 1),  # a test failed over something else
-    (1, "PASS", {"only_infra": True}, "pass", CANNOT_MEASURE),
-    (1, "FAIL", {"only_infra": True}, "pass", 1),
+    (1, "PASS", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
+    (1, "FAIL", {"only_unmeasured": True}, "pass", 1),
     (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "pass", CANNOT_MEASURE),
     (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "fail", CANNOT_MEASURE),
     (0, "INCONCLUSIVE", {"failure": True}, "pass", CANNOT_MEASURE),
+    (0, "", {}, "fail", 0),
+    (0, "", {"failure": True}, "pass", CANNOT_MEASURE),
+    (0, "", {"limits": [LOW]}, "pass", 1),
+    (0, "", {"limits": [*UNKNOWN, LOW]}, "pass", 1),
+    (0, "", {"limits": UNKNOWN}, "pass", CANNOT_MEASURE),
+    (1, "", {}, "pass", 1),
+    (1, "", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
+    (1, "", {"only_unmeasured": True, "limits": [LOW]}, "pass", 1),
+    (2, "FAIL", {"failure": True, "limits": [LOW]}, "pass", 2),
+    (9, "", {"limits": [LOW]}, "pass", 9),
 ]
 
 
 def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> int:
-    rest = {"failure": False, "limits_failed": False, "only_infra": False, **what}
-    part = {"verdict": verdict, "unmeasured": rest.pop("unmeasured", [])}
-    return exit_status(pytests, part, **rest, inconclusive=inconclusive)
+    gate = {"verdict": verdict, "unmeasured": what.get("unmeasured", [])} if verdict else None
+    ending = Ending(pytests, what.get("only_unmeasured", False), what.get("failure", False), what.get("limits", ()), gate)
+    return exit_status(ending, inconclusive)
 
 
 @pytest.mark.parametrize(("pytests", "verdict", "what", "inconclusive", "expected"), STATUSES)
@@ -183,8 +198,10 @@ def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconcl
 
 @given(
     st.sampled_from([0, 1, 5]),
-    st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]),
-    st.fixed_dictionaries({"failure": st.booleans(), "limits_failed": st.booleans(), "only_infra": st.booleans()}),
+    st.sampled_from(["", "PASS", "FAIL", "INCONCLUSIVE"]),
+    st.fixed_dictionaries(
+        {"failure": st.booleans(), "limits": st.lists(st.sampled_from([LOW, *UNKNOWN])), "only_unmeasured": st.booleans()}
+    ),
     st.sampled_from(["pass", "fail"]),
 )
 def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
@@ -193,4 +210,4 @@ def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconc
 
     assert (status == 1) or verdict != "FAIL"
     if status == 0:
-        assert (0, False, False) == (pytests, what["failure"], what["limits_failed"])
+        assert (0, False, []) == (pytests, what["failure"], what["limits"])

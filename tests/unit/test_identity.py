@@ -28,8 +28,13 @@ def shop(folder: Path, scenario: Scenario = LAMP, **keys: Any) -> Suite:
     return Suite("shop", folder, (scenario,), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1), **keys)
 
 
+def no_prompts(suite: Suite, variant: str) -> Json | None:
+    """Of agents that tell a model nothing besides the scenario."""
+    return {}
+
+
 def content(suite: Suite, key: RolloutKey = KEY) -> Json:
-    return Contents({suite.name: suite}, "b").of(key)
+    return Contents({suite.name: suite}, "b", no_prompts).of(key)
 
 
 @given(JSON)
@@ -91,6 +96,13 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
     assert set() == changed(KEY._replace(trial=2))
 
 
+def test_prompts(tmp_path: Path) -> None:
+    """A prompt that an agent has without a setting has a hash of its own, for it may change while all settings stay."""
+    before, after = (Contents({"shop": shop(tmp_path)}, "b", lambda *_, text=text: {"system": text}).of(KEY) for text in ("1", "2"))
+
+    assert {"prompts"} == {part for part in before if before[part] != after[part]}
+
+
 def test_each_score_has_a_hash(tmp_path: Path) -> None:
     """A scorer that joins a suite, or gets other options, changes no hash of another score; who judges changes them all."""
 
@@ -111,7 +123,7 @@ def test_code_of_a_suite(tmp_path: Path) -> None:
     found = []
     for code in ("a = 1", "a = 2"):
         (tmp_path / "agent.py").write_text(code)
-        found.append((content(suite), suite_identity(suite)))
+        found.append((content(suite), suite_identity(suite, no_prompts)))
 
     (before, was), (after, now) = found
     assert {"agent", "scorers"} == {part for part in before if before[part] != after[part]}
@@ -123,7 +135,9 @@ def test_code_of_a_suite(tmp_path: Path) -> None:
 def test_a_scenario_that_is_gone(tmp_path: Path) -> None:
     """It has no hash; calls that a test makes by hand depend on the backend alone."""
     assert "" == content(shop(tmp_path), RolloutKey("shop", "other"))["scenario"]
-    assert {"scenario": "", "agent": "", "scorers": {}, "backend": "b"} == content(shop(tmp_path), RolloutKey("", "test_x.py::test_x"))
+    assert {"scenario": "", "agent": "", "prompts": "", "scorers": {}, "backend": "b"} == content(
+        shop(tmp_path), RolloutKey("", "test_x.py::test_x")
+    )
 
 
 def test_another_process_finds_the_same(tmp_path: Path) -> None:

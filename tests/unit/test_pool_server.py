@@ -21,8 +21,9 @@ from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "secret"
-NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b"}
+NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b", "patience": None}
 KEY = ["shop", "s-0", "default", 1]
+ALONE: Json = {"cause": "", "over": False}  # an outcome that says nothing of other rollouts
 
 
 class Line:
@@ -124,7 +125,7 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
 
         controller.say(b'{"redacted": true}', op="reply")
         outcome, body = await test.hear()
-        assert {"status": "infra_error", "reason": "the tap refused open: it is full", "recorded": True} == outcome
+        assert {"status": "infra_error", "reason": "the tap refused open: it is full", "recorded": True, **ALONE} == outcome
         assert b'{"redacted": true}' == body
 
 
@@ -143,7 +144,7 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
 
         outcome, body = await test.hear()
         assert (True, b"{}") == (outcome["recorded"], body)
-        assert ({"op": "drained", "labels": None}, b"") == await controller.hear()
+        assert ({"op": "drained", "labels": None, "unrecorded": 0}, b"") == await controller.hear()
 
 
 async def test_no_backend() -> None:
@@ -154,7 +155,7 @@ async def test_no_backend() -> None:
         await asyncio.sleep(0.05)
         controller.say(op="failed", reason="no GPU", status="infra_error")
 
-        refused = {"status": "infra_error", "reason": "no GPU", "recorded": False}
+        refused = {"status": "infra_error", "reason": "no GPU", "recorded": False, **ALONE}
         assert (refused, b"") == await early.hear()
         await connected.plan(controller, late, KEY)
         late.say(op="rollout", key=KEY)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.identity import Contents, digest, suite_identity
+from pytest_agentbench.identity import Contents, Prompts, digest, suite_identity
 from pytest_agentbench.journal import Journal, record_line
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.resume import Stored, find_resumable, take_up, with_earlier
@@ -26,28 +26,35 @@ def shop(question: str = "A lamp?", ids: tuple[str, ...] = ("a", "b", "c"), **ke
     return Suite("shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), **keys)
 
 
+def one_prompt(suite: Suite, variant: str) -> Json | None:
+    """Of agents that tell a model one thing besides the scenario."""
+    return {"system": "0"}
+
+
 class Run:
     """A run directory with rollouts of one session on the shop as it is above."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.suite = shop()
-        self.sessions = [Session(1, "yesterday", ("pytest",), 8, BACKEND, {"shop": suite_identity(self.suite)})]
+        self.sessions = [Session(1, "yesterday", ("pytest",), 8, BACKEND, {"shop": suite_identity(self.suite, one_prompt)})]
 
     def write(self, scenario: str, status: str = "ok", **keys: Any) -> RolloutKey:
         key = RolloutKey("shop", scenario)
-        content = keys.pop("content", None) or Contents({"shop": self.suite}, digest(BACKEND)).of(key)
+        content = keys.pop("content", None) or Contents({"shop": self.suite}, digest(BACKEND), one_prompt).of(key)
         record = Rollout(*key, status=status, content=content, **keys)
         with Journal(self.directory) as journal:
             journal.append(key, record_line(record))
         return key
 
-    def take_up(self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN) -> tuple[Stored, Journal]:
+    def take_up(
+        self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN, prompts: Prompts = one_prompt
+    ) -> tuple[Stored, Journal]:
         """The next session, perhaps with something changed."""
         suites = {"shop": self.suite if suite is None else suite}
-        identities = {name: suite_identity(each) for name, each in suites.items()}
+        identities = {name: suite_identity(each, prompts) for name, each in suites.items()}
         with Journal(self.directory) as journal:
-            return take_up(journal, Contents(suites, digest(backend)), identities, backend, self.sessions, rerun), journal
+            return take_up(journal, Contents(suites, digest(backend), prompts), identities, backend, self.sessions, rerun), journal
 
 
 @pytest.fixture
@@ -110,8 +117,8 @@ def test_what_runs_again_is_forgotten(run: Run) -> None:
     a, b = run.write("a"), run.write("b", "infra_error")
     suites = {"shop": run.suite}
     with Journal(run.directory) as journal:
-        identities = {"shop": suite_identity(run.suite)}
-        take_up(journal, Contents(suites, digest(BACKEND)), identities, BACKEND, run.sessions, RERUN)
+        identities = {"shop": suite_identity(run.suite, one_prompt)}
+        take_up(journal, Contents(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
 
         assert b"shop" in journal.line(a)
         with pytest.raises(KeyError):
@@ -138,6 +145,7 @@ def test_changes_are_named(run: Run) -> None:
     )
     assert ["the scorers of shop have changed: names unset is now {}; "] == refusal(run, suite=shop(scorers={"tsq": {}, "names": {}}))
     assert ["the backend has changed: ttft_ms 0 is now 20; "] == refusal(run, backend={**BACKEND, "ttft_ms": 20})
+    assert ['the prompts of shop have changed: system "0" is now "1"; '] == refusal(run, prompts=lambda *_: {"system": "1"})
     assert ["the scenario a of shop is not in its data set any more"] == refusal(run, suite=shop(ids=("b",)))
 
 
@@ -158,7 +166,7 @@ def test_a_suite_that_is_not_there(run: Run) -> None:
     """A run is a whole: a suite that the command line does not lead to would be missing from its numbers."""
     run.write("a")
     with Journal(run.directory) as journal, pytest.raises(ConfigError, match="1 of its rollouts are of the suite shop, which the command"):
-        take_up(journal, Contents({}, digest(BACKEND)), {}, BACKEND, run.sessions, RERUN)
+        take_up(journal, Contents({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
 
 
 def test_records_without_hashes(run: Run) -> None:
@@ -168,7 +176,8 @@ def test_records_without_hashes(run: Run) -> None:
 
     reasons = refusal(run)
 
-    assert ["the agent of shop has changed: ", "the backend has changed: ", "the scorers of shop have changed: "] == reasons[:3]
+    assert ["the agent of shop has changed: ", "the backend has changed: ", "the prompts of shop have changed: "] == reasons[:3]
+    assert "the scorers of shop have changed: " == reasons[3]
 
 
 def test_what_runs_again_need_not_be_the_same(run: Run) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Endpoint
+from pytest_agentbench.serving.inherited import variables
 from pytest_agentbench.serving.modelfiles import SAMPLE, folder_digest, model_identity
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.spec import load_backend
@@ -34,10 +35,43 @@ def environment(home: Path, **packages: str) -> Path:
 
 
 def test_packages_of_an_environment(tmp_path: Path) -> None:
-    """Engines that are installed have their versions, whatever this process has installed; other packages are left out."""
-    python = environment(tmp_path, vllm="0.26.0", ai_dynamo="1.4.2", pytest="0.1")
+    """Engines and what they compute with have their versions, whatever this process has installed; other packages are left out."""
+    below = {"nvidia_nccl_cu12": "2.27.3", "flashinfer_python": "0.3", "torch": "2.9.0+cpu", "ThunderAgent": "0.1"}
+    python = environment(tmp_path, vllm="0.26.0", ai_dynamo="1.4.2", pytest="0.1", **below)
 
-    assert {"vllm": "0.26.0", "ai-dynamo": "1.4.2"} == packages_of(python)
+    assert {
+        "vllm": "0.26.0",
+        "ai-dynamo": "1.4.2",
+        "nvidia-nccl-cu12": "2.27.3",
+        "flashinfer-python": "0.3",
+        "torch": "2.9.0+cpu",
+        "thunderagent": "0.1",
+    } == packages_of(python)
+
+
+def test_variables_of_engines() -> None:
+    """What engines inherit is kept, but for what looks like a secret, of which it is only known that it is set, and for the leased GPUs."""
+    inherited = {
+        "VLLM_USE_V1": "0",
+        "NCCL_DEBUG": "INFO",
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HOME": "/models",
+        "HF_TOKEN": "short",
+        "VLLM_API_KEY": "0123456789abcdef",
+        "DYN_STORE": "redis://me:hunter22@host",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "EDITOR": "vi",
+    }
+
+    assert {
+        "DYN_STORE": "redis://me:[redacted]@host",
+        "HF_HOME": "/models",
+        "HF_TOKEN": "[redacted]",
+        "NCCL_DEBUG": "INFO",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_API_KEY": "[redacted]",
+        "VLLM_USE_V1": "0",
+    } == variables(inherited)
 
 
 def test_a_program_of_no_environment(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pytest_agentbench.reports.wording import (
     split_text,
     statuses_text,
     steady_text,
+    stopwatch_figures,
     stopwatch_text,
     throughput_text,
     tools_text,
@@ -73,16 +74,32 @@ READING: Json = {
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({}, "ok: 100.0 % of the stamps clean, read lag p99 0.02 ms, client queue p99 1.2 ms, tap at most 20.0 % of a core"),
-        ({"read_lag_ms": None, "client_queue_ms": None, "tap_cpu": None}, "ok: 100.0 % of the stamps clean"),
+        ({}, "ok"),
         ({"verdict": "warn", "reasons": ["a queue"]}, "warn: a queue"),
         ({"verdict": "client-saturated", "reasons": ["a", "b"]}, "client-saturated, timing gates are INCONCLUSIVE: a; b"),
         ({"verdict": None}, "no verdict: no call was measured"),
     ],
 )
 def test_stopwatch(keys: Json, text: str) -> None:
-    """The verdict comes first, then what it stands on, or why it is not better."""
+    """The verdict comes first, then why it is not better; what it stands on is for the page."""
     assert text == stopwatch_text({**READING, **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({}, "100.0 % of the stamps clean, read lag p99 0.02 ms, client queue p99 1.2 ms, tap at most 20.0 % of a core"),
+        ({"read_lag_ms": None, "client_queue_ms": None, "tap_cpu": None}, "100.0 % of the stamps clean"),
+        (
+            {"clean_share": 0.9, "late_share": 0.05, "late_calls_share": 0.5, "client_queue_ms": None, "tap_cpu": None},
+            "90.0 % of the stamps clean, 5.0 % shared because they were read late, those of 50.0 % of the calls, read lag p99 0.02 ms",
+        ),
+        ({"clean_share": None}, ""),
+    ],
+)
+def test_figures_of_the_stopwatch(keys: Json, text: str) -> None:
+    """What the verdict stands on, as far as it is known."""
+    assert text == stopwatch_figures({**READING, **keys})
 
 
 def test_failed_calls() -> None:
@@ -216,6 +233,8 @@ def test_tables() -> None:
 
 SERVING: Json = {
     "looks": 12,
+    "every_s": 1.0,
+    "longest_gap_s": 1.2,
     "rounds": 9,
     "resets": 0,
     "prefix_cache": {"hit_ratio": 0.625, "source": "vllm:prefix_cache_hits_total"},
@@ -241,9 +260,11 @@ def test_what_the_server_says() -> None:
     ] == [*server_lines({**SERVING, "gpus": {"0": gpu}})]
     assert [
         ("server", "prefix cache hit ratio unknown"),
-        ("server", "nobody looked while calls were under way: they took less than the time between two of 12 looks"),
+        ("server", "none of 12 looks fell into the time of the calls, so nothing is known of cache and queue"),
         ("server", "counters fell 2 times: something was started again"),
     ] == [*server_lines(quiet)]
+    late = ("server", "up to 3.9 s without a look, which should come every 1 s")
+    assert [late] == [*server_lines({**SERVING, "longest_gap_s": 3.9})][2:]
     assert [("differs", "a"), ("sampling", "b")] == doubt_lines({**SERVING, "disagreements": ["a"], "notes": ["b"]})
 
 

@@ -1,0 +1,25 @@
+"""One cause, one message: of the tests that have nothing to judge for the same reason, the first one shows all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_agentbench.showing import brief
+from pytest_agentbench.worker import UNMEASURED
+
+
+class Causes:
+    """What was shown in this session, in the controller: with xdist the only process that sees all reports."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}  # cause -> the first test with it
+
+    def shorten(self, report: pytest.TestReport) -> None:
+        """Leaves a line of the report of a test whose cause another test has shown."""
+        if not hasattr(report, UNMEASURED):
+            return
+        outcome, cause = getattr(report, UNMEASURED)
+        first = self._shown.setdefault(cause, report.nodeid)
+        if first != report.nodeid:
+            report.longrepr = f"{outcome}: the same as {first.rpartition('::')[2]}: {brief(cause)}"
+            report.sections = []

@@ -1,0 +1,222 @@
+"""How a session ended, as every report says it: the verdict is the word for the exit status, wherever it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.exits import EXITS
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.outcome import headline
+from tests.openmetrics import parsed
+from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
+
+CRASHING = "class Crashing:\n    async def run(self, scenario, llm, tools):\n        raise LookupError('no such shelf')\n"
+RAISING = "def fussy(scenario, rollout):\n    raise LookupError('no such shelf')\n"
+ASKS_FUSSY = "def test_tools(rollout):\n    assert rollout.score('fussy') >= 0\n"
+DIES: list[Json] = [{"exit": True}]
+SPEAKS: list[Json] = [{"text": "No."}]
+LATE = """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    yield
+    session.exitstatus = {status}
+"""
+
+
+def headlines(project: Project, result: pytest.RunResult) -> dict[str, str]:
+    """Report -> what its headline says."""
+    directory = project.directory
+    states = next(family for family in parsed((directory / "metrics.txt").read_text()) if family.name == "agentbench_verdict")
+    annotation = next(line for line in result.outlines if line.startswith("::"))
+    terminal = [line.split(maxsplit=1)[1] for line in result.outlines if line.startswith("verdict ")]  # pytest says nothing of status 3
+    return {
+        "run.json": project.run_json["verdict"],
+        "report.md": (directory / "report.md").read_text().splitlines()[0].partition(": ")[2],
+        "comment.md": (directory / "comment.md").read_text().splitlines()[1].removeprefix("## agentbench: "),
+        "summary.md": (directory / "summary.md").read_text().splitlines()[1].removeprefix("## agentbench: "),
+        "metrics.txt": next(sample.labels["agentbench_verdict"] for sample in states.samples if sample.value),
+        "annotation": annotation.partition("::")[2].partition("::")[2],
+        "title": re.sub(r".*title=agentbench%3A (.*?)::.*", r"\1", annotation),
+        **dict.fromkeys(("terminal",) if terminal else (), "".join(terminal)),
+    }
+
+
+def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict: str) -> None:
+    """Every report has this verdict, and where the status is not 0, the status beside it."""
+    assert status == result.ret, result.stdout.str()
+    assert status == project.run_json["exit_status"]
+    for report, line in headlines(project, result).items():
+        assert re.match(rf"{verdict}($|[;,] )", line), f"{report}: {line}"
+        if report in ("report.md", "comment.md", "summary.md", "annotation", "terminal"):
+            assert (f", exit status {status}: " in line) == bool(status), f"{report}: {line}"
+
+
+#: What is wrong: files of the project beside its suite, keys of the suite, the engine's script, options; status and verdict.
+SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int, str]] = {
+    "all is well": ({}, {}, FIND_THEN_ANSWER, (), 0, "PASS"),
+    "every agent crashes": (
+        {"scenarios/shop/agent.py": CRASHING},
+        {"agent": {"kind": "./agent.py:Crashing"}},
+        FIND_THEN_ANSWER,
+        (),
+        1,
+        "FAIL",
+    ),
+    "a scorer raises": (
+        {"scenarios/shop/scorer.py": RAISING},
+        {"scorers": ["./scorer.py:fussy"], "thresholds": {}, "test": ASKS_FUSSY},
+        FIND_THEN_ANSWER,
+        (),
+        6,
+        "NOT MEASURED",
+    ),
+    "below its floor": ({}, {}, SPEAKS, (), 1, "FAIL"),
+    "below its mean": ({}, {"thresholds": {"tsq.mean": 0.9}, "test": "def test_it(rollout): pass\n"}, SPEAKS, (), 1, "FAIL"),
+    "a dead backend": ({}, {}, DIES, (), 6, "NOT MEASURED"),
+    "a dead backend, thresholds of means": ({}, {"thresholds": {"tsq": 0.5, "tsq.mean": 0.5}}, DIES, (), 6, "NOT MEASURED"),
+    "some fail, some are not measured": (
+        {},
+        {},
+        [{"match": {"contains": "shop-0:"}, "text": "No."}, {"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER],
+        (),
+        1,
+        "FAIL",
+    ),
+    "some are not measured": ({}, {}, [{"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER], (), 6, "NOT MEASURED"),
+    "the gate fails": ({}, {}, FIND_THEN_ANSWER, ("--agentbench-gate=tsq >= 2",), 1, "FAIL"),
+    "the gate fails, and the tests decide": (
+        {},
+        {},
+        FIND_THEN_ANSWER,
+        ("--agentbench-gate=tsq >= 2", "--agentbench-verdict=tests"),
+        0,
+        "PASS",
+    ),
+    "the gate cannot tell": ({}, {}, FIND_THEN_ANSWER, ("--agentbench-gate=tsq >= 0.9",), 0, "INCONCLUSIVE"),
+    "the gate cannot tell, and has to": (
+        {},
+        {},
+        FIND_THEN_ANSWER,
+        ("--agentbench-gate=tsq >= 0.9", "--agentbench-inconclusive=fail"),
+        7,
+        "INCONCLUSIVE",
+    ),
+    "another test fails": ({"scenarios/shop/test_more.py": "def test_more(): assert 1 == 2\n"}, {}, FIND_THEN_ANSWER, (), 1, "FAIL"),
+    "a file cannot be collected": (
+        {"scenarios/shop/test_more.py": "1 / 0\n"},
+        {},
+        FIND_THEN_ANSWER,
+        ("--continue-on-collection-errors",),
+        1,
+        "FAIL",
+    ),
+    "another plugin has the last word": ({"conftest.py": LATE.format(status=1)}, {}, FIND_THEN_ANSWER, (), 1, "FAIL"),
+    "another plugin has a word of its own": ({"conftest.py": LATE.format(status=77)}, {}, FIND_THEN_ANSWER, (), 77, "FAIL"),
+    "another plugin forgives": ({"conftest.py": LATE.format(status=0)}, {}, SPEAKS, (), 0, "PASS"),
+    "too little is covered": (
+        {"shop.py": "def unused():\n    return 1\n", "scenarios/shop/test_more.py": "def test_more(): import shop\n"},
+        {},
+        FIND_THEN_ANSWER,
+        ("-p", "pytest_cov", "--cov=shop", "--cov-fail-under=99", "-o", "pythonpath=."),
+        1,
+        "FAIL",
+    ),
+}
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_every_headline_is_the_exit_status(project: Project, session: str) -> None:
+    """The verdict in run.json, report, comment, summary, metrics, annotation and terminal is the word for the exit status."""
+    files, keys, script, options, status, verdict = SESSIONS[session]
+    project.suite(**keys)
+    project.backend(script)
+    for name, text in files.items():
+        project.write(name, text)
+
+    result = project.run("--agentbench-ci=github", "--agentbench-retries=0", *options, "scenarios/shop")
+
+    if "another plugin" not in session:
+        assert_ends(project, result, status, verdict)
+        return
+    assert (status, verdict) == (result.ret, project.run_json["verdict"])
+    said = headlines(project, result)
+    assert {verdict} == {re.split("[;,] ", said[report])[0] for report in said if report != "terminal"}
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("test", "status", "verdict"),
+    [
+        (TEST_FILE, 0, "PASS"),
+        ("def test_it(rollout): assert rollout.score('tsq') > 1\n", 1, "FAIL"),
+        ("def test_it(rollout): raise KeyboardInterrupt\n", 2, "INTERRUPTED"),
+        ("import pytest\n\ndef test_it(rollout): pytest.exit('enough', 3)\n", 3, "INTERNAL ERROR"),
+    ],
+    ids=["passed", "failed", "interrupted", "exit"],
+)
+def test_with_workers(project: Project, way: tuple[str, ...], test: str, status: int, verdict: str) -> None:
+    """With workers as without; a session that was broken off is no PASS."""
+    if way and status == 3:
+        pytest.skip("pytest.exit ends a worker of xdist alone")
+    project.suite(test=test)
+
+    result = project.run(*way, "--agentbench-ci=github", "scenarios/shop")
+
+    assert_ends(project, result, status, verdict)
+
+
+@pytest.mark.parametrize(
+    ("broken", "options", "status"), [(True, (), 2), (False, ("-k", "nothing_of_that_name"), 5)], ids=["a file that is wrong", "nothing"]
+)
+def test_sessions_without_rollouts(project: Project, broken: bool, options: tuple[str, ...], status: int) -> None:
+    """Where no test ran there is no run that anybody could take for a good one."""
+    project.suite()
+    if broken:
+        project.write("scenarios/shop/test_more.py", "1 / 0\n")
+
+    result = project.run("--agentbench-ci=github", *options, "scenarios/shop")
+
+    assert status == result.ret
+    assert [] == [*(project.root / "reports").glob("*/run.json")]
+    assert not [line for line in result.outlines if line.startswith("::")]
+
+
+def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
+    """A gate that passes beside a test that fails over something else is told as what it is; the session has failed."""
+    project.suite(test="def test_it(rollout): assert rollout.answer == 'another'\n")
+
+    result = project.run("--agentbench-gate=infra_error.rate <= 2%", "scenarios/shop")
+
+    assert (1, "FAIL", "PASS") == (result.ret, project.run_json["verdict"], project.run_json["gate"]["verdict"])
+    result.stdout.fnmatch_lines(["gate * PASS*", "verdict     FAIL, exit status 1: *; gate PASS"])
+
+
+def test_in_one_line(project: Project) -> None:
+    """Under -q the line of the session begins with its verdict."""
+    project.suite()
+    project.backend(SPEAKS)
+
+    result = project.run("-q", "scenarios/shop")
+
+    result.stdout.fnmatch_lines(["agentbench: FAIL; shop tsq *"])
+
+
+def test_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict of a run that was scored again is the word for the exit status that a session would have had for its new scores."""
+    project.suite()
+    project.backend(SPEAKS)
+    project.run("scenarios/shop")
+
+    monkeypatch.chdir(project.root)
+    assert 0 == main(["rescore"])
+
+    (file,) = project.root.glob("reports/*-rescored/run.json")
+    run = json.loads(file.read_text())
+    assert EXITS[run["exit_status"]].verdict == run["verdict"]
+    assert f": {headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]

@@ -1,0 +1,126 @@
+"""One cause, one message: what keeps many tests from being measured is told once, and a session in which nothing more can run ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
+
+DIES_AT_SHOP_3 = [{"match": {"contains": "Customer shop-3:"}, "exit": True}, *FIND_THEN_ANSWER]
+GONE = "infra_error: the backend 'url' is gone: for 1 s GET "
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server that is none of the session's, and dies at the fourth scenario."""
+    script = tmp_path / "mortal.script.json"
+    script.write_text(json.dumps(DIES_AT_SHOP_3))
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_agentbench.engine"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as engine:
+        assert engine.stdin is not None and engine.stdout is not None
+        engine.stdin.write(json.dumps({"policy": "script", "script": str(script), "model": "mortal", "host": "127.0.0.1"}) + "\n")
+        engine.stdin.flush()
+        yield f"http://127.0.0.1:{json.loads(engine.stdout.readline())['port']}/v1"
+
+
+@WAYS
+def test_a_server_that_dies(project: Project, mortal: str, way: tuple[str, ...]) -> None:
+    """A server that nobody watches is given up when it takes no connection for as long as one may take: one ERROR, and the session ends."""
+    project.suite(scenarios=40)
+
+    result = project.run(
+        *way,
+        f"--agentbench-backend={mortal}",
+        "--agentbench-budget-connect=1s",
+        "--agentbench-concurrency=3",
+        "--junitxml=junit.xml",
+        "-rE",
+        "scenarios/shop",
+    )
+
+    counts, output = result.parseoutcomes(), result.stdout.str()
+    errors = counts.get("error", 0) + counts.get("errors", 0)
+    assert 6 == result.ret
+    assert counts["passed"] >= 3
+    assert 1 <= errors <= (4 if way else 1)  # a worker goes on while another one has still to judge
+    assert 1 == output.count(GONE)
+    assert errors == output.count("\nERROR scenarios/shop/")
+    result.stdout.fnmatch_lines(
+        [f"*finished rollouts are saved in {project.directory}/rollouts.jsonl", "*! *agentbench: nothing more can run: *"]
+    )
+    run = project.run_json
+    assert 40 == run["plan"]["finished"] + run["plan"]["not_run"]
+    assert run["plan"]["not_run"] >= 30
+    assert ("NOT MEASURED", errors) == (run["verdict"], run["tests"]["errors"])
+    cases = ET.parse(project.root / "junit.xml").iter("error")
+    assert [True] + [False] * (errors - 1) == sorted((GONE in (case.text or "") for case in cases), reverse=True)
+
+
+@WAYS
+def test_what_is_there_is_judged(project: Project, way: tuple[str, ...]) -> None:
+    """A session ends when nothing is left to be judged, not before: another test of the finished rollouts still runs."""
+    project.backend(DIES_AT_SHOP_3)
+    project.suite(scenarios=8, test=f"{TEST_FILE}\ndef test_answers(rollout):\n    assert rollout.answer\n")
+
+    result = project.run(*way, "--agentbench-concurrency=1", "scenarios/shop")
+
+    assert 6 == result.parseoutcomes()["passed"]
+    assert 1 == result.stdout.str().count("the end of engine.log:\n")
+    assert 6 == result.ret
+
+
+def test_other_tests_run(project: Project) -> None:
+    """Tests that read no rollout are none of the backend's business: they run; those of the suite say in a line which one tells why."""
+    project.backend(DIES_AT_SHOP_3)
+    project.suite(scenarios=8)
+    project.write("test_plain.py", "def test_plain(): pass\n")
+
+    result = project.run("--agentbench-concurrency=1", "scenarios/shop", "test_plain.py")
+
+    result.assert_outcomes(passed=4, errors=5)
+    output = result.stdout.str()
+    assert 1 == output.count("the end of engine.log:\n")
+    assert 4 == output.count(": infra_error: the same as test_tools[shop-3]: the backend 'embedded' is gone: ")
+    assert 1 == output.count("agentbench shop[")  # sections of what a rollout did
+
+
+@WAYS
+def test_a_scorer_that_always_fails(project: Project, way: tuple[str, ...]) -> None:
+    """What is wrong with a scorer is shown once, with the place in the test; the other tests name that one."""
+    project.suite(
+        scenarios=5, scorers=["./scorer.py:fussy"], thresholds={}, test="def test_it(rollout):\n    assert rollout.score('fussy')\n"
+    )
+    project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout):\n    raise KeyError('colour')\n")
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.assert_outcomes(errors=5)
+    output = result.stdout.str()
+    assert 1 == output.count(">       assert rollout.score('fussy')") + output.count(">   assert rollout.score('fussy')")
+    assert 4 == output.count(": the same as test_it[shop-")
+    assert 6 == result.ret
+
+
+def test_what_a_machine_lacks_is_one_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skipped tests have one reason, which pytest shows once."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "")
+    stack = {"kind": "stack", "model": "m", "services": {"engine": {"run": ["engine", "{port}"], "gpus": 1, "ready": {"http": "/health"}}}}
+    project.write("backends/embedded.yaml", json.dumps({**stack, "endpoint": "engine"}))
+    project.suite(scenarios=4)
+
+    result = project.run("-rs", "scenarios/shop")
+
+    result.assert_outcomes(skipped=4)
+    result.stdout.fnmatch_lines(["SKIPPED [[]4[]] *1 GPU wanted*"])
