@@ -14,7 +14,7 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.serving.process import Child
-from pytest_agentbench.tap.answers import LARGEST, MOST_EVENTS, SLICE, Answer
+from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, Answer
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.stream import Read
@@ -93,7 +93,6 @@ ENDLESS = {
     "stream": (STREAM_HEAD, lambda: chunk(b": " + b"x" * MIB + b"\n\n"), STREAMED, f"more than {LARGEST} bytes"),
     "one event": (STREAM_HEAD, lambda: chunk(b"data: " + b"x" * MIB), None, f"more than {LARGEST} bytes"),
     "refusal": (b"HTTP/1.1 400 Bad\r\n\r\n", lambda: b"x" * MIB, None, f"more than {LARGEST} bytes"),
-    "events": (STREAM_HEAD, lambda: chunk(event({"content": "x"}) * 2048), None, f"more than {MOST_EVENTS} events"),
     "head": (b"HTTP/1.1 200 OK\r\n", lambda: b"a: b\r\n" * 4096, None, f"more than {LONGEST_HEAD} bytes"),
     "early hints": (b"", lambda: b"HTTP/1.1 103 Early\r\na: b\r\n\r\n" * 1024, None, f"more than {LONGEST_HEAD} bytes"),
 }
@@ -101,7 +100,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 async def test_an_answer_without_an_end(tap: Tap, kind: str) -> None:
-    """Bytes, events and heads are taken up to a limit: then the call ends with a name for it, and the backend's connection is closed."""
+    """Bytes and heads are taken up to a limit: then the call ends with a name for it, and the backend's connection is closed."""
     head, piece, body, sentence = ENDLESS[kind]
     id, closed = await tap.open(), asyncio.Event()
     async with backend(endless(head, piece, closed)) as url, agent(tap.port) as caller:  # type: ignore[arg-type]
@@ -164,3 +163,18 @@ def test_slices(kind: bytes) -> None:
 
     assert 4 <= turns <= 6
     assert (None, "stop") == (answer.reading.error_kind, answer.reading.finish_reason)
+
+
+def test_events_without_an_end() -> None:
+    """Events are counted too, for each of them is kept, however small it is."""
+    answer = Answer(DIALECTS["/chat/completions"], 200, [(b"content-type", b"text/event-stream")])
+    several = event({"content": "x"}) * 4096
+
+    reads = 0
+    while not answer.excess:
+        answer.take(Read(reads, None, several))
+        reads += 1
+
+    assert f"the answer has more than {MOST_EVENTS} events" == answer.excess
+    assert "too_large" == answer.reading.error_kind
+    assert reads <= MOST_EVENTS // 4096 + BATCH
