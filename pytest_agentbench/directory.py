@@ -6,6 +6,7 @@ import shutil
 from datetime import datetime
 from pathlib import Path
 
+PRIVATE = 0o700  # prompts, answers and logs are nobody else's
 LATEST = "latest"  # also what --agentbench-resume stands for without a value
 
 
@@ -20,7 +21,7 @@ def named_directory(reports: Path, name: str) -> Path:
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         directory = reports / f"{name}{suffix}"
         try:
-            directory.mkdir()
+            directory.mkdir(PRIVATE)
         except FileExistsError:
             continue
         return directory

@@ -38,6 +38,7 @@ ERROR_KINDS = {
     "http_status": "any other HTTP status than 200",
     "bad_history": "HTTP 400 or 422 to a request whose history holds tool arguments of the model that are no JSON object",
     "encoding": "a content-encoding that the tap cannot read",
+    "too_large": "an answer of more bytes or events than the tap takes, or one that grows too much when it is unpacked",
     "cut": "the connection closed in the middle of the answer, or before it",
     "bad_json": "an event or a body that is no JSON of the API",
     "bad_tool_call": "pieces of tool calls that make no call",

@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.directory import discard
+from pytest_agentbench.directory import PRIVATE, discard
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
@@ -147,7 +147,7 @@ def _beside(source: Path) -> Path:
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         target = source.resolve().with_name(f"{source.resolve().name}-rescored{suffix}")
         try:
-            target.mkdir()
+            target.mkdir(PRIVATE)
         except FileExistsError:
             continue
         return target

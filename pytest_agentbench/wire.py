@@ -28,10 +28,10 @@ def framed(head: bytes, body: bytes = b"") -> bytes:
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 
-def sizes(prefix: bytes) -> tuple[int, int]:
-    """Bytes of header and body; raises ConnectionError for what cannot be a frame of ours."""
+def sizes(prefix: bytes, most: int = MAX_FRAME) -> tuple[int, int]:
+    """Bytes of header and body; raises ConnectionError for what cannot be a frame of ours, or is larger than it may be."""
     head, body = _PREFIX.unpack(prefix)
-    if head + body > MAX_FRAME:
+    if head + body > most:
         raise ConnectionError(f"a frame of {head + body} bytes is not one of ours")
     return head, body
 
@@ -64,7 +64,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-async def read(reader: asyncio.StreamReader) -> Frame:
-    """The next frame of an asyncio stream; raises asyncio.IncompleteReadError (an EOFError) when it is closed."""
-    head, body = sizes(await reader.readexactly(_PREFIX.size))
+async def read(reader: asyncio.StreamReader, most: int = MAX_FRAME) -> Frame:
+    """The next frame of an asyncio stream, of `most` bytes; raises asyncio.IncompleteReadError (an EOFError) when it is closed."""
+    head, body = sizes(await reader.readexactly(_PREFIX.size), most)
     return json.loads(await reader.readexactly(head)), await reader.readexactly(body)

@@ -396,6 +396,23 @@ def test_page_is_complete(name: str) -> None:
     assert [] == [word for word in WORDS[name] if word not in code]
 
 
+def test_promises_have_tests() -> None:
+    """Every promise of the page on security names tests, and there are tests of these names."""
+    promises = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("## What is promised")[2].partition("\n## ")[0]
+    rows = [row for row in promises.splitlines() if row.startswith("| ")][2:]
+    named = [re.findall(r"`(tests/[^`]+)::(test_\w+)`", row) for row in rows]
+
+    assert len(rows) > 10
+    assert [] == [row for row, tests in zip(rows, named, strict=True) if not tests]
+    assert [] == [f"{file}::{test}" for tests in named for file, test in tests if test not in functions(ROOT / file)]
+
+
+def functions(file: Path) -> set[str]:
+    """Names of the functions at the top of a Python file; none where there is no file."""
+    tree = ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else ast.Module([], [])
+    return {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
 def test_domains_are_listed() -> None:
     """The page on suites names every domain of the public data set."""
     text = (ROOT / "docs" / "suites.md").read_text(encoding="utf-8")

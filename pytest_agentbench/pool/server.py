@@ -19,6 +19,7 @@ from pytest_agentbench import wire
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
+from pytest_agentbench.introductions import Introductions
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.journal import record_line
@@ -39,7 +40,7 @@ class Pool:
     """One session's rollouts."""
 
     def __init__(self, config: Json) -> None:
-        self.token: str = config["token"]
+        self.introductions = Introductions(config["token"])
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
         self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
@@ -87,8 +88,7 @@ class Pool:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            hello, _ = await wire.read(reader)
-            if isinstance(hello, dict) and hello.get("token") == self.token:
+            if (hello := await self.introductions.hello(reader, writer)) is not None:
                 await (self._controller(reader, writer) if hello.get("role") == "controller" else self._test(reader, writer))
         except (EOFError, ConnectionError):
             pass  # the other side is gone; what it waited for goes on

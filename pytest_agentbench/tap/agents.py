@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from pytest_agentbench.tap.upstream import UpstreamConnection
 
 LARGEST = 1 << 27  # bytes of one request
+UNKNOWN = 1 << 14  # bytes of one that does not come to the address of a rollout, or does not say so yet
+STRANGERS = 4096  # connections that have not asked for anything; one more, and the oldest is closed
 AHEAD = 1 << 16  # bytes of later requests that are read while one is being answered
+NOBODYS = 404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL"  # HTTP status, sentence
+TOO_LONG = 431, f"the head of a request may have {UNKNOWN} bytes"
 RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a socket that closes sends RST
 
 
@@ -57,8 +61,12 @@ class AgentConnection(asyncio.Protocol):
         self.full = False  # the agent reads more slowly than answers come
         self.owes_continue = False  # a client waits for `100 Continue` until the answers before it are out
         self.size = 0  # bytes of the request that is arriving
+        self.known = False  # whether it comes to the address of a rollout
         self.ahead = 0  # bytes that came while an exchange was running
         self.body: list[bytes] = []
+        self.url = b""
+        self.headers: Headers = []
+        self.head_is_whole = False
 
     # -------------------------------------------------------------------------------- what an exchange says to the agent
 
@@ -120,6 +128,11 @@ class AgentConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
+        self.relay.strangers[self] = None
+        if len(self.relay.strangers) > STRANGERS:
+            oldest = next(iter(self.relay.strangers))
+            del self.relay.strangers[oldest]
+            oldest.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.done:
@@ -133,9 +146,12 @@ class AgentConnection(asyncio.Protocol):
             self._refuse(400, f"not an HTTP request: {error}")
         if self.size > LARGEST:
             self._refuse(413, f"a request may have {LARGEST} bytes")
+        elif self.size > UNKNOWN and not self.known:
+            self._refuse(*(NOBODYS if self.head_is_whole else TOO_LONG))
         self.relay.turns.take(self._next)
 
     def connection_lost(self, _: Exception | None) -> None:
+        self.relay.strangers.pop(self, None)
         self._leave("the agent closed the connection before the answer was whole")
 
     def pause_writing(self) -> None:
@@ -153,9 +169,8 @@ class AgentConnection(asyncio.Protocol):
     # -------------------------------------------------------------------------------- httptools
 
     def on_message_begin(self) -> None:
-        self.url = b""
-        self.headers: Headers = []
-        self.head_is_whole = False
+        self.url, self.headers = b"", []
+        self.head_is_whole = self.known = False
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -166,10 +181,14 @@ class AgentConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.head_is_whole = True
+        self.known = self.relay.knows(split_target(self.url.decode("latin-1"))[0])
+        if self.known:
+            self.relay.strangers.pop(self, None)
         self.owes_continue = header(self.headers, b"expect").lower() == b"100-continue" and self.parser.get_http_version() != "1.0"
 
     def on_body(self, data: bytes) -> None:
-        self.body.append(data)
+        if not self.done:
+            self.body.append(data)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -201,7 +220,7 @@ class AgentConnection(asyncio.Protocol):
     def _refuse(self, status: int, message: str) -> None:
         """Nothing that comes on this connection can be understood any more; what was asked before is still answered."""
         if not self.done:
-            self.done = True
+            self.done, self.body = True, []
             self.waiting.append(Refusal(status, message))
 
     def _next(self) -> None:

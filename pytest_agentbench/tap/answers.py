@@ -8,6 +8,9 @@ from pytest_agentbench.tap.encoding import decoder
 from pytest_agentbench.tap.heads import Headers, header
 from pytest_agentbench.tap.stream import EventReader, Read
 
+LARGEST = 1 << 26  # bytes of an answer, as they come and as they are unpacked
+MOST_EVENTS = 1 << 18
+SLICE = 1 << 20  # bytes that are unpacked at once; a megabyte is a few milliseconds
 BATCH = 32  # reads that are understood together, once the first event has been: those behind it are mostly like it
 
 
@@ -23,25 +26,73 @@ class Answer:
         self._events = EventReader() if status == 200 and kind.startswith(b"text/event-stream") else None
         self._well = status == 200
         self._reads: list[Read] = []
+        self._unpacked: list[bytes] = []  # of an answer that is no stream
+        self._size = self._unpacked_size = 0  # bytes
+        self._last: Read | None = None  # that is being unpacked
+        self.excess = ""  # why no more of it is taken
 
     def take(self, read: Read) -> None:
+        self._size += len(read.data)
+        if self._size > LARGEST:
+            self._exceeds(f"the answer has more than {LARGEST} bytes")
         self._reads.append(read)
         if self._events is not None and (len(self._reads) >= BATCH or not self.reading.chunks):
             self.digest()
 
     def digest(self) -> None:
         """Understands what has come of a stream."""
-        if self._events is None or not self._reads:
+        if self._events is None or not (self._reads or self._has_more()):
             return
-        reads, self._reads = self._reads, []
-        if self.reading.error_kind:  # what comes behind a fault is passed on, and not understood
+        if self.reading.error_kind or self.excess:  # what comes behind a fault is passed on, and not understood
+            self._reads = []
             return
         try:
-            if self._encoding:
-                reads = [read._replace(data=self._decoded(read.data)) for read in reads]
-            self._read(self._events, reads)
+            self._read(self._events, self._plain())
         except ValueError as error:
             self._failed(error)
+        if len(self.reading.chunks) > MOST_EVENTS:
+            self._exceeds(f"the answer has more than {MOST_EVENTS} events")
+
+    def unpacks(self) -> bool:
+        """Unpacks a slice of a whole answer that is packed; whether there is more of it."""
+        if not self._encoding or self.reading.error_kind or self.excess:
+            return False
+        if self._events is not None:
+            self.digest()
+        else:
+            self._unpack()
+        return bool(self._reads or self._has_more())
+
+    def _unpack(self) -> None:
+        try:
+            self._unpacked += [read.data for read in self._plain()]
+        except ValueError as error:
+            self._failed(error)
+
+    def _has_more(self) -> bool:
+        return self._decoder is not None and self._decoder.has_more
+
+    def _plain(self) -> list[Read]:
+        """What has come and was not understood yet; of a packed answer a slice of it."""
+        if not self._encoding:
+            reads, self._reads = self._reads, []
+            return reads
+        if self._decoder is None:
+            raise ValueError(f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}")
+        room, plain = SLICE, []
+        while room > 0 and (self._reads or self._decoder.has_more):
+            data = b""
+            if not self._decoder.has_more or self._last is None:
+                self._last = self._reads.pop(0)
+                data = self._last.data
+            piece = self._decoder.decode(data, room)
+            room -= len(piece)
+            plain.append(self._last._replace(data=piece))
+        self._unpacked_size += SLICE - room
+        if self._unpacked_size > LARGEST:
+            self._exceeds(f"the answer has more than {LARGEST} bytes when it is unpacked")
+            return []
+        return plain
 
     def _read(self, events: EventReader, reads: list[Read]) -> None:
         while reads:
@@ -51,7 +102,9 @@ class Answer:
             reads = reads[taken + 1 :]
 
     def end(self, came_whole: bool) -> None:
-        """There is no more."""
+        """There is no more. Of a packed answer that did not come whole one slice more is understood."""
+        while came_whole and self.unpacks():
+            pass
         if self._events is not None:
             self.digest()
             if came_whole and not (self.reading.done or self.reading.error_kind):
@@ -67,21 +120,16 @@ class Answer:
         return next((chunk.at_ns for chunk in reversed(self.reading.chunks) if chunk.kind in OUTPUT_KINDS), None)
 
     def _read_body(self, came_whole: bool) -> None:
-        try:
-            self.body = self._decoded(b"".join(read.data for read in self._reads))
-        except ValueError as error:
-            self._failed(error)
+        if not self.reading.error_kind:
+            self._unpack()
+        self.body = b"".join(self._unpacked)
+        if self.reading.error_kind:
             return
         if self._well and came_whole and self.body:
             self.reading.whole(self.body)
             self._end_coding()
         elif self._well and came_whole:
             self.reading.error_kind, self.reading.error = "empty", "the answer has no body"
-
-    def _decoded(self, data: bytes) -> bytes:
-        if self._decoder is None:
-            raise ValueError(f"the tap cannot read the content-encoding {self._encoding.decode('latin-1')!r}")
-        return self._decoder.decode(data)
 
     def _end_coding(self) -> None:
         """Names a coding that lacks its end, although the body has come to its own."""
@@ -90,6 +138,11 @@ class Answer:
                 self._decoder.end()
         except ValueError as error:
             self._failed(error)
+
+    def _exceeds(self, why: str) -> None:
+        self.excess = why
+        self.reading.error_kind, self.reading.error = "too_large", why
+        self._reads, self._unpacked = [], []
 
     def _failed(self, error: ValueError) -> None:
         self.reading.error_kind, self.reading.error = "encoding", str(error)

@@ -9,8 +9,16 @@ from typing import Protocol
 class Decoder(Protocol):
     """Decodes one body."""
 
-    def decode(self, data: bytes) -> bytes:
-        """What these bytes add; raises ValueError for what is not of the coding."""
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more in what it got."""
+        ...
+
+    def decode(self, data: bytes, most: int) -> bytes:
+        """What these bytes add, and those before; raises ValueError for what is not of the coding.
+
+        Of what it has to unpack `most` bytes; the rest is had with no further data.
+        """
         ...
 
     def end(self) -> None:
@@ -21,7 +29,9 @@ class Decoder(Protocol):
 class Identity:
     """A body without a coding."""
 
-    def decode(self, data: bytes) -> bytes:
+    has_more = False
+
+    def decode(self, data: bytes, most: int) -> bytes:  # noqa: ARG002 - nothing is unpacked
         return data
 
     def end(self) -> None:
@@ -33,26 +43,28 @@ class Inflate:
 
     def __init__(self, coding: str) -> None:
         self._coding = coding
-        self._waiting = b""  # the first byte of a deflate body, whose form the second one tells
+        self._waiting = b""  # not unpacked yet
         self._inflater: zlib._Decompress | None = None
+        self.has_more = False
 
-    def decode(self, data: bytes) -> bytes:
-        pieces = []
-        data, self._waiting = self._waiting + data, b""
-        while data:
-            if self._inflater is None and self._coding == "deflate" and len(data) < 2:
-                self._waiting = data
-                break
-            inflater = self._inflater = self._inflater or zlib.decompressobj(_window_bits(self._coding, data))
+    def decode(self, data: bytes, most: int) -> bytes:
+        pieces, room = [], most
+        self._waiting += data
+        while (self._waiting or self.has_more) and room:
+            if self._inflater is None and self._coding == "deflate" and len(self._waiting) < 2:
+                break  # the second byte tells its form
+            inflater = self._inflater = self._inflater or zlib.decompressobj(_window_bits(self._coding, self._waiting))
             try:
-                pieces.append(inflater.decompress(data))
+                pieces.append(inflater.decompress(self._waiting, room))
             except zlib.error as error:
                 raise ValueError(f"the body is not {self._coding}: {error}") from error
-            data = inflater.unused_data
-            if inflater.eof and data and self._coding == "deflate":
+            room -= len(pieces[-1])
+            self._waiting = inflater.unconsumed_tail or inflater.unused_data
+            self.has_more = not room and not inflater.eof
+            if inflater.eof and self._waiting and self._coding == "deflate":
                 raise ValueError("something stands behind the deflate body")
-            if inflater.eof and data:  # a gzip body may have several members
-                self._inflater = None
+            if inflater.eof and self._waiting:  # a gzip body may have several members
+                self._inflater, self.has_more = None, not room
         return b"".join(pieces)
 
     def end(self) -> None:

@@ -33,6 +33,9 @@ REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})
 #: HTTP statuses whose fault has a name of its own.
 STATUSES = {429: "rate_limited", 503: "overloaded", 529: "overloaded"}
 
+#: Faults of answers that cannot be understood, whatever their status.
+UNREAD = frozenset({"encoding", "too_large"})
+
 #: Faults that are told to the agent as 504; the others are 502.
 LATE = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
 
@@ -129,6 +132,8 @@ class Exchange:
                 self.agent.pass_on(data)
         if self.answer is not None:
             self.answer.take(read)
+            if self.answer.excess:
+                self.failed("too_large", self.answer.excess)
 
     def completed(self) -> None:
         """The answer is whole, and nothing that follows can break it; what that means for agent and record waits for its turn."""
@@ -137,7 +142,11 @@ class Exchange:
         self.agent.relay.turns.take(self._completed)
 
     def _completed(self) -> None:
-        if not self.over:
+        if self.over:
+            return
+        if self.answer is not None and self.answer.unpacks():
+            self.agent.relay.turns.take(self._completed)
+        else:
             self._end()
 
     def failed(self, kind: str, message: str) -> None:
@@ -193,7 +202,7 @@ class Exchange:
         if self.answer is None:
             return None, ""
         reading = self.answer.reading
-        if self.status != 200 and reading.error_kind != "encoding":
+        if self.status != 200 and reading.error_kind not in UNREAD:
             return self._refusal(self.status or 0, _said(self.answer.body))
         return reading.error_kind, reading.error
 
@@ -211,7 +220,7 @@ class Exchange:
         headers = end_to_end(self.headers, REPLACED)
         if kind is None:
             self.agent.answer(200, whole, [JSON_TYPE, *headers])
-        elif said_no and self.answer is not None and kind != "encoding":
+        elif said_no and self.answer is not None and kind not in UNREAD:
             self.agent.answer(self.status or 502, self.answer.body, [*self._content_type(), *headers])
         else:
             self.agent.answer(_status_for(kind), error_body(message, kind))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_agentbench import wire
+from pytest_agentbench.introductions import Introductions
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap import jsontext, routes
-from pytest_agentbench.tap.agents import AgentConnection
+from pytest_agentbench.tap.agents import NOBODYS, AgentConnection
 from pytest_agentbench.tap.asking import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange, Request
@@ -55,20 +55,25 @@ class Relay:
     """All state of a tap."""
 
     def __init__(self, token: str, budgets: Budgets) -> None:
-        self.token, self.budgets = token, budgets
+        self.introductions, self.budgets = Introductions(token), budgets
         self.turns = Turns()
         self.upstream: Upstream | None = None
         self.elsewhere: dict[str, Upstream] = {}  # other places that calls go to, by what is said of them
         self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()
+        self.strangers: dict[AgentConnection, None] = {}  # connections that have not asked for a rollout's calls, the oldest first
         self.rewriting: set[asyncio.Task[None]] = set()
+
+    def knows(self, id: str) -> bool:
+        """Whether this is the address of a rollout, of one that has ended perhaps."""
+        return id in self.open or id in self.closed
 
     def refusal(self, id: str, request: Request) -> tuple[int, str] | None:
         """(HTTP status, sentence) for a request that is not relayed."""
         if id in self.closed:
             return 410, "the rollout of this address has ended"
         if id not in self.open:
-            return 404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL"
+            return NOBODYS
         caller = self.open[id]
         if refusal := routes.refusal(request.method, request.route):
             caller.refused.append(routes.refused(request, refusal[1]))
@@ -110,8 +115,8 @@ class Relay:
     async def control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers the pool, frame by frame; whoever does not speak like it is hung up on."""
         try:
-            hello, _ = await wire.read(reader)
-            while self._knows(hello):
+            known = await self.introductions.hello(reader, writer) is not None
+            while known:
                 question, _ = await wire.read(reader)
                 writer.write(wire.framed(jsontext.dumps(self.answer(question))))
                 await writer.drain()
@@ -121,10 +126,6 @@ class Relay:
             pass  # the tap ends; asyncio would log it
         finally:
             writer.close()
-
-    def _knows(self, hello: Any) -> bool:
-        token = hello.get("token") if isinstance(hello, dict) else None
-        return isinstance(token, str) and secrets.compare_digest(token.encode(), self.token.encode())
 
     def answer(self, question: Any) -> Json:
         match question:

@@ -25,6 +25,7 @@ from pytest_agentbench.tap.stream import Read
 
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
+LONGEST_HEAD = 1 << 18  # bytes until the end of the head of an answer
 CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
 
 
@@ -139,6 +140,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.headers: Headers = []
         self.status = 0  # of the final answer, once its head is there
         self.answered = False  # a byte came
+        self.head_size = 0  # bytes that came before the head was whole
         self.until_close = False  # nothing but the end of the connection ends the answer
         self.complete = False
         self.reusable = False  # for another exchange
@@ -216,14 +218,21 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, chunk))
             return
         fault = self._parse(data)
+        self.head_size += 0 if self.status else len(data)
+        if self.head_size > LONGEST_HEAD:
+            self.close()
+            exchange.failed("too_large", f"the head of the backend's answer has more than {LONGEST_HEAD} bytes")
+            return
         if self.status and exchange.status is None:
             exchange.headers_arrived(self.status, self.headers)
             if exchange.over:
                 return
         if self.pieces:
             body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-            exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, body))
             self.pieces = []
+            exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, body))
+            if exchange.over:
+                return
         if self.complete:
             self._complete(exchange, clean=not fault)
         elif fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -73,6 +74,15 @@ def test_only_the_session_is_answered(pool: PoolProcess) -> None:
             assert b"" == nobody.recv(1)
 
     assert "does not know" in asked(pool.connect(), op="make coffee")[0]["reason"]
+
+
+@pytest.mark.parametrize("size", [4097, 1 << 29])
+def test_a_long_introduction(pool: PoolProcess, size: int) -> None:
+    """Who has not said who it is and announces more than 4 KiB is hung up on before any of it comes."""
+    with socket.create_connection(("127.0.0.1", pool.port), timeout=PATIENCE) as stranger:
+        stranger.sendall(struct.pack("!II", size, 0))
+
+        assert b"" == stranger.recv(1)
 
 
 def test_a_question_it_cannot_answer_gets_a_reason(pool: PoolProcess) -> None:

@@ -23,6 +23,8 @@ def members(data: bytes) -> bytes:
     return gzip.compress(data[:3], mtime=0) + gzip.compress(data[3:], mtime=0)
 
 
+ALL = 1 << 20  # more than anything here
+
 CODINGS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "none": (b"", bytes),
     "identity": (b" Identity", bytes),
@@ -48,7 +50,7 @@ def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
     content_encoding, encode = CODINGS[name]
     body, found = encode(data), known(content_encoding)
 
-    pieces = [found.decode(body[place : place + size]) for place in range(0, len(body), size)]
+    pieces = [found.decode(body[place : place + size], ALL) for place in range(0, len(body), size)]
     found.end()
 
     assert data == b"".join(pieces)
@@ -59,7 +61,30 @@ def test_as_soon_as_it_can_be() -> None:
     deflater, found = zlib.compressobj(wbits=zlib.MAX_WBITS + 16), known(b"gzip")
 
     for each in (b"data: a\n\n", b"data: b\n\n"):
-        assert each == found.decode(deflater.compress(each) + deflater.flush(zlib.Z_SYNC_FLUSH))
+        assert each == found.decode(deflater.compress(each) + deflater.flush(zlib.Z_SYNC_FLUSH), ALL)
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=300), name=st.sampled_from(["gzip", "members", "deflate", "bare deflate"]), most=st.integers(1, 40))
+def test_in_slices(data: bytes, name: str, most: int) -> None:
+    """No more than was asked for is unpacked at once, and nothing is lost between two slices."""
+    content_encoding, encode = CODINGS[name]
+    found = known(content_encoding)
+    pieces = [found.decode(encode(data), most)]
+    while found.has_more:
+        pieces.append(found.decode(b"", most))
+    found.end()
+
+    assert all(len(piece) <= most for piece in pieces)
+    assert data == b"".join(pieces)
+
+
+def test_a_bomb_is_not_unpacked_at_once() -> None:
+    """Of 200 MB in 200 kB a slice is had, and the rest when it is asked for."""
+    found = known(b"gzip")
+
+    assert bytes(1000) == found.decode(gzip.compress(bytes(200_000_000), compresslevel=9), 1000)
+    assert found.has_more
 
 
 @settings(deadline=None)
@@ -68,7 +93,7 @@ def test_cut_bodies(data: bytes, name: str, place: int) -> None:
     """A body that is not whole is named; one that has no byte is empty."""
     content_encoding, encode = CODINGS[name]
     body, found, empty = encode(data), known(content_encoding), known(content_encoding)
-    found.decode(body[: 1 + place % (len(body) - 1)])
+    found.decode(body[: 1 + place % (len(body) - 1)], ALL)
 
     with pytest.raises(ValueError, match=rf"the {content_encoding.decode()} body is cut"):
         found.end()
@@ -88,7 +113,7 @@ def test_cut_bodies(data: bytes, name: str, place: int) -> None:
 def test_broken_bodies(content_encoding: bytes, body: bytes, sentence: str) -> None:
     """Bytes that are not of the coding are named as soon as they are seen."""
     with pytest.raises(ValueError, match=sentence):
-        known(content_encoding).decode(body)
+        known(content_encoding).decode(body, ALL)
 
 
 @pytest.mark.parametrize("content_encoding", [b"br", b"zstd", b"compress", b"gzip, gzip", b"deflate, gzip", b"x"])

@@ -136,8 +136,9 @@ async def test_large_bodies(tap: Tap) -> None:
 
 async def test_a_request_without_end(tap: Tap) -> None:
     """A request that is larger than any can be is refused, and is not kept."""
+    id = await tap.open()
     async with agent(tap.port) as caller:
-        caller.writer.write(f"POST /r/nobody/v1 HTTP/1.1\r\ncontent-length: {1 << 40}\r\n\r\n".encode())
+        caller.writer.write(f"POST /r/{id}/v1 HTTP/1.1\r\ncontent-length: {1 << 40}\r\n\r\n".encode())
         answering = asyncio.create_task(caller.answer())
         while not answering.done():
             caller.writer.write(b"x" * (1 << 22))

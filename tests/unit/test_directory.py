@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +21,17 @@ def test_directories_are_named_after_the_time(tmp_path: Path) -> None:
     assert ["20260304-050607", "20260304-050607-2", "20260304-050607-3"] == names
     assert [] == [*(reports / names[0]).iterdir()]
     assert ["*", "!baselines/", "!baselines/**"] == (reports / ".gitignore").read_text().split()
+
+
+def test_a_run_is_nobody_elses(tmp_path: Path) -> None:
+    """Nobody but its owner, and root, can look into a run directory, whatever the user's mask."""
+    mask = os.umask(0)
+    try:
+        directory = new_directory(tmp_path / "reports", NOW)
+    finally:
+        os.umask(mask)
+
+    assert 0o700 == stat.S_IMODE(directory.stat().st_mode)
 
 
 def test_what_git_ignores_is_the_users_choice(tmp_path: Path) -> None:

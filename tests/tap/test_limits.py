@@ -1,0 +1,180 @@
+"""Nobody makes the tap hold more than it should: strangers before they have an address, backends with what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, Answer
+from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.upstream import LONGEST_HEAD
+from tests.tap.conftest import TOKEN, StartTap
+from tests.tap.peers import DONE, STREAM_HEAD, STREAMED, Tap, agent, answering, backend, chunk, event, read_message, request, response, said
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("framing", ["content-length: 1000000000", "transfer-encoding: chunked"])
+async def test_a_body_for_nobody(tap: Tap, framing: str) -> None:
+    """A request to no address of a rollout is refused after a few kilobytes, and its connection closed: its body is not taken."""
+    async with agent(tap.port) as stranger:
+        head = f"POST /r/guessed/v1/chat/completions HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode()
+        await stranger.send(head + chunk(b"x" * 20_000))
+        rest = await stranger.rest()
+
+    assert rest.startswith(b"HTTP/1.1 404 ")
+    assert b"connection: close" in rest.lower()
+
+
+@pytest.mark.parametrize("head", [b"\r\n" * 10_000, b"GET /" + b"x" * 20_000, b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 4_000])
+async def test_a_head_without_an_end(tap: Tap, head: bytes) -> None:
+    """Neither an address nor headers may go on for ever."""
+    async with agent(tap.port) as stranger:
+        await stranger.send(head)
+        rest = await stranger.rest()
+
+    assert rest.startswith(b"HTTP/1.1 431 ")
+
+
+async def test_small_requests_for_nobody(tap: Tap) -> None:
+    """One that is small and whole is told what is wrong with it, and the connection stays for one that has an address."""
+    id = await tap.open()
+    async with backend(answering(said("hello"))) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        answers = [await caller.ask(request(each)) for each in ("guessed", "guessed", id)]
+
+    assert [404, 404, 200] == [answer.status for answer in answers]
+
+
+@pytest.mark.parametrize("size", [4097, 1 << 29])
+async def test_a_long_introduction(tap: Tap, shared_tap: tuple[Child, Json], size: int) -> None:
+    """Who has not said who it is and announces more than 4 KiB to the control port is hung up on before any of it comes."""
+    async with agent(shared_tap[1]["control_port"]) as line:
+        await line.send(struct.pack("!II", size, 0))
+
+        assert b"" == await line.rest()
+
+
+def endless(head: bytes, piece: Callable[[], bytes], closed: asyncio.Event) -> Callable[..., object]:
+    """A backend that answers without an end, and says when its connection was closed."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(head)
+        try:
+            while True:
+                writer.write(piece())
+                await writer.drain()
+        except ConnectionError:
+            closed.set()
+
+    return handle
+
+
+async def drained(reader: asyncio.StreamReader) -> None:
+    """Reads to the end, and keeps nothing."""
+    with suppress(ConnectionError):
+        while await reader.read(MIB):
+            pass
+
+
+ENDLESS = {
+    "stream": (STREAM_HEAD, lambda: chunk(b": " + b"x" * MIB + b"\n\n"), STREAMED, f"more than {LARGEST} bytes"),
+    "one event": (STREAM_HEAD, lambda: chunk(b"data: " + b"x" * MIB), None, f"more than {LARGEST} bytes"),
+    "refusal": (b"HTTP/1.1 400 Bad\r\n\r\n", lambda: b"x" * MIB, None, f"more than {LARGEST} bytes"),
+    "head": (b"HTTP/1.1 200 OK\r\n", lambda: b"a: b\r\n" * 4096, None, f"more than {LONGEST_HEAD} bytes"),
+    "early hints": (b"", lambda: b"HTTP/1.1 103 Early\r\na: b\r\n\r\n" * 1024, None, f"more than {LONGEST_HEAD} bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_an_answer_without_an_end(tap: Tap, kind: str) -> None:
+    """Bytes and heads are taken up to a limit: then the call ends with a name for it, and the backend's connection is closed."""
+    head, piece, body, sentence = ENDLESS[kind]
+    id, closed = await tap.open(), asyncio.Event()
+    async with backend(endless(head, piece, closed)) as url, agent(tap.port) as caller:  # type: ignore[arg-type]
+        await tap.point_at(url)
+        await caller.send(request(id, body=body) if body else request(id))
+        await asyncio.gather(drained(caller.reader) if body else read_message(caller.reader), closed.wait())
+    (call,) = await tap.close(id)
+
+    assert "too_large" == call.error_kind
+    assert sentence in call.error
+
+
+def peak(pid: int) -> int:
+    """MiB that a process had at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+
+
+@pytest.mark.parametrize("kind", ["stream", "whole", "refusal"])
+async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
+    """Half a megabyte that unpacks to 500 MB ends its call, and the tap never holds more of it than the limit."""
+    child = start_tap(token=TOKEN)
+    ports = child.ready()
+    control = await TapControl.connect(ports["control_port"], TOKEN)
+    tap = Tap(child, ports, control)
+    id, packed = await tap.open(), gzip.compress(bytes(500 * MIB), compresslevel=9)
+    coding = "content-encoding: gzip\r\n"
+    answer = response(
+        packed, 400 if kind == "refusal" else 200, headers=coding + "content-type: text/event-stream\r\n" * (kind == "stream")
+    )
+    async with backend(answering(answer)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        await caller.send(request(id))
+        got = await read_message(caller.reader)
+    (call,) = await tap.close(id)
+    most = peak(child.process.pid)
+    control.close()
+
+    assert (502, "too_large", "too_large") == (got.status, got.json["error"]["code"], call.error_kind)
+    assert f"the answer has more than {LARGEST} bytes when it is unpacked" == call.error
+    assert most < 400
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+def test_slices(kind: bytes) -> None:
+    """A large answer is unpacked a slice at a time, and between two of them the loop has its turn; all of it is there at the end."""
+    text = {"choices": [{"message": {"content": "x" * (5 * SLICE)}, "finish_reason": "stop"}]}
+    body = (
+        json.dumps(text).encode()
+        if kind == b"application/json"
+        else b": " + b"x" * (5 * SLICE) + b"\n\n" + event({"content": "y"}, "stop") + DONE
+    )
+    answer = Answer(DIALECTS["/chat/completions"], 200, [(b"content-type", kind), (b"content-encoding", b"gzip")])
+    answer.take(Read(1, None, gzip.compress(body)))
+
+    turns = 0
+    while answer.unpacks():
+        turns += 1
+    answer.end(came_whole=True)
+
+    assert 4 <= turns <= 6
+    assert (None, "stop") == (answer.reading.error_kind, answer.reading.finish_reason)
+
+
+def test_events_without_an_end() -> None:
+    """Events are counted too, for each of them is kept, however small it is."""
+    answer = Answer(DIALECTS["/chat/completions"], 200, [(b"content-type", b"text/event-stream")])
+    several = event({"content": "x"}) * 4096
+
+    reads = 0
+    while not answer.excess:
+        answer.take(Read(reads, None, several))
+        reads += 1
+
+    assert f"the answer has more than {MOST_EVENTS} events" == answer.excess
+    assert "too_large" == answer.reading.error_kind
+    assert reads <= MOST_EVENTS // 4096 + BATCH
