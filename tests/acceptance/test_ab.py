@@ -62,7 +62,8 @@ def test_a_slower_backend_is_found(project: Project, way: tuple[str, ...]) -> No
     assert ["shop-a", "shop-b"] == [*run["suites"]]
     ttft, tsq = comparison(project, "ttft.p50"), comparison(project, "tsq")
     assert 1.5 < ttft["low"] < ttft["high"]
-    assert ("inconclusive" if run["stopwatch"]["verdict"] == SATURATED else "slower") == ttft["finding"]
+    doubtful = run["stopwatch"]["verdict"] == SATURATED or "ttft.p50" in run["stopwatch"]["unusable"]
+    assert ("inconclusive" if doubtful else "slower") == ttft["finding"]
     assert ("no difference shown", 24, 1.0, 1.0) == (tsq["finding"], tsq["n"], tsq["base"], tsq["new"])
     assert all(arm["load_s"] > 0 and arm["prefix_cache"]["queried_tokens"] > 0 for arm in run["ab"]["arms"])
     result.stdout.fnmatch_lines(["A/B * b (slow) against a (quick), interleaved", "a * 24 of 24 rollouts evaluable in 2 blocks, *"])
