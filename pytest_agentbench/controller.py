@@ -291,6 +291,7 @@ class Controller:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
         self.causes.shorten(report)
         self.outcomes.add(report)
+        self.causes.summarize(report)
         self.cut_short = self.cut_short or hasattr(report, OVER)
         self._escape(report)
         maxfail = self.config.getoption("maxfail", 0)
