@@ -217,7 +217,7 @@ def read(directory: Path, found: Sequence[Found], performance: Performance, sess
             seen.client.add(rollout)
         if rollout.kind == "scenario":
             seen.sessions[rollout.session] += 1
-            seen.models.add(rollout.calls)
+            seen.models.add(rollout.all_calls)
             seen.tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)
             if gated:

@@ -6,13 +6,10 @@ import dataclasses
 import functools
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,7 +71,6 @@ class Controller:
         self.commands = Commands()
         self.started_at = datetime.now().astimezone()
         self.environment: Future[Json] | None = None  # what this session runs on
-        self._old_sigterm: Any = None
 
     # -------------------------------------------------------------------------------------------------- start
 
@@ -187,7 +183,6 @@ class Controller:
             raise pytest.UsageError(why) from error
         self.directory, self.ledger, self.sessions = opened
         self.session = self.sessions[-1].number
-        self._catch_sigterm()
         self._look_around()
         folder = folder_of(self.directory, self.session)
         turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
@@ -300,6 +295,7 @@ class Controller:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
         self.causes.shorten(report)
         self.outcomes.add(report)
+        self.causes.summarize(report)
         self.cut_short = self.cut_short or hasattr(report, OVER)
         self._escape(report)
         maxfail = self.config.getoption("maxfail", 0)
@@ -324,14 +320,16 @@ class Controller:
             return "quarantined", "q", ("QUARANTINED", {"yellow": True})
         return ("below", "b", ("BELOW", {"yellow": True})) if hasattr(report, BELOW) else None
 
-    def _catch_sigterm(self) -> None:
-        """SIGTERM ends a session as Ctrl-C does, so that everything is torn down."""
-
-        def interrupt(_number: int, _frame: FrameType | None) -> None:
-            raise KeyboardInterrupt("SIGTERM")
-
-        if threading.current_thread() is threading.main_thread():
-            self._old_sigterm = signal.signal(signal.SIGTERM, interrupt)
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
+        """Called by xdist for the test that a worker ran when it died: nothing was judged, which is an ERROR."""
+        file = self.config.rootpath / report.location[0]
+        if any(each.folder in file.parents for each in self.found):
+            report.longrepr = (
+                f"{report.longrepr}: nothing was judged; no rollout is lost with it, and --agentbench-resume judges what there is"
+            )
+            report.when = "setup"
+            setattr(report, UNMEASURED, ["", report.longrepr])
 
     # -------------------------------------------------------------------------------------------------- the end
 
@@ -352,8 +350,6 @@ class Controller:
                 return (yield)
             finally:
                 end(self, session, gathering)
-                if self._old_sigterm is not None:
-                    signal.signal(signal.SIGTERM, self._old_sigterm)
 
     def close(self) -> None:
         """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""

@@ -42,7 +42,7 @@ def test_the_engine_dies_in_the_middle(project: Project, way: tuple[str, ...]) -
     result = project.run(*way, "--agentbench-concurrency=1", "--agentbench-retries=5", "scenarios/shop")
 
     assert 3 == result.parseoutcomes()["passed"]
-    assert 1 <= result.parseoutcomes().get("errors", 1) <= (3 if way else 1)  # a worker goes on while another one has still to judge
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (5 if way else 1)  # a worker goes on while another one has still to judge
     assert 6 == result.ret
     died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code 70); the end of engine.log:"
     gone = f"the backend 'embedded' is gone: {died}"
