@@ -43,9 +43,10 @@ def judge(reading: Reading) -> Json:
     """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
 
     `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
-    machine's client, not the backend. `warn`: something is not usable, calls spent more than 0.05 of their time in the client queue, or agents
-    that are programs took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent together by the backend: that
-    makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything is usable.
+    machine's client, not the backend. `warn`: something is not usable, calls spent more than 0.05 of their time in the client queue,
+    or agents that are programs took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent
+    together by the backend: that makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything
+    is usable.
     """
     unusable = [*_unusable(reading)]
     saturated, warned = [*_saturated(reading, unusable)], [*_warned(reading, unusable)]
