@@ -78,7 +78,8 @@ def run_rescore(options: argparse.Namespace) -> None:
 def judged(run: Json, directory: Path, options: argparse.Namespace, *, failed: bool) -> Json:
     """The run with the verdict of its gate on its new scores, and the exit status that a session would have had for them.
 
-    `failed`: some rollouts do not reach a floor, which fails a session unless its gate decides. Raises ConfigError where the baseline is not there that the run was compared with.
+    `failed`: some rollouts do not reach a floor, which fails a session unless its gate decides.
+    Raises ConfigError where the baseline is not there that the run was compared with.
     """
     from pytest_agentbench.arms import Arm
     from pytest_agentbench.commands.gate import Options, status_of, suites_of
