@@ -40,7 +40,7 @@ def measure(options: Options) -> Result:
         [
             "longest first: the list schedule of the rollouts' own durations in 48 slots; `unknown` is the first run, `known` the second",
             "`.span` is from the first rollout's start to the last one's end, `.command` from the command's start to its end",
-            f"makespan.workers: 48 literal workers {seconds(ours)}; bare -n 48 {seconds(bares)}; median of the pairs' differences {seconds(later)}",
+            f"makespan.workers: 48 workers {seconds(ours)}; bare -n 48 {seconds(bares)}; median of the differences {seconds(later)}",
         ],
     )
 
