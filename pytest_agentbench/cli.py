@@ -15,14 +15,11 @@ from pytest_agentbench.commands.plain import Plain
 from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
 from pytest_agentbench.foreign import Output
 
-#: Left unset it is a warning at the start of every session, under `filterwarnings = error` the end of it.
-SCOPE = "asyncio_default_fixture_loop_scope"
-
-PYTEST_INI = f"""\
+PYTEST_INI = """\
 [pytest]
 testpaths = scenarios
 addopts = --import-mode=importlib
-{SCOPE} = function
+asyncio_default_fixture_loop_scope = function
 """
 
 #: A directory with one of these has a pytest configuration of its own.
@@ -124,8 +121,6 @@ def run_init(options: argparse.Namespace) -> None:
         print(f"wrote {target}")
     if own := next((file for file in map(Path, PYTEST_FILES) if file.exists()), None):
         print(f"left {own} alone; the suite needs nothing in it")
-        if SCOPE not in own.read_text(encoding="utf-8"):
-            print(f"pytest-asyncio warns until it says: {SCOPE} = function")
     else:
         Path("pytest.ini").write_text(PYTEST_INI)
         print("wrote pytest.ini")

@@ -1,9 +1,10 @@
-"""The fixtures of the plugin. None of them is autouse, none touches the network unless a test asks for it."""
+"""The fixtures of the plugin, for tests in suite folders. None of them is autouse, none touches the network unless a test asks for it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_agentbench.worker import Worker
 
 
-@pytest.fixture
 def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
     """Parametrizes a test with the rollouts of its suite."""
     if not hasattr(request, "param"):
@@ -27,7 +27,6 @@ def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
     return key
 
 
-@pytest.fixture
 def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout:
     """The finished rollout of this test's scenario: tool calls, answer, scores, timings (`rollout.score("tsq")`).
 
@@ -36,7 +35,6 @@ def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout
     return _worker(request).rollout(request.node)
 
 
-@pytest.fixture
 def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenario:
     """The scenario of this test: id, messages, tools, expected calls, metadata. The test runs once per scenario."""
     from pytest_agentbench.scenarios import Scenario, Tool
@@ -47,20 +45,17 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
     return Scenario(**{**data, "messages": tuple(data["messages"]), "expected": tuple(data["expected"])})
 
 
-@pytest.fixture
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
     """The thresholds in force here, by score: suite.yaml, then the backend's own, then --agentbench-threshold."""
     limits: dict[str, float] = _suite(request)["thresholds"]
     return dict(limits)
 
 
-@pytest.fixture
 def suite(request: pytest.FixtureRequest) -> Json:
     """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
     return dict(_suite(request))
 
 
-@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Endpoint:
     """Where the stack under test answers: `backend.url` (ends in /v1) and `backend.model`. Waits until it is ready.
 
@@ -72,7 +67,6 @@ def backend(request: pytest.FixtureRequest) -> Endpoint:
     return Endpoint(**answer["endpoint"])
 
 
-@pytest.fixture
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
     """A client of the stack under test for a test to call by hand: `await llm.chat(messages)`, or `llm.openai()`.
 
@@ -97,17 +91,18 @@ def _worker(request: pytest.FixtureRequest) -> Worker:
 
 def _suite(request: pytest.FixtureRequest) -> Json:
     suite = _worker(request).suite_of(request.node.path)
-    if suite is not None and suite["skip"]:
+    assert suite is not None  # elsewhere there is no such fixture
+    if suite["skip"]:
         pytest.skip(suite["error"])
-    if suite is None or suite["error"]:
-        pytest.fail(suite["error"] if suite else f"there is no suite.yaml in {request.node.path.parent} or above it", pytrace=False)
+    if suite["error"]:
+        pytest.fail(suite["error"], pytrace=False)
     return suite
 
 
 def _connected(request: pytest.FixtureRequest) -> Worker:
     worker = _worker(request)
     if worker.input.get("port") is None:
-        pytest.fail("no backend was started: there is no suite.yaml under the paths on the command line", pytrace=False)
+        pytest.fail("no backend was started: no suite of this session can be loaded", pytrace=False)
     return worker
 
 
@@ -116,3 +111,19 @@ def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]
     if answer.get("status") == "infra_error":
         refuse(answer["reason"], "infra_error")
     return answer, body
+
+
+FIXTURES = (_rollout_key, rollout, scenario, thresholds, suite, backend, llm)
+
+
+def everywhere() -> ModuleType:
+    """A plugin with the fixtures."""
+    plugin = ModuleType("agentbench_fixtures")
+    vars(plugin).update({function.__name__: pytest.fixture(function) for function in FIXTURES})
+    return plugin
+
+
+def bring(node: pytest.Collector) -> None:
+    """Makes the fixtures known to the tests below a node. What a conftest.py there defines comes later, and wins."""
+    for function in FIXTURES:
+        pytest.register_fixture(name=function.__name__, func=function, node=node)

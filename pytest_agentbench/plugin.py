@@ -23,9 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    from pytest_agentbench.asyncioscope import answer
     from pytest_agentbench.refusals import remember_declared
     from pytest_agentbench.settings import bare_resume
 
+    answer(early_config)
     bare_resume(args)
     remember_declared(early_config)
 
@@ -39,9 +41,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses the roles of this process, once."""
-    from pytest_agentbench import fixtures
+    from pytest_agentbench.asyncioscope import take_back
 
-    config.pluginmanager.register(fixtures, "agentbench-fixtures")
+    take_back(config)
     if hasattr(config, "workerinput"):
         register_worker(config, json.loads(config.workerinput.get("agentbench", "{}")))
     else:

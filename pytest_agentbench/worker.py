@@ -59,6 +59,7 @@ class Worker:
         self.config, self._source = config, source
         self._line: socket.socket | None = None
         self._over = ""  # why no test of this session will have anything to judge any more
+        self._homes: set[pytest.Collector] = set()  # whose tests know our fixtures
         self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         if isinstance(source, dict):
             for suite in (each for each in self.suites.values() if each["marks"]):
@@ -85,9 +86,8 @@ class Worker:
         if KEY not in metafunc.fixturenames:
             return
         suite = self.suite_of(metafunc.definition.path)
-        if suite is None:
-            test = f"{metafunc.definition.path}: {metafunc.definition.name}"
-            raise pytest.Collector.CollectError(f"{test} wants a rollout, but there is no suite.yaml in this folder or above it")
+        if suite is None:  # somebody else's parameter has this name
+            return
         if reason := suite["error"] if suite["skip"] else self._refused(suite, metafunc.definition.path):
             key = RolloutKey(suite["name"], "not_run")
             metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
@@ -116,9 +116,32 @@ class Worker:
         return ""
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """A suite's name marks its tests, once for all tests of a file."""
+        """Our fixtures are known in suite folders only; a suite's name marks its tests, once for all tests of a file."""
+        if isinstance(collector, (pytest.Directory, pytest.File)):
+            self._bring_fixtures(collector)
         if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite["marks"]:
             collector.add_marker(suite["name"])
+
+    def pytest_sessionstart(self) -> None:
+        """Pytest gives fixtures of the rootdir's conftest.py to all tests, now; ours have to be there before, for it to override them."""
+        from pytest_agentbench.fixtures import everywhere
+
+        if self._everywhere:
+            self.config.pluginmanager.register(everywhere(), "agentbench-fixtures")
+
+    @property
+    def _everywhere(self) -> bool:
+        """Whether all of the project is in a suite's folder."""
+        return str(self.config.rootpath) in self.suites
+
+    def _bring_fixtures(self, collector: pytest.Directory | pytest.File) -> None:
+        """Once, where a suite's folder begins, and before its conftest.py is looked at: what that defines wins."""
+        from pytest_agentbench.fixtures import bring
+
+        inside = str(collector.path) in self.suites or self.suite_of(collector.path) is not None
+        if inside and not self._everywhere and self._homes.isdisjoint(collector.listchain()):
+            self._homes.add(collector)
+            bring(collector)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:

@@ -62,7 +62,7 @@ def test_init_overwrites_nothing(empty: Path, capsys: Capture, there: str) -> No
 
 @pytest.mark.parametrize("name", ["pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg"])
 def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: str) -> None:
-    """A directory with a pytest configuration of its own keeps it, gets no second one, and is told what pytest-asyncio wants."""
+    """A directory with a pytest configuration of its own keeps it and gets no second one."""
     (empty / name).write_text("# mine\n")
 
     status = main(["init", "banking"])
@@ -72,17 +72,6 @@ def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: s
     assert "# mine\n" == (empty / name).read_text()
     assert {name} == {file for file in files(empty) if "/" not in file}
     assert f"left {name} alone; the suite needs nothing in it" in said
-    assert "pytest-asyncio warns until it says: asyncio_default_fixture_loop_scope = function" in said
-
-
-def test_init_is_content_with_a_configuration(empty: Path, capsys: Capture) -> None:
-    """Where the configuration says what pytest-asyncio wants, `init` has nothing to add."""
-    (empty / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
-
-    status = main(["init", "banking"])
-
-    assert 0 == status
-    assert "pytest-asyncio" not in capsys.readouterr().out
 
 
 def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:

@@ -78,8 +78,10 @@ def test_collecting_needs_no_backend(project: Project) -> None:
 
 
 def test_every_fixture_has_a_docstring(project: Project) -> None:
-    """`pytest --fixtures` explains each fixture of the plugin."""
-    result = project.run("--fixtures")
+    """`pytest --fixtures` explains each fixture of the plugin, where there is a suite."""
+    project.suite(scenarios=1)
+
+    result = project.run("--fixtures", "scenarios/shop")
 
     listed = result.stdout.str()
     for name in ("rollout", "scenario", "thresholds", "suite", "backend", "llm"):

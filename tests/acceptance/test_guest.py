@@ -1,0 +1,196 @@
+"""Installed, it is invisible to projects without suites: the same output with it and without, beside the plugins of this environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.project import TEST_FILE, WAYS, Project
+
+STRICT = """[pytest]
+addopts = --import-mode=importlib --strict-markers -p their_plugin -p no:cacheprovider
+pythonpath = .
+filterwarnings =
+    error
+    default::UserWarning
+markers =
+    rollout: a mark of theirs
+asyncio_mode = auto
+"""
+SCOPE = "asyncio_default_fixture_loop_scope = function\n"
+
+#: A project that calls its own things as we call ours: in a plugin, in conftest.py, in marks and in classes.
+THEIRS = {
+    "their_plugin.py": """
+import pytest
+
+@pytest.fixture
+def backend():
+    return "a backend of their plugin"
+
+@pytest.fixture(scope="session")
+def suite():
+    return {"name": "a suite of their plugin"}
+""",
+    "tests/conftest.py": """
+import pytest
+
+def pytest_generate_tests(metafunc):
+    if "scenario" in metafunc.fixturenames:
+        metafunc.parametrize("scenario", ["calm", "storm"])
+    if "_rollout_key" in metafunc.fixturenames:
+        metafunc.parametrize("_rollout_key", [1, 2])
+
+@pytest.fixture
+def rollout():
+    return "a rollout of theirs"
+
+@pytest.fixture(autouse=True)
+def thresholds():
+    return 0.5
+""",
+    "tests/test_theirs.py": '''
+import unittest
+import warnings
+
+import pytest
+from hypothesis import given, strategies
+
+def test_scenario(scenario, rollout, thresholds):
+    assert (scenario in ("calm", "storm"), rollout, thresholds) == (True, "a rollout of theirs", 0.5)
+
+def test_key(_rollout_key):
+    assert _rollout_key in (1, 2)
+
+@pytest.mark.rollout
+def test_plugin(backend, suite):
+    assert (backend, suite["name"]) == ("a backend of their plugin", "a suite of their plugin")
+
+def test_absent(llm):
+    """No fixture of theirs has this name."""
+
+def test_fails():
+    score = 0.25
+    print("printed")
+    assert score >= 0.5, "\\x1b[31mred"
+
+async def test_async(tmp_path):
+    assert tmp_path
+
+@pytest.mark.anyio
+async def test_anyio(anyio_backend):
+    assert anyio_backend
+
+@given(strategies.integers())
+def test_given(number):
+    assert number == number
+
+@pytest.mark.flaky(reruns=1)
+def test_flaky(pytestconfig, request):
+    assert getattr(pytestconfig, "again", setattr(pytestconfig, "again", True))
+
+@pytest.mark.timeout(60)
+def test_benchmark(benchmark):
+    benchmark(lambda: None)
+
+def test_warns():
+    warnings.warn("theirs")
+
+@pytest.mark.xfail(reason="theirs")
+def test_xfails():
+    raise RuntimeError
+
+@pytest.mark.skip(reason="theirs")
+def test_skipped():
+    pass
+
+class Theirs(unittest.TestCase):
+    def test_one(self):
+        for number in range(2):
+            with self.subTest(number=number):
+                assert number == 0
+''',
+}
+
+SEED = ("--randomly-seed=7",)
+
+#: What people do in such a project.
+DOINGS = {
+    "everything": (
+        "--benchmark-disable",
+        "--cov=tests",
+        "-rA",
+    ),
+    "workers": ("-n", "2", "--dist=loadfile", "--benchmark-disable", "-v"),
+    "collect": ("--co", "-q"),
+    "fixtures": ("--fixtures",),
+    "markers": ("--markers",),
+}
+
+
+@pytest.fixture
+def theirs(project: Project) -> Project:
+    (project.root / "tox.ini").unlink()
+    project.write("pytest.ini", STRICT + SCOPE)
+    for name, text in THEIRS.items():
+        project.write(name, text)
+    return project
+
+
+@pytest.mark.parametrize("arguments", DOINGS.values(), ids=DOINGS)
+def test_nothing_changes(theirs: Project, arguments: tuple[str, ...]) -> None:
+    """Output, errors and exit status are the same with us and without, but for our name among the plugins."""
+    without = theirs.run("-p", "no:agentbench", *SEED, *arguments, randomly=True)
+    beside = theirs.run(*SEED, *arguments, randomly=True)
+
+    assert [*map(stable, without.outlines)] == [*map(stable, beside.outlines)]
+    assert (without.ret, without.errlines) == (beside.ret, beside.errlines)
+    assert "agentbench-" in beside.stdout.str() or not any(line.startswith("plugins: ") for line in beside.outlines)
+    assert not (theirs.root / "reports").exists()
+
+
+def stable(line: str) -> str:
+    """A line of pytest without our name, without times, and without what differs from process to process."""
+    line = re.sub(r"(, )?agentbench-[\w.]+|(?<=plugins: ), ", "", line)
+    line = re.sub(r"\d+\.\d+ ?m?s\b|0x[0-9a-f]+|runpytest-\d+|pytest-\d+/|using -?-?p.*", "~", line)
+    line = re.sub(r"^\[gw\d\] \[ *\d+%\] ", "[gw] ", line)
+    return line.strip("=_ ")
+
+
+@WAYS
+def test_strict_projects_live(theirs: Project, way: tuple[str, ...]) -> None:
+    """A deprecation of pytest-asyncio, which came with us, ends no session, and it sees "unset" as before."""
+    theirs.write("pytest.ini", STRICT)
+    theirs.write(
+        "tests/test_theirs.py", "def test_scope(pytestconfig): assert not pytestconfig.getini('asyncio_default_fixture_loop_scope')\n"
+    )
+
+    result = theirs.run(*way[:2], "-W", "error")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*PytestDeprecationWarning*")
+    result.stderr.no_fnmatch_line("*PytestDeprecationWarning*")
+
+
+@WAYS
+def test_suites_beside_their_tests(theirs: Project, way: tuple[str, ...]) -> None:
+    """In a session with suites our fixtures are those of the suites' tests only, and a conftest.py of a suite overrides them."""
+    (theirs.root / "tests" / "test_theirs.py").write_text("def test_scenario(scenario, rollout, backend): assert 'theirs' in rollout\n")
+    theirs.suite("shop", scenarios=1, test=TEST_FILE + "\ndef test_backend(backend): assert backend.model\n")
+    theirs.suite("bank", scenarios=1, test="def test_own(rollout): assert rollout == 'bank-0!'\n")
+    conftest = "import pytest\n@pytest.fixture\ndef rollout(rollout): return rollout.scenario + '!'\n"
+    assert Path(theirs.write("scenarios/bank/conftest.py", conftest)).is_file()
+
+    theirs.run(*way).assert_outcomes(passed=5)
+
+
+def test_a_suite_that_is_the_whole_project(project: Project) -> None:
+    """A suite whose folder is pytest's rootdir has our fixtures, and its conftest.py overrides them."""
+    project.suite(scenarios=2, test=f"{TEST_FILE}\ndef test_suite(suite): assert suite == 'ours'\n")
+    for file in (project.root / "scenarios" / "shop").iterdir():
+        file.rename(project.root / file.name)
+    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef suite(suite): return 'ours' if suite['name'] == 'shop' else ''\n")
+
+    project.run("test_shop.py").assert_outcomes(passed=3)
