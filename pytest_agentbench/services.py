@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import queue
 import secrets
 import socket
 import threading
@@ -79,6 +80,7 @@ class Services:
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
         self.missing = False  # whether the backend did not start for something that this machine lacks
+        self.sayings: queue.SimpleQueue[str] = queue.SimpleQueue()  # sentences for the user that cannot wait
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._taps: dict[str, Child] = {}  # by the names of their logs
