@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import sys
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds,
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.foreign import one_line
 from pytest_agentbench.loading import search_path
+from pytest_agentbench.losses import Losses
 from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
@@ -171,6 +173,7 @@ class Controller:
         suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
         public = public_of(each.suite for each in self.found if each.suite)
         self.redactor = Redactor({*named_secrets((self.backend.description, suites))}, public)
+        self.losses = Losses(self.redactor.plain)
         try:
             opened = open_run(self)
         except ConfigError as error:
@@ -185,6 +188,7 @@ class Controller:
         turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
         configs = self._pool_config(), self._tap_config()
         self.services = Services(self.backend, folder, *configs, self.ledger, self.redactor, turns, insists=self._insists)
+        self.config.add_cleanup(self.close)  # comes whatever fails before, unlike any hook
 
     def _look_around(self) -> None:
         """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
@@ -341,20 +345,17 @@ class Controller:
 
         with ThreadPoolExecutor(1, "agentbench-end") as thread:
             gathering = thread.submit(gather, self)
+            self.over = session
             try:
                 return (yield)
             finally:
-                gathered = gathering.result()
-                end(self, session, gathered)
-                self.over = session
+                end(self, session, gathering)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_unconfigure(self) -> None:
+    def close(self) -> None:
         """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""
-        if self.over is not None and self.run is not None:
-            from pytest_agentbench.ending import publish
+        from pytest_agentbench.ending import close
 
-            publish(self, self.over)
+        close(self, sys.exception())
 
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
@@ -382,4 +383,5 @@ class Controller:
         if self.run is not None and self.directory is not None:
             from pytest_agentbench.reports.terminal import OneLine, write_section
 
-            write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+            with self.losses.step("the summary on the terminal is not whole"):
+                write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())

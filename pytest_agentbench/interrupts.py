@@ -36,8 +36,8 @@ class Interrupts:
         self._shorten()
         return (yield)
 
-    @pytest.hookimpl(trylast=True)  # the reports are written
-    def pytest_unconfigure(self) -> None:
+    def restore(self) -> None:
+        """The handlers of others, once the reports are written."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -58,7 +58,9 @@ def register_controller(config: pytest.Config) -> None:
     workers = xdist_workers(config)
     refuse_conflicts(config, settings, workers)
     controller = Controller(config, settings, workers)
-    config.pluginmanager.register(Interrupts(controller), "agentbench-interrupts")
+    interrupts = Interrupts(controller)
+    config.add_cleanup(interrupts.restore)  # what is added first comes last: after the end of the controller
+    config.pluginmanager.register(interrupts, "agentbench-interrupts")
     config.pluginmanager.register(controller, "agentbench-controller")
     config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)

@@ -154,19 +154,6 @@ def test_a_disk_that_is_full(project: Project) -> None:
     assert 1 <= len([*read_journal(journal)]) < 12
 
 
-def test_no_room_for_the_reports(project: Project) -> None:
-    """When the reports cannot be written the session says so and fails; what was measured is on the screen."""
-    project.suite(scenarios=1)
-    limit = 8_000  # bytes of the largest file: the journal's only record fits, run.json does not
-
-    done = run_on_a_small_disk(project, limit)
-
-    assert 1 == done.returncode, done.stdout
-    assert "the reports cannot be written: [Errno 27] File too large" in done.stdout
-    assert "rollouts    1 ok" in done.stdout
-    assert "INTERNALERROR" not in done.stdout + done.stderr
-
-
 def test_a_record_that_fits_only_in_part(tmp_path: Path) -> None:
     """A record is written whole or not at all: one that does not fit raises, and leaves the journal as it was."""
     code = f"""
