@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import secrets
 import sys
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -229,11 +230,10 @@ class Controller:
         return {
             "session": self.session,
             "turns": self._turns_config() if self._in_blocks else None,
-            "stored": self.ledger.stored.to_wire(),
             "backend": digest(self.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": search_path(),
-            "run": self.directory.name,
+            "run": f"{self.directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
             "patience": self.settings.budgets["connect"],
