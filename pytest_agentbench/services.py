@@ -248,6 +248,9 @@ class Services:
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
             _thread(functools.partial(self._turn, pool, message["arm"], message["rollouts"]), "agentbench-turn")
             return
+        if message["op"] == "say":
+            self.sayings.put(self._redactor.plain(message["sentence"]))
+            return
         if message["op"] == "gone":
             self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")
             return

@@ -22,12 +22,12 @@ class PipeVoice:
     def say(self, sentence: str) -> None:
         self._write({"say": sentence})
 
-    def leave(self, key: RolloutKey, reason: str) -> NoReturn:
-        self._write({"key": key, "end": {"status": "agent_error", "reason": reason}})
+    def leave(self, key: RolloutKey, reason: str, log: str) -> NoReturn:
+        self._write({"key": [*key], "end": {"status": "agent_error", "reason": reason, "log": log}})
         os._exit(BLOCKED)
 
     def leave_with(self, rollout: Rollout) -> NoReturn:
-        self._write({"key": rollout.key, "end": {"rollout": rollout.to_dict()}})
+        self._write({"key": [*rollout.key], "end": {"rollout": rollout.to_dict()}})
         os._exit(BLOCKED)
 
     def leave_behind(self) -> NoReturn:

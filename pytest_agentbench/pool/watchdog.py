@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 import threading
 import time
@@ -14,6 +15,8 @@ from pytest_agentbench.underway import Underway, underway_in
 
 TICK = 0.5  # seconds between two looks
 PATIENCE = 3.0  # seconds of one step of the loop after which it is held up
+MERCY = 5.0  # seconds that nobody can look, beyond the longest time of a rollout
+STDERR = 2  # what `sys.stderr` stands for here belongs to rollouts
 CURE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
 
 
@@ -23,8 +26,8 @@ class Voice(Protocol):
     def say(self, sentence: str) -> None:
         """To the user."""
 
-    def leave(self, key: RolloutKey, reason: str) -> None:
-        """Ends the pool; the rollout is an `agent_error` for this reason."""
+    def leave(self, key: RolloutKey, reason: str, log: str) -> None:
+        """Ends the pool; the rollout is an `agent_error` for this reason, and has logged this."""
 
     def leave_with(self, rollout: Rollout) -> None:
         """Ends the pool; the rollout ends like this."""
@@ -36,9 +39,9 @@ class Voice(Protocol):
 class Watchdog:
     """Looks at the stack of the loop's thread. Time in which this process was stopped counts for nobody: there was no look."""
 
-    def __init__(self, voice: Voice) -> None:
-        """Called in the loop's thread."""
-        self._voice = voice
+    def __init__(self, voice: Voice, longest: float) -> None:
+        """Called in the loop's thread. `longest` is the longest time that a rollout has, in seconds."""
+        self._voice, self._longest = voice, longest
         self._thread = threading.get_ident()
         self._over = threading.Event()
         self._step: FrameType | None = None  # of the loop, at the last look
@@ -46,6 +49,7 @@ class Watchdog:
         self._told = False  # that it takes long
 
     def start(self) -> None:
+        self._watch_itself()
         threading.Thread(target=self._watch, name="agentbench-watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -53,7 +57,13 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._over.wait(TICK):
+            self._watch_itself()
             self.look(sys._current_frames()[self._thread])
+        faulthandler.cancel_dump_traceback_later()
+
+    def _watch_itself(self) -> None:
+        """One piece of C may keep every Python thread from running. This needs none: it ends the pool, whose log then has all stacks."""
+        faulthandler.dump_traceback_later(self._longest + MERCY, exit=True, file=STDERR)
 
     def look(self, frame: FrameType) -> None:
         """At the stack of the loop's thread."""
@@ -88,7 +98,7 @@ class Watchdog:
         elif (rollout := mark.without_score(why)) is not None:
             self._voice.leave_with(rollout)
         else:
-            self._voice.leave(mark.key, why)
+            self._voice.leave(mark.key, why, mark.log.text)
 
 
 def _whose(mark: Underway | None) -> str:

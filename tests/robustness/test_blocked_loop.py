@@ -25,11 +25,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 async def run(scenario, llm, tools):
+    print("here is", scenario.id)
     await globals()[scenario.id.replace("-", "_")](scenario, llm)
 
 async def shop_0(scenario, llm):
     await llm.chat(scenario.messages)
-    while not (HERE / "go").exists():
+    while not (HERE / "end").exists():
         await asyncio.sleep(0.01)
 
 async def shop_1(scenario, llm):
@@ -47,7 +48,7 @@ def shop(project: Project, block: str, timeout: float, scenarios: int = 3) -> No
 
 BLOCKS = [
     "time.sleep(3600)",
-    "socket.socketpair()[0].recv(1)",
+    "ours, its = socket.socketpair(); ours.recv(1)",
     "while True: pass",
     "await asyncio.gather(asyncio.to_thread(int), run_on())",
 ]
@@ -61,8 +62,8 @@ def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) ->
     if way and block != BLOCKS[0]:
         pytest.skip("tests only read what the pool has run")
     shop(project, block, timeout=4)
-    project.write("scenarios/shop/go", "")
     project.write("scenarios/shop/agent.py", AGENT.replace("{block}", block) + RUN_ON)
+    project.write("scenarios/shop/end", "")
 
     result = project.run(*way, "--agentbench-concurrency=3", "--agentbench-retries=0", "scenarios/shop")
 
@@ -74,7 +75,7 @@ def test_a_blocking_agent(project: Project, block: str, way: tuple[str, ...]) ->
     place = f"agent.py:{number}: {line}"
     assert ("agent_error", "ok", "ok") == tuple(rollouts[f"shop-{each}"].status for each in (1, 0, 2))
     assert rollouts["shop-1"].reason.startswith(f"it blocked the event loop until its 4 s were over: {place}; take `def`, ")
-    assert () == rollouts["shop-1"].earlier_attempts
+    assert ("here is shop-1\n", ()) == (rollouts["shop-1"].log, rollouts["shop-1"].earlier_attempts)
     assert 3 == len(project.rollouts)
     assert 1 == result.stdout.str().count(
         f"agentbench: shop[shop-1]: the agent blocks the event loop, and with it all rollouts: {place}; take"
@@ -86,12 +87,13 @@ def test_a_block_that_ends(project: Project, start: Start) -> None:
     shop(project, "while not (HERE / 'go').exists(): time.sleep(0.01)", timeout=600)
     background = start("--agentbench-concurrency=3", "scenarios/shop")
     wait_for(lambda: "shop[shop-1]: the agent blocks the event loop" in background.output, "the watchdog")
-    assert "agent.py:18: while not (HERE / 'go').exists(): time.sleep(0.01)" in background.output
+    assert "agent.py:17: while not (HERE / 'go').exists(): time.sleep(0.01)" in background.output
 
     project.write("scenarios/shop/go", "")
+    wait_for(lambda: re.search(r"agentbench: the event loop turns again, after \d+ s", background.output), "its end")
+    project.write("scenarios/shop/end", "")
 
     assert 0 == background.ended(60)
-    assert re.search(r"agentbench: the event loop turns again, after \d+ s", background.output)
     assert ["ok"] * 3 == [rollout.status for rollout in background.rollouts]
     assert [1] * 3 == [rollout.attempt for rollout in background.rollouts]
 
@@ -123,7 +125,7 @@ def test_a_scorer_that_blocks(project: Project) -> None:
 def test_what_an_agent_leaves_behind(project: Project) -> None:
     """A callback that blocks after its rollout's end changes nothing of that one; the others run, in another pool."""
     shop(project, "asyncio.get_running_loop().call_later(0.2, time.sleep, 3600)", timeout=3)
-    project.write("scenarios/shop/go", "")
+    project.write("scenarios/shop/end", "")
     project.write(
         "scenarios/shop/agent.py",
         AGENT.replace("{block}", "later()")
@@ -134,6 +136,18 @@ def test_what_an_agent_leaves_behind(project: Project) -> None:
 
     assert ["ok"] * 3 == [rollout.status for rollout in project.rollouts]
     assert 0 == result.ret
+
+
+def test_a_piece_of_c_that_never_ends(project: Project) -> None:
+    """It keeps the watchdog from looking too: the pool ends with its stacks in the log, and the rollout is found like one that crashes."""
+    shop(project, 're.match("(a+)+$", "a" * 60 + "b")', timeout=2)
+    project.write("scenarios/shop/end", "")
+
+    result = project.run("--agentbench-concurrency=3", "scenarios/shop")
+
+    assert 1 == result.ret
+    assert {"shop-0": "ok", "shop-1": "agent_error", "shop-2": "ok"} == {rollout.scenario: rollout.status for rollout in project.rollouts}
+    assert 'agent.py", line 17 in shop_1' in (project.directory / "backend" / "pool.log").read_text()
 
 
 def test_ctrl_c_while_the_loop_is_blocked(project: Project, start: Start) -> None:

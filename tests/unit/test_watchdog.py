@@ -27,8 +27,8 @@ class Diary:
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
 
-    def leave(self, key: RolloutKey, reason: str) -> None:
-        self.ends.append((key, reason))
+    def leave(self, key: RolloutKey, reason: str, log: str) -> None:
+        self.ends.append((key, reason, log))
 
     def leave_with(self, rollout: Rollout) -> None:
         self.ends.append(rollout)
@@ -55,7 +55,7 @@ def agent(change: Callable[[Underway], None], *, left: bool = False) -> Callable
 def after(looks: int, run: Callable[[Block], Any]) -> Diary:
     """What is in the diary after so many looks at a loop that is blocked, from the first one on."""
     diary = Diary()
-    watchdog = Watchdog(diary)
+    watchdog = Watchdog(diary, 600)
     with blocked(run) as stack:
         for _ in range(looks + 1):
             watchdog.look(stack())
@@ -89,9 +89,13 @@ def test_the_end_of_a_rollouts_time() -> None:
     for seconds in (None, 600):
         assert [] == after(LOOKS, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
 
-    ((key, reason),) = after(LOOKS, agent(lambda mark: mark.begin("the agent", 0.0))).ends
+    def begin(mark: Underway) -> None:
+        mark.begin("the agent", 0.0)
+        mark.log.write("hello\n")
 
-    assert KEY == key
+    ((key, reason, log),) = after(LOOKS, agent(begin)).ends
+
+    assert (KEY, "hello\n") == (key, log)
     assert reason.startswith("it blocked the event loop until its 0 s were over: blocking.py:")
 
 
@@ -137,7 +141,7 @@ def test_code_that_works_for_no_rollout() -> None:
 def test_a_loop_that_turns_again() -> None:
     """It is said after how long; a loop that turns slowly is not said to stand still."""
     diary = Diary()
-    watchdog = Watchdog(diary)
+    watchdog = Watchdog(diary, 600)
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
         for _ in range(LOOKS + 3):
             watchdog.look(stack())
