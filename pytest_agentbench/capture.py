@@ -5,31 +5,62 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
-LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept
+LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept, half of them of its beginning
 FORMAT = "%(levelname)s %(name)s: %(message)s"  # of what is logged
 
-_current: ContextVar[io.StringIO | None] = ContextVar("agentbench_log", default=None)
+
+class Log:
+    """The beginning and the end of what is written, by whatever threads and however much it is."""
+
+    def __init__(self, limit: int = LOG_LIMIT) -> None:
+        """`limit` is the number of characters that are kept."""
+        self._half = limit // 2
+        self._head, self._tail = io.StringIO(), io.StringIO()
+        self._written = 0  # characters
+        self._one_at_a_time = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._one_at_a_time:
+            room = self._half - self._head.tell()
+            self._head.write(text[:room])
+            self._tail.write(text[room:][-self._half :])
+            if self._tail.tell() > 2 * self._half:
+                self._shorten()
+            self._written += len(text)
+        return len(text)
+
+    def _shorten(self) -> None:
+        end = self._tail.getvalue()[-self._half :]
+        self._tail = io.StringIO()
+        self._tail.write(end)
+
+    @property
+    def text(self) -> str:
+        """All of it that is kept; a line in the middle says how much is not."""
+        with self._one_at_a_time:
+            head, tail = self._head.getvalue(), self._tail.getvalue()[-self._half :]
+            left_out = self._written - len(head) - len(tail)
+        return f"{head}\n[{left_out:,} characters left out]\n{tail}" if left_out else head + tail
+
+
+_current: ContextVar[Log | None] = ContextVar("agentbench_log", default=None)
 
 
 @contextmanager
-def capture() -> Iterator[io.StringIO]:
+def capture() -> Iterator[Log]:
     """Collects what this task, and the tasks it starts, log and print."""
-    log = io.StringIO()
+    log = Log()
     token = _current.set(log)
     try:
         yield log
     finally:
         _current.reset(token)
-
-
-def clipped(text: str, limit: int = LOG_LIMIT) -> str:
-    """The end of a long text; a mark says how much is gone."""
-    return text if len(text) <= limit else f"[{len(text) - limit} characters left out]\n{text[-limit:]}"
 
 
 class _Handler(logging.Handler):

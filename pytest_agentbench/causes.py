@@ -23,3 +23,9 @@ class Causes:
         if first != report.nodeid:
             report.longrepr = f"{outcome}: the same as {first.rpartition('::')[2]}: {brief(cause)}"
             report.sections = []
+
+    def summarize(self, report: pytest.TestReport) -> None:
+        """Leaves a line of a cause for pytest's short summary, which in CI repeats all of it; the section of the failure has the whole."""
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if hasattr(report, UNMEASURED) and crash is not None:
+            crash.message = brief(crash.message)

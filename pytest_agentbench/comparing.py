@@ -51,7 +51,7 @@ class Totals:
         for attempt in rollout.attempts:
             self.spans[attempt.session].append((attempt.started_ns, attempt.ended_ns))
         self.evaluable += rollout.evaluable
-        self.models.add(rollout.calls)
+        self.models.add(rollout.all_calls)
         for call in rollout.all_calls:
             self.calls += 1
             self.failed_calls += call.error_kind is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench import windows
 from pytest_agentbench.comparing import Comparison
+from pytest_agentbench.directory import PRIVATE
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.fingerprint import run_identity, suite_setup
 from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.journal import FILE as JOURNAL
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.models import Models, names
 from pytest_agentbench.performance import Performance
@@ -25,6 +28,7 @@ from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
 from pytest_agentbench.serving.sampler import Sampler
 from pytest_agentbench.serving.samples import read_samples
+from pytest_agentbench.sessions import append_session
 from pytest_agentbench.windows import Span
 
 if TYPE_CHECKING:
@@ -62,26 +66,42 @@ def gather(controller: Controller) -> Gathered:
     """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
     assert controller.directory is not None and controller.services is not None and controller.ledger is not None
     assert controller.environment is not None
-    controller.services.finish()
-    controller.ledger.journal.close()
+    losses = controller.losses
+    with losses.step("services did not end in order"):
+        controller.services.finish()
+    if not controller.directory.is_dir():
+        put_back(controller, controller.directory)
+    with losses.step(f"{JOURNAL} may not be whole on the disk"):
+        controller.ledger.journal.close()
     earlier = {each.number: each.concurrency for each in controller.sessions}
     performance = Performance(controller.concurrency, controller.settings.slo, earlier)
     seen = read(controller.directory, controller.found, performance, controller.session, gated=controller.gate is not None)
     stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
     spans = performance.sessions[controller.session].calls
     seen.client.add_unrecorded(controller.services.unrecorded)
-    told = serving(controller.services.sampler, controller.services.directory, spans, seen.client)
+    look = functools.partial(serving, controller.services.sampler, controller.services.directory, spans, seen.client)
     return Gathered(
         seen.tallies,
         performance.summary(),
         stopwatch,
-        told,
+        losses.value("what the stack told of itself is left out", look, None),
         seen.sessions,
         seen.models.summary(),
         seen.damaged,
         seen.trials,
-        controller.environment.result(),
+        losses.value("what the session ran on is left out", controller.environment.result, {}),
     )
+
+
+def put_back(controller: Controller, directory: Path) -> None:
+    """Makes a run directory again that somebody has removed while the session ran, with what is known of it."""
+    assert controller.ledger is not None
+    removed = FileNotFoundError(f"somebody removed the run directory {directory.name} while the session ran")
+    controller.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
+    directory.mkdir(PRIVATE, parents=True)
+    controller.ledger.journal.put_back()
+    for session in controller.sessions:
+        append_session(directory, session, controller.redacted)
 
 
 def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Json:
@@ -98,7 +118,8 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             )
             setups[group] = suite_setup(found.suite, variant, found.trials)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
-    controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
+    with controller.losses.step("pytest_agentbench_update_environment failed"):
+        controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
     run: Json = {
         "schema": SCHEMA,
         "id": controller.directory.name,
@@ -117,6 +138,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "repeated": ledger.journal.index.repeated + len(ledger.ran_again),
         "resume": resume_command(controller, suites, interrupted=interrupted),
         "damaged": gathered.damaged,
+        "losses": [],
         "settings": {
             **asdict(settings),
             "changes": dict(settings.changes),
@@ -150,7 +172,8 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
     }
     run["identity"] = run_identity(run, setups, controller.backend.identity, controller.backend.facts)
     if controller.gate and not services.missing:
-        run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
+        with controller.losses.step("the gate has not judged"):
+            run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
     return run
 
 
@@ -195,7 +218,7 @@ def read(directory: Path, found: Sequence[Found], performance: Performance, sess
             seen.client.add(rollout)
         if rollout.kind == "scenario":
             seen.sessions[rollout.session] += 1
-            seen.models.add(rollout.calls)
+            seen.models.add(rollout.all_calls)
             seen.tallies[rollout.key.group].add(rollout, main_scores[rollout.key.group])
             performance.add(rollout)
             if gated:

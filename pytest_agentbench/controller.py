@@ -7,12 +7,10 @@ import functools
 import json
 import os
 import secrets
-import signal
-import threading
+import sys
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +21,7 @@ from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds,
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.foreign import one_line
 from pytest_agentbench.loading import search_path
+from pytest_agentbench.losses import Losses
 from pytest_agentbench.outcomes import Outcomes
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
@@ -73,7 +72,6 @@ class Controller:
         self.commands = Commands()
         self.started_at = datetime.now().astimezone()
         self.environment: Future[Json] | None = None  # what this session runs on
-        self._old_sigterm: Any = None
 
     # -------------------------------------------------------------------------------------------------- start
 
@@ -176,6 +174,7 @@ class Controller:
         suites = [(each.suite.agent, each.suite.variants, each.suite.judge, each.suite.scorers) for each in self.found if each.suite]
         public = public_of(each.suite for each in self.found if each.suite)
         self.redactor = Redactor({*named_secrets((self.backend.description, suites))}, public)
+        self.losses = Losses(self.redactor.plain)
         try:
             opened = open_run(self)
         except ConfigError as error:
@@ -185,12 +184,12 @@ class Controller:
             raise pytest.UsageError(why) from error
         self.directory, self.ledger, self.sessions = opened
         self.session = self.sessions[-1].number
-        self._catch_sigterm()
         self._look_around()
         folder = folder_of(self.directory, self.session)
         turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
         configs = self._pool_config(), self._tap_config()
         self.services = Services(self.backend, folder, *configs, self.ledger, self.redactor, turns, insists=self._insists)
+        self.config.add_cleanup(self.close)  # comes whatever fails before, unlike any hook
 
     def _look_around(self) -> None:
         """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
@@ -296,6 +295,7 @@ class Controller:
         """Under -x and --maxfail the session ends here, and tests that still wait are answered at once."""
         self.causes.shorten(report)
         self.outcomes.add(report)
+        self.causes.summarize(report)
         self.cut_short = self.cut_short or hasattr(report, OVER)
         self._escape(report)
         maxfail = self.config.getoption("maxfail", 0)
@@ -320,14 +320,16 @@ class Controller:
             return "quarantined", "q", ("QUARANTINED", {"yellow": True})
         return ("below", "b", ("BELOW", {"yellow": True})) if hasattr(report, BELOW) else None
 
-    def _catch_sigterm(self) -> None:
-        """SIGTERM ends a session as Ctrl-C does, so that everything is torn down."""
-
-        def interrupt(_number: int, _frame: FrameType | None) -> None:
-            raise KeyboardInterrupt("SIGTERM")
-
-        if threading.current_thread() is threading.main_thread():
-            self._old_sigterm = signal.signal(signal.SIGTERM, interrupt)
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
+        """Called by xdist for the test that a worker ran when it died: nothing was judged, which is an ERROR."""
+        file = self.config.rootpath / report.location[0]
+        if any(each.folder in file.parents for each in self.found):
+            report.longrepr = (
+                f"{report.longrepr}: nothing was judged; no rollout is lost with it, and --agentbench-resume judges what there is"
+            )
+            report.when = "setup"
+            setattr(report, UNMEASURED, ["", report.longrepr])
 
     # -------------------------------------------------------------------------------------------------- the end
 
@@ -343,22 +345,17 @@ class Controller:
 
         with ThreadPoolExecutor(1, "agentbench-end") as thread:
             gathering = thread.submit(gather, self)
+            self.over = session
             try:
                 return (yield)
             finally:
-                gathered = gathering.result()
-                if self._old_sigterm is not None:
-                    signal.signal(signal.SIGTERM, self._old_sigterm)
-                end(self, session, gathered)
-                self.over = session
+                end(self, session, gathering)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_unconfigure(self) -> None:
+    def close(self) -> None:
         """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""
-        if self.over is not None and self.run is not None:
-            from pytest_agentbench.ending import publish
+        from pytest_agentbench.ending import close
 
-            publish(self, self.over)
+        close(self, sys.exception())
 
     def pytest_report_header(self) -> str | None:
         if self.backend is None:
@@ -386,4 +383,5 @@ class Controller:
         if self.run is not None and self.directory is not None:
             from pytest_agentbench.reports.terminal import OneLine, write_section
 
-            write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+            with self.losses.step("the summary on the terminal is not whole"):
+                write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())

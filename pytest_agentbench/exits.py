@@ -29,7 +29,7 @@ EXITS = {
     OK: Exit(PASS, "all well"),
     FAILED: Exit(FAIL, "a test, a limit or the gate failed"),
     INTERRUPTED: Exit("INTERRUPTED", "interrupted, or a file cannot be collected"),
-    INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest or a plugin failed"),
+    INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
     USAGE_ERROR: Exit("USAGE ERROR", "a wrong option"),
     NO_TESTS: Exit("NO TESTS", "no test was selected"),
     CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so it says nothing of quality"),
@@ -71,6 +71,11 @@ def exit_status(ending: Ending, inconclusive: str) -> int:
     if ending.failure or unknown or status == FAILED or (gate and gate["unmeasured"]):
         return CANNOT_MEASURE
     return CANNOT_TELL if gate and gate["verdict"] == INCONCLUSIVE and inconclusive == "fail" else status
+
+
+def with_losses(status: int) -> int:
+    """The same where something could not be done at the end: never green."""
+    return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
 
 
 def verdict(status: int, gate: Json | None, *, missing: bool) -> str:

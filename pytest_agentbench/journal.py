@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,12 @@ class Journal:
     def forget(self, key: RolloutKey) -> None:
         """As if the rollout had not been written: it is to run again."""
         del self._places[key]
+
+    def put_back(self) -> None:
+        """Writes the whole file once more, where somebody has removed it."""
+        with self._lock, self.path.open("xb") as file:
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, file)
 
     def close(self) -> None:
         if not self._file.closed:

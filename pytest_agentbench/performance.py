@@ -61,6 +61,8 @@ class Performance:
     late_firsts: int = 0  # of them, those whose first event is one
     token_sources: Counter[str] = field(default_factory=Counter)
     stamps: Counter[str] = field(default_factory=Counter)
+    queued_ns: int = 0  # of successful calls whose agents said when they made them
+    asked_ns: int = 0  # of the same calls, from there to the end of the answer
     programs_cpu_s: float = 0.0  # of command agents
     program_spans: list[Span] = field(default_factory=list)
 
@@ -104,6 +106,9 @@ class Performance:
             if (value := latency(call)) is not None:
                 self.latencies[name].append(value / 1e6)
         self.itl.add(metrics.itl_ns(call))
+        if (queued := metrics.client_queue_ns(call)) is not None:
+            self.queued_ns += queued
+            self.asked_ns += queued + (metrics.e2e_ns(call) or 0)
         self.lag.add(chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None)
         self._add_stamps(call)
 
@@ -169,6 +174,7 @@ class Performance:
             late_calls_share=self.late_streams / self.streams if self.streams else 0.0,
             read_lag_ms=tail(self.lag),
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),
+            client_queue_share=self.queued_ns / self.asked_ns if self.asked_ns else None,
             tap_cpu=max((share for name in cpu if name.startswith("tap") if (share := busiest(cpu[name], busy)) is not None), default=None),
             pool_cpu=busiest(cpu.get("pool", ()), busy),
             agents_cpu=self._agents_cpu(),

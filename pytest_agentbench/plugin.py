@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def register_controller(config: pytest.Config) -> None:
     from pytest_agentbench.controller import Controller
+    from pytest_agentbench.interrupts import Interrupts
     from pytest_agentbench.progress import add_progress
     from pytest_agentbench.settings import read_settings, refuse_conflicts
 
@@ -57,6 +58,9 @@ def register_controller(config: pytest.Config) -> None:
     workers = xdist_workers(config)
     refuse_conflicts(config, settings, workers)
     controller = Controller(config, settings, workers)
+    interrupts = Interrupts(controller)
+    config.add_cleanup(interrupts.restore)  # what is added first comes last: after the end of the controller
+    config.pluginmanager.register(interrupts, "agentbench-interrupts")
     config.pluginmanager.register(controller, "agentbench-controller")
     config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)

@@ -85,13 +85,23 @@ class Chunk(NamedTuple):
     tokens: int | None = None  # completion tokens up to here, from servers that count them in every event
 
 
+LARGEST_SCORE = 1e15  # every whole number up to it is exact, and squares and their sums are finite
+
+
+def is_score(value: float) -> bool:
+    """Whether statistics could use it; raises TypeError for what is no number."""
+    return abs(value) <= LARGEST_SCORE
+
+
 class Score(float):
-    """A number with its parts (other numbers) and an explanation for the reader of a failure."""
+    """A number with its parts (other numbers) and an explanation for the reader of a failure. ValueError: statistics cannot use it."""
 
     parts: Mapping[str, float]
     explanation: str
 
     def __new__(cls, value: float, parts: Mapping[str, float] | None = None, explanation: str = "") -> Self:
+        if not is_score(value):
+            raise ValueError(f"{value!r} is not a score, which is a number between -{LARGEST_SCORE:g} and {LARGEST_SCORE:g}")
         self = super().__new__(cls, value)
         self.parts = dict(parts or {})
         self.explanation = explanation
@@ -186,9 +196,7 @@ class LLMCall:
     retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
     stamp: str = "user"  # user | kernel: where chunk stamps were taken
     held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
-    repeats: int = (
-        0  # times it was to go on a connection that the backend had closed while it lay idle, and went on another; it was sent once
-    )
+    repeats: int = 0  # times it was to go on a connection that the backend had closed while idle, and went on another; it was sent once
     response_id: str | None = None  # what the server calls its answer, in its logs as well
     server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo
     said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept

@@ -22,7 +22,7 @@ from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
-from pytest_agentbench.scorers import Scorer, load_scorer
+from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, load_scorer
 from pytest_agentbench.scoring import no_judge, scored, wants_judge
 
 
@@ -222,6 +222,30 @@ def _judged_again(limit: Json, part: Json, group: Group) -> Json:
     fields = {key: limit[key] for key in limit if key != "failed"}
     judged = Limit(**{**fields, "value": value, "note": why if limit["judged"] else limit["note"]})
     return {**dataclasses.asdict(judged), "failed": judged.failed}
+
+
+class Floor(NamedTuple):
+    """What became of one floor under each scenario of a suite under one variant."""
+
+    group: str
+    score: str
+    floor: float
+    below: int  # rollouts, those in which the agent raised among them
+    rollouts: int
+
+
+def floors(groups: Mapping[str, Group]) -> Iterator[Floor]:
+    """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
+    for name, group in groups.items():
+        held = {each["scenario"] for each in group.part["quarantined"]}
+        for score, floor in group.part["thresholds"].items():
+            if score.endswith(".mean"):
+                continue
+            values = [value for scenario, each in group.tally.scores[score].items() if scenario not in held for value in each]
+            crashed = sum(count for scenario, count in group.tally.agent_errors.items() if scenario not in held)
+            below = crashed + sum(value > floor if score in LOWER_IS_BETTER else value < floor for value in values)
+            if below:
+                yield Floor(name, score, floor, below, len(values) + crashed)
 
 
 def _changes(name: str, group: Group, part: Json) -> Iterator[Change]:

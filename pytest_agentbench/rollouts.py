@@ -18,7 +18,7 @@ from pytest_agentbench.agents.running import work
 from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.blame import judged
-from pytest_agentbench.capture import capture, clipped
+from pytest_agentbench.capture import capture
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lines import Lines, Tap
 from pytest_agentbench.llm import LLM
@@ -125,7 +125,7 @@ async def run_rollout(
                 rollout = dataclasses.replace(rollout, judge_calls=await lines.judges_are_done())
         finally:
             await lines.hang_up()
-    return dataclasses.replace(rollout, log=clipped(log.getvalue()))
+    return dataclasses.replace(rollout, log=log.text)
 
 
 async def outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -88,7 +87,5 @@ async def no_judge() -> LLM:
 
 
 def _checked(given: float) -> Score:
-    """What a scorer returned; a plain number will do, one that is not finite is no measurement."""
-    if not math.isfinite(given):
-        raise ValueError(f"{float(given)} is not a score")
+    """What a scorer returned; a plain number will do."""
     return given if isinstance(given, Score) else Score(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_agentbench.redact import Redactor
 
@@ -12,9 +13,23 @@ _LONGEST = 1 << 14  # bytes; no secret is longer, so one that begins before the 
 _BEFORE = 16  # bytes in front of a secret that say whether it is one
 
 
-def scrub(directory: Path, redactor: Redactor) -> list[Path]:
-    """The logs below a directory in which there was something. Raises OSError for one that cannot be written."""
-    return [log for log in sorted(directory.rglob("*.log")) if log.is_file() and not log.is_symlink() and _scrub(log, redactor)]
+class Scrubbed(NamedTuple):
+    """What became of logs."""
+
+    cleaned: list[Path]  # in which there was something
+    failed: dict[Path, OSError]  # that cannot be read or written
+
+
+def scrub(directory: Path, redactor: Redactor) -> Scrubbed:
+    """Scrubs all logs below a directory: one that cannot be scrubbed keeps no other from it."""
+    scrubbed = Scrubbed([], {})
+    for log in sorted(directory.rglob("*.log")):
+        try:
+            if log.is_file() and not log.is_symlink() and _scrub(log, redactor):
+                scrubbed.cleaned.append(log)
+        except OSError as error:
+            scrubbed.failed[log] = error
+    return scrubbed
 
 
 def _scrub(log: Path, redactor: Redactor) -> bool:

@@ -145,6 +145,12 @@ class Services:
         self._parts.end()
         self._parts.send({"op": "cancel", "reason": reason})
 
+    def hurry(self) -> None:
+        """Nobody waits any more for what runs to end: the pool is killed, and `finish` goes on without it."""
+        self._finishing = True
+        self._parts.end()
+        self._parts.abandon("")
+
     def finish(self) -> None:
         """Ends what runs and stops all processes; after it everything that finished is in the journal."""
         self._connected.wait(DRAIN)

@@ -13,7 +13,7 @@ OK, WARN, SATURATED = "ok", "warn", "client-saturated"
 
 OF_THE_TAIL = 0.1  # of the values beyond a percentile that may be wrong
 OF_CALLS = 0.01  # of the calls that may be judged by a wrong latency: goodput is read to a percent
-QUEUE_MS = 5.0
+OF_QUEUE = 0.05  # of the time that calls took their agents
 CORE = 0.9  # share of a core above which a process is taken for saturated
 SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
 
@@ -31,6 +31,7 @@ class Reading:
     late_calls_share: float = 0.0  # of the same calls, those with any of them
     read_lag_ms: float | None = None  # p99 of how long an event lay in the kernel
     client_queue_ms: float | None = None  # p99
+    client_queue_share: float | None = None  # of the time that calls took their agents, from the call to the answer's end
     tap_cpu: float | None = None  # share of one core, in the busiest second with calls in flight
     pool_cpu: float | None = None
     agents_cpu: float | None = None  # cores that programs of command agents took while any of them ran
@@ -42,9 +43,10 @@ def judge(reading: Reading) -> Json:
     """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
 
     `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
-    machine's client, not the backend. `warn`: something is not usable, the client queue's p99 is above 5 ms, or agents that are programs
-    took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent together by the backend: that
-    makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything is usable.
+    machine's client, not the backend. `warn`: something is not usable, calls spent more than 0.05 of their time in the client queue,
+    or agents that are programs took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent
+    together by the backend: that makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything
+    is usable.
     """
     unusable = [*_unusable(reading)]
     saturated, warned = [*_saturated(reading, unusable)], [*_warned(reading, unusable)]
@@ -108,7 +110,7 @@ def _warned(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
         yield _late(unusable)
     if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > allowed(50):
         yield "the backend sends several chunks at once, and the gaps between them are 0"
-    if reading.client_queue_ms is not None and reading.client_queue_ms > QUEUE_MS:
+    if reading.client_queue_share is not None and reading.client_queue_share > OF_QUEUE:
         yield "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight"
     if reading.agents_cpu is not None and reading.cores and reading.agents_cpu > CORE * reading.cores:
         yield "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right"

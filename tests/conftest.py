@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with a backend that finds a lamp and then answers; give it suites and run pytest in it.
 
-    Its sessions do not know in which CI these tests run: what they print and write is no result of that job.
+    Its sessions do not know in which CI these tests run: what they print and write is no result of that job, and pytest cuts its summary.
     """
-    for variable in DETECTED:
+    for variable in (*DETECTED, "CI", "BUILD_NUMBER"):
         monkeypatch.delenv(variable, raising=False)
     return Project(pytester)

@@ -21,30 +21,36 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-KEPT = 1 << 20  # bytes at the end of what it prints
+KEPT = 1 << 20  # bytes of what it prints to a pipe, or writes as its answer; half of them are the beginning
+LOGGED = 1 << 15  # bytes of what is not the answer: half of what a rollout's log holds
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL, and for a pipe that something outside of the program's reach holds open
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # of prctl
 
 
 class Output:
-    """The end of what a program prints to one of its pipes."""
+    """The beginning and the end of what a program prints to one of its pipes, or writes to a file."""
 
     def __init__(self) -> None:
-        self.data = bytearray()
-        self.left_out = 0
+        self.head, self.tail = bytearray(), bytearray()
+        self.size = 0
 
     def add(self, data: bytes) -> None:
-        self.data += data
-        if len(self.data) > 2 * KEPT:
-            self.left_out += len(self.data) - KEPT
-            del self.data[:-KEPT]
+        self.size += len(data)
+        room = KEPT // 2 - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if len(self.tail) > KEPT:
+            del self.tail[: -KEPT // 2]
 
-    @property
-    def text(self) -> str:
-        left_out = self.left_out + max(0, len(self.data) - KEPT)
-        mark = f"[{left_out} bytes left out]\n" if left_out else ""
-        return mark + bytes(self.data[-KEPT:]).decode(errors="replace")
+    def text(self, kept: int = KEPT) -> str:
+        """All but what is beyond so many bytes; a line in the middle counts the others."""
+        if self.size <= kept:
+            return (self.head + self.tail).decode(errors="replace")
+        head, tail = self.head[: kept // 2], (self.head + self.tail)[-kept // 2 :]
+        left_out = self.size - len(head) - len(tail)
+        mark = f"\n[{left_out:,} bytes left out]\n".encode()
+        return (head + mark + tail).decode(errors="replace")
 
 
 class Keeper:
@@ -91,9 +97,10 @@ class Keeper:
         end_orphans()
         cost = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all that were waited for
         self._read_until(lambda: not self._open() & self.outputs.keys(), GRACE)
-        answer = self.answer.read_text(encoding="utf-8", errors="replace") if self.answer.is_file() else None
+        answer = content(self.answer).text() if self.answer.is_file() else None
         return {
-            **{name: output.text for name, output in self.outputs.items()},
+            "stdout": self.outputs["stdout"].text(KEPT if answer is None else LOGGED),
+            "stderr": self.outputs["stderr"].text(LOGGED),
             "answer": answer,
             "program": {
                 "exit_code": self.program.returncode,
@@ -127,6 +134,14 @@ class Keeper:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
             os.killpg(self.program.pid, number)
+
+
+def content(file: Path) -> Output:
+    output = Output()
+    with file.open("rb") as stream:
+        while data := stream.read(1 << 16):
+            output.add(data)
+    return output
 
 
 def prctl() -> Callable[[int, int], int]:

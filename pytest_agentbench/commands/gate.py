@@ -69,13 +69,17 @@ def run_gate(options: argparse.Namespace) -> int:
     return status_of({**run, "gate": part}, evidence, options.inconclusive)
 
 
-def status_of(run: Json, evidence: Evidence, inconclusive: str) -> int:
-    """The exit status that a session would have had for its limits and its gate, had no test failed but those that could not measure."""
+def status_of(run: Json, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
+    """The exit status that a session would have had for its limits and its gate.
+
+    Of its tests those failed that could not measure, and with `failed` others, too.
+    """
     from pytest_agentbench.exits import Ending, deciding, exit_status
 
     errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
     failure = bool(run["backend"]["failure"])
-    return exit_status(Ending(int(errors), only_unmeasured=True, failure=failure, limits=run["limits"], gate=deciding(run)), inconclusive)
+    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, limits=run["limits"], gate=deciding(run))
+    return exit_status(ending, inconclusive)
 
 
 def suites_of(run: Json) -> Iterator[Found]:

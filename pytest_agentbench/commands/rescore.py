@@ -41,7 +41,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     from pytest_agentbench.foreign import one_line
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
-    from pytest_agentbench.rescoring import load_groups, rescore
+    from pytest_agentbench.rescoring import floors, load_groups, rescore
     from pytest_agentbench.run import find_run, read_run, write_run
     from pytest_agentbench.scenarios import load_suite, suite_file
 
@@ -51,7 +51,8 @@ def run_rescore(options: argparse.Namespace) -> None:
     groups = load_groups(run, folders, options.scorer)
     target, new, changes = asyncio.run(rescore(run, source, groups))
     try:
-        new = judged(new, target, options)
+        missed = [*floors(groups)]
+        new = judged(new, target, options, failed=bool(missed))
         write_run(new, target)
         write_reports(new, target)
     except BaseException:
@@ -67,14 +68,17 @@ def run_rescore(options: argparse.Namespace) -> None:
     for name, group in groups.items():
         for score in group.kept:
             print(f"{name} {score}: kept as it was, its scorer asks a judge")
+    for floor in missed:
+        print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
     if new["gate"]:
         write_gate(Plain(), new["gate"])
     print(f"wrote {target}")
 
 
-def judged(run: Json, directory: Path, options: argparse.Namespace) -> Json:
+def judged(run: Json, directory: Path, options: argparse.Namespace, *, failed: bool) -> Json:
     """The run with the verdict of its gate on its new scores, and the exit status that a session would have had for them.
 
+    `failed`: some rollouts do not reach a floor, which fails a session unless its gate decides.
     Raises ConfigError where the baseline is not there that the run was compared with.
     """
     from pytest_agentbench.arms import Arm
@@ -89,7 +93,7 @@ def judged(run: Json, directory: Path, options: argparse.Namespace) -> Json:
     asking = Options(rules, baseline, options.reports, settings["verdict"], tuple(Arm(**arm) for arm in settings["ab"]))
     part, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     new = {**run, "gate": part}
-    status = status_of(new, evidence, settings["inconclusive"])
+    status = status_of(new, evidence, settings["inconclusive"], failed=failed and not deciding(new))
     return {**new, "verdict": verdict(status, deciding(new), missing=False), "exit_status": status}
 
 

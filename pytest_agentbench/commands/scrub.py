@@ -21,10 +21,9 @@ def run_scrub(options: argparse.Namespace) -> None:
 
     if not options.directory.is_dir():
         raise ConfigError(f"{options.directory} is no directory")
-    try:
-        found = scrub(options.directory, Redactor())
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}; its secrets are still in it") from error
-    for log in found:
+    cleaned, failed = scrub(options.directory, Redactor())
+    for log in cleaned:
         print(f"scrubbed {log}")
-    print(f"{len(found)} logs had secrets in them" if found else "no log had a secret in it")
+    if failed:
+        raise ConfigError("; ".join(f"{log}: {error.strerror}; its secrets are still in it" for log, error in failed.items()))
+    print(f"{len(cleaned)} logs had secrets in them" if cleaned else "no log had a secret in it")

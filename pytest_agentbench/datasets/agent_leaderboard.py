@@ -19,7 +19,7 @@ from pytest_agentbench.scenarios import Scenario, Tool
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
 
 #: The keys of an entry, of a tool, and of an expected call in its two forms. `ground_truth` is in the public data, and not read.
-ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "available_tools", "expected_tool_calls")
+ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "cluster", "available_tools", "expected_tool_calls")
 TOOL = ("title", "description", "type", "properties", "required", "response_schema")
 CALL = ("tool", "parameters", "goal")
 CALL_WITH_SEVERAL = ("tool", "accepts", "optional", "goal")

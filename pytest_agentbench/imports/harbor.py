@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.imports import Source
 from pytest_agentbench.imports.atif import Trajectory, read_trajectory
 from pytest_agentbench.imports.files import dig, iso_ns, read_object
-from pytest_agentbench.records import EVALUABLE, Json, Rollout, Score
+from pytest_agentbench.records import EVALUABLE, Json, Rollout, Score, is_score
 
 RESULT, CONFIG = "result.json", "config.json"
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
@@ -187,7 +186,7 @@ def _rollout(trial: Trial, number: int, done: Trajectory, scores: Sequence[str])
 
 def _scores(trial: Trial) -> dict[str, Score]:
     for name, value in trial.rewards.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or not is_score(value):
             raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, should be a number")
     return {name: Score(value) for name, value in trial.rewards.items()}
 

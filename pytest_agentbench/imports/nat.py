@@ -14,7 +14,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.imports import Source
 from pytest_agentbench.imports.files import dig, json_items, read_object
 from pytest_agentbench.imports.nat_events import Example, read_events, tool_inputs
-from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.records import Json, Rollout, Score, is_score
 
 ANSWERS, EVENTS, TRACES = "workflow_output.json", "standardized_data_all.csv", "all_requests_profiler_traces.json"
 NOT_EVALUATORS = frozenset({ANSWERS, "workflow_output_atif.json"})
@@ -140,7 +140,7 @@ def _score(entries: Sequence[Entry], name: str, items: Mapping[str, Json], notes
         item = items.get(entry.id, {"score": None, "error": "the evaluator has no item of this id"})
         reasoning, score = item.get("reasoning"), item["score"]
         error = item.get("error") or dig(reasoning, "error")
-        if error or isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        if error or isinstance(score, bool) or not isinstance(score, int | float) or not is_score(score):
             entry.errors[f"nat_{name}"] = str(error or f"{score!r} is no score")
             failed += 1
             continue

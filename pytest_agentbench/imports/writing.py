@@ -117,6 +117,7 @@ class Importing:
             "repeated": 0,
             "resume": None,
             "damaged": [],
+            "losses": [],
         }
 
     def _suite(self) -> Suite:

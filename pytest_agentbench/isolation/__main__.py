@@ -6,10 +6,11 @@ stdin is a socket to the pool. When that closes, this process ends with all that
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import logging
 import os
-import select
+import selectors
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ from pytest_agentbench.capture import FORMAT
 from pytest_agentbench.child import end_with_parent
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.isolation import inside
+from pytest_agentbench.isolation.printed import Printed
 from pytest_agentbench.isolation.template import KILL, MESSAGE, START, how
 from pytest_agentbench.rollouts import Setup, prepare
 from pytest_agentbench.scenarios import Suite
@@ -57,6 +59,8 @@ class Forks:
     def __init__(self, control: socket.socket, setup: Setup) -> None:
         self.control, self.setup, self.pid = control, setup, os.getpid()
         self.jobs: dict[int, int] = {}  # process id -> number of the job
+        self.printed: dict[int, Printed] = {}  # by process id
+        self.ready = selectors.DefaultSelector()
         self.woken, wakeup = os.pipe()
         for end in (self.woken, wakeup):
             os.set_blocking(end, False)
@@ -68,44 +72,49 @@ class Forks:
 
     def serve(self) -> None:
         """Forks, kills and tells of ends, until the pool is gone."""
+        self.ready.register(self.woken, selectors.EVENT_READ, self._tell_of_ends)
+        self.ready.register(self.control, selectors.EVENT_READ, self._obey)
         try:
             while True:
-                ready, _, _ = select.select([self.control.fileno(), self.woken], [], [])
-                if self.woken in ready:
-                    os.read(self.woken, 4096)
-                    self._tell_of_ends()
-                if self.control.fileno() in ready and not self._obey():
-                    return
+                for key, _ in self.ready.select():
+                    if self.ready.get_map().get(key.fd) is key:  # the end of a job closes its pipe
+                        key.data()
         except ConnectionError:
-            return  # the pool went away while it was told of an end
+            return  # the pool went away
         finally:
             for pid in self.jobs:
                 _kill(pid)
 
-    def _obey(self) -> bool:
-        """Does what the pool says; whether it still says anything."""
-        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE.size, 2)
+    def _obey(self) -> None:
+        """Does what the pool says; raises ConnectionError when it says no more."""
+        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE.size, 1)
         if not message:
-            return False
+            raise ConnectionError("the pool has closed its line")
         what, number = MESSAGE.unpack(message)
         if what == START:
             self._fork(number, *descriptors)
         elif what == KILL:
             for pid in [pid for pid, job in self.jobs.items() if job == number]:
                 _kill(pid)
-        return True
 
-    def _fork(self, number: int, line: int, log: int) -> None:
+    def _fork(self, number: int, line: int) -> None:
+        printed, pipe = Printed.through_pipe()
         pid = os.fork()
         if pid == 0:
-            self._become(line, log)
+            self._become(line, pipe)
         with suppress(OSError):  # it did so itself, and is perhaps gone
             os.setpgid(pid, pid)
-        self.jobs[pid] = number
+        self.jobs[pid], self.printed[pid] = number, printed
+        self.ready.register(printed, selectors.EVENT_READ, functools.partial(self._read, printed))
         os.close(line)
-        os.close(log)
+        os.close(pipe)
 
-    def _become(self, line: int, log: int) -> NoReturn:
+    def _read(self, printed: Printed) -> None:
+        with suppress(BlockingIOError):
+            if not printed.read():
+                self.ready.unregister(printed)
+
+    def _become(self, line: int, pipe: int) -> NoReturn:
         """The life of a forked process."""
         code = 1
         try:
@@ -116,8 +125,8 @@ class Forks:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.control.close()
             for descriptor in (1, 2):
-                os.dup2(log, descriptor)
-            os.close(log)
+                os.dup2(pipe, descriptor)
+            os.close(pipe)
             inside.work_off(self.setup, socket.socket(fileno=line))
             code = 0
         except BaseException:  # nothing may go on as if this were the process that forks
@@ -126,13 +135,21 @@ class Forks:
             os._exit(code)
 
     def _tell_of_ends(self) -> None:
+        os.read(self.woken, 4096)
         for pid in [*self.jobs]:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
             _kill(pid)  # what it started; its id is nobody else's before it has been waited for
             _, status = os.waitpid(pid, 0)
             number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
-            wire.send(self.control, {"job": number, "how": how(code)})
+            wire.send(self.control, {"job": number, "how": how(code)}, self._printed_by(pid).encode())
+
+    def _printed_by(self, pid: int) -> str:
+        """All that is kept of it; who goes on writing writes to nobody."""
+        printed = self.printed.pop(pid)
+        with suppress(KeyError):  # it had closed its end
+            self.ready.unregister(printed)
+        return printed.end()
 
 
 def _kill(pid: int) -> None:

@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import signal
 import socket
 import struct
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import NamedTuple
 
 from pytest_agentbench import wire
-from pytest_agentbench.capture import LOG_LIMIT
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.records import Json
 from pytest_agentbench.scenarios import SUITE_FILE, Suite
 
-#: What the pool tells the process that forks: what to do, and the number of the job. START comes with two descriptors.
+#: What the pool tells the process that forks: what to do, and the number of the job. START comes with a descriptor: the job's line.
 MESSAGE = struct.Struct("!cI")
 START, KILL = b"+", b"-"
+
+
+class End(NamedTuple):
+    """The end of a forked process."""
+
+    how: str
+    printed: str  # all the time
 
 
 class Template:
@@ -33,7 +37,7 @@ class Template:
     def __init__(self, control: socket.socket, process: asyncio.subprocess.Process) -> None:
         self._control, self._process = control, process
         self._numbers = itertools.count(1)
-        self._ends: dict[int, asyncio.Future[str]] = {}
+        self._ends: dict[int, asyncio.Future[End]] = {}
         self._listening: asyncio.Task[None] | None = None
         self.judging: list[str] = []  # scorers that ask a model
         self.settings: Json = {}  # the agent's, with its defaults
@@ -78,9 +82,9 @@ class Template:
         number = next(self._numbers)
         mine, its = socket.socketpair()
         ended = self._ends[number] = asyncio.get_running_loop().create_future()
-        with its, tempfile.TemporaryFile() as log:
+        with its:
             try:
-                await self._say(START, number, its.fileno(), log.fileno())
+                await self._say(START, number, its.fileno())
                 its.close()
                 reader, writer = await asyncio.open_connection(sock=mine)
                 writer.write(wire.pack(job, json.dumps(facts, default=str).encode()))
@@ -89,14 +93,13 @@ class Template:
                 finally:
                     writer.close()
                     await self._gone(number, ended)
-                    sys.stderr.write(_text(log))
             finally:
                 del self._ends[number]
 
-    async def _gone(self, number: int, ended: asyncio.Future[str]) -> None:
+    async def _gone(self, number: int, ended: asyncio.Future[End]) -> None:
         with suppress(InfraError):  # it is gone with the process that forked it
             await self._say(KILL, number)
-            await asyncio.shield(ended)
+            sys.stderr.write((await asyncio.shield(ended)).printed)
 
     async def _say(self, what: bytes, number: int, *descriptors: int) -> None:
         message = MESSAGE.pack(what, number)
@@ -112,9 +115,9 @@ class Template:
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(EOFError, ConnectionError):
             while True:
-                told, _ = await wire.read(reader)
+                told, printed = await wire.read(reader)
                 if (ended := self._ends.get(told["job"])) is not None and not ended.done():
-                    ended.set_result(told["how"])
+                    ended.set_result(End(told["how"], printed.decode()))
         writer.close()
         for ended in self._ends.values():
             if not ended.done():
@@ -128,14 +131,14 @@ class Process:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    ended: asyncio.Future[str]  # how; raises InfraError when nobody knows
+    ended: asyncio.Future[End]  # raises InfraError when nobody knows
 
     async def read(self) -> tuple[str, Json]:
         """What it says next; raises ChildProcessError, with how it ended, when it says nothing more."""
         try:
             header, body = await wire.read(self.reader)
         except (EOFError, ConnectionError):
-            raise ChildProcessError(await asyncio.shield(self.ended)) from None
+            raise ChildProcessError((await asyncio.shield(self.ended)).how) from None
         return header["op"], json.loads(body)
 
     def say(self, op: str, **more: str) -> None:
@@ -145,10 +148,3 @@ class Process:
 def how(code: int) -> str:
     """How a process ended: `was ended by SIGSEGV`, `left (exit code 3)`."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left (exit code {code})"
-
-
-def _text(log: IO[bytes]) -> str:
-    """The end of what a process printed."""
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - 4 * LOG_LIMIT))
-    return log.read().decode(errors="replace")

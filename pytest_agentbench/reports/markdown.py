@@ -30,6 +30,7 @@ from pytest_agentbench.reports.wording import (
     interruptions_text,
     judging_lines,
     limit_text,
+    loss_lines,
     mean_text,
     number,
     passed_text,
@@ -107,6 +108,8 @@ def _progress(run: Json) -> Iterator[str]:
         yield f"\nTo go on with it: {code(resume, WHOLE)}"
     if damage := damage_lines(run):
         yield f"\n**The journal is damaged**: {prose('; '.join(damage))}."
+    if losses := loss_lines(run):
+        yield f"\n**The session did not end in order**: {prose('; '.join(losses))}."
 
 
 def _suite(name: str, suite: Json) -> Iterator[str]:

@@ -305,6 +305,11 @@ def damage_lines(run: Json) -> list[str]:
     return [*run.get("damaged", ())]
 
 
+def loss_lines(run: Json) -> list[str]:
+    """What the session could not do at its end."""
+    return [*run.get("losses", ())]
+
+
 def resume_text(run: Json) -> str:
     """The command that goes on with a run; empty where nothing is left to do."""
     return run.get("resume") or ""

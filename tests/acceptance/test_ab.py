@@ -92,7 +92,7 @@ def test_worse_answers_are_found(project: Project, way: tuple[str, ...]) -> None
 
 
 def test_the_same_twice(project: Project) -> None:
-    """A backend against itself: no difference of scores, latencies about the same, and a process for each arm."""
+    """A backend against itself: no difference of scores, nothing to tell of latencies, and a process for each arm."""
     project.suite(scenarios=24)
     project.backend(ttft_ms=30)
 
@@ -100,7 +100,8 @@ def test_the_same_twice(project: Project) -> None:
 
     assert "no difference shown" == comparison(project, "tsq")["finding"]
     ttft = comparison(project, "ttft.p50")
-    assert 0.5 < ttft["low"] < ttft["high"] < 2
+    assert ttft["low"] < ttft["new"] / ttft["base"] < ttft["high"]
+    assert min(ttft["base"], ttft["new"]) >= 30  # ms, what the engine waits
     assert {"first", "second"} == {path.name for path in (project.directory / "backend").iterdir() if path.is_dir()}
 
 

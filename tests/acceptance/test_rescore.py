@@ -131,6 +131,19 @@ def test_limits_are_judged_again(shop: Project) -> None:
     )
 
 
+def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
+    """A run in which rollouts do not reach the floor under each scenario is no PASS, whatever its means are."""
+    change(shop, thresholds={"tsq": 0.5})
+    shop.run("scenarios/shop").assert_outcomes(passed=3)
+    shop.write("scenarios/shop/scorer.py", OWN + "\ndef tsq(scenario, rollout): return 0.4 if scenario.id == 'shop-1' else 1.0\n")
+
+    assert 0 == main(["rescore", "--scorer", "./scorer.py:tsq"])
+
+    run = read_run(rescored(shop))
+    assert ("FAIL", 1, []) == (run["verdict"], run["exit_status"], run["limits"])
+    assert "shop tsq: 1 of 3 rollouts do not reach the floor of 0.5\n" in capsys.readouterr().out
+
+
 def test_other_data(shop: Project, capsys: Capture) -> None:
     """Where the data are not those of the run it refuses, says what differs, and writes nothing."""
     file = shop.root / "scenarios/shop/data.json"

@@ -386,7 +386,7 @@ def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
     finally:
         session.clean_up()
 
-    assert 1 == status
+    assert 6 == status
     assert "the backend 'small' is gone: it was stopped: pid " in session.output
 
 

@@ -84,24 +84,42 @@ def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str,
 KILLED = """
 import os
 import signal
+from pathlib import Path
+
+ONCE = Path(__file__).with_name("killed")
 
 def test_tools(rollout, thresholds):
-    if rollout.scenario == "shop-1":
+    if rollout.scenario == "shop-1" and not ONCE.exists():
+        ONCE.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     assert rollout.score("tsq") >= thresholds["tsq"]
 """
 
 
 def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
-    """The crash is reported by xdist, which starts another worker; every rollout ran, once, and counts."""
+    """Its test was not judged: an ERROR, no failure of quality. Xdist starts another worker; every rollout ran once, and counts."""
     project.suite(scenarios=6, test=KILLED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
 
     result = project.run("-n", "2", "scenarios/shop")
 
-    result.assert_outcomes(passed=5, failed=1)
-    result.stdout.fnmatch_lines(["*worker 'gw?' crashed while running 'scenarios/shop/test_shop.py::test_tools[[]shop-1[]]'*"])
+    result.assert_outcomes(passed=5, errors=1)
+    crash = "worker 'gw?' crashed while running 'scenarios/shop/test_shop.py::test_tools[[]shop-1[]]'"
+    result.stdout.fnmatch_lines([f"*{crash}: nothing was judged; no rollout is lost*"])
     assert {f"shop[shop-{number}]": 1 for number in range(6)} == Counter(str(rollout.key) for rollout in project.rollouts)
     assert [True] == [limit["judged"] for limit in project.run_json["limits"]]
+    assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, project.run_json["verdict"])
+
+    assert 0 == project.run("--agentbench-resume", "scenarios/shop").ret
+
+
+def test_a_killed_worker_beside_the_suites(project: Project) -> None:
+    """A test that is none of a suite's fails when its worker dies, as it does elsewhere."""
+    project.suite(scenarios=2)
+    project.write("tests/test_own.py", "import os, signal\ndef test_own(): os.kill(os.getpid(), signal.SIGKILL)\n")
+
+    result = project.run("-n", "2", "scenarios/shop", "tests")
+
+    result.assert_outcomes(passed=2, failed=1)
     assert pytest.ExitCode.TESTS_FAILED == result.ret
 
 

@@ -155,12 +155,14 @@ async def test_the_answer(tmp_path: Path, code: str, answer: str) -> None:
 
 
 async def test_a_program_that_prints_much(tmp_path: Path) -> None:
-    """The last megabyte is kept, and says how much is gone; the program is not held up."""
-    text = await printed(tmp_path, "for _ in range(5): print('x' * (1 << 20))")
+    """Half a megabyte of its beginning and as much of its end are kept, and what is between is counted; so is the file with an answer."""
+    code = "print('begin'); [print('x' * (1 << 20)) for _ in range(5)]; print('the end')"
+    file = "import os, sys; sys.stdout = open(os.environ['AGENTBENCH_ANSWER'], 'w'); "
+    for text in (await printed(tmp_path, code), await printed(tmp_path, file + code)):
+        head, mark, tail = text.split("\n", 2)[0], text.split("\n")[2], text.rpartition("\n")[2]
 
-    first, _, rest = text.partition("\n")
-    assert "[4194309 bytes left out]" == first
-    assert (1 << 20) - 1 == len(rest)
+        assert ("begin", "[4,194,323 bytes left out]", "the end") == (head, mark, tail)
+        assert (1 << 20) + len(f"\n{mark}\n") - 1 == len(text)
 
 
 async def test_the_record_of_a_run(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.bounded import Clusters, bounded_mean
-from pytest_agentbench.gate.means import Interval, mean_interval, scenario_means
+from pytest_agentbench.gate.means import Interval, mean_interval, scenario_means, scenarios_interval
+from pytest_agentbench.records import LARGEST_SCORE
 
 
 def test_trials_are_averaged_per_scenario() -> None:
@@ -171,3 +172,14 @@ def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
 
     assert 4 <= missed["clustered"] <= 22
     assert missed["plain"] > 100
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.lists(st.floats(-LARGEST_SCORE, LARGEST_SCORE), min_size=1, max_size=3), min_size=1),
+    st.booleans(),
+)
+def test_every_score_has_statistics(scores: dict[str, list[float]], clustered: bool) -> None:
+    """Whatever is a score, the largest and the smallest among them, has a finite mean and a finite interval."""
+    interval = scenarios_interval(scores, dict.fromkeys("abc", "one") if clustered else {}, limits=None)
+
+    assert [] == [each for each in (interval.mean, interval.low, interval.high) if each is not None and not math.isfinite(each)]

@@ -43,6 +43,7 @@ def test_an_engine_that_dies_again_and_again(project: Project, way: tuple[str, .
     result = project.run(*way, "--agentbench-concurrency=1", "--agentbench-retries=5", "scenarios/shop")
 
     assert 3 == result.parseoutcomes()["passed"]
+    assert 1 <= result.parseoutcomes().get("errors", 1) <= (5 if way else 3)  # a worker goes on while another one has still to judge
     assert 6 == result.ret
     died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code 70); the end of engine.log:"
     gone = f"the backend 'embedded' is gone: {died}"
@@ -178,19 +179,6 @@ def test_a_disk_that_is_full(project: Project) -> None:
     assert "infra_error: the record could not be written: OSError(" in done.stdout
     (journal,) = project.root.glob("reports/2*")
     assert 1 <= len([*read_journal(journal)]) < 12
-
-
-def test_no_room_for_the_reports(project: Project) -> None:
-    """When the reports cannot be written the session says so and fails; what was measured is on the screen."""
-    project.suite(scenarios=1)
-    limit = 8_000  # bytes of the largest file: the journal's only record fits, run.json does not
-
-    done = run_on_a_small_disk(project, limit)
-
-    assert 1 == done.returncode, done.stdout
-    assert "the reports cannot be written: [Errno 27] File too large" in done.stdout
-    assert "rollouts    1 ok" in done.stdout
-    assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
 def test_a_record_that_fits_only_in_part(tmp_path: Path) -> None:

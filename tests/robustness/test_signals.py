@@ -63,7 +63,58 @@ def test_an_interrupted_session_reports_what_it_has(running: Start, number: sign
     assert "not run     4 of 6 planned rollouts" in background.output
     assert "KeyboardInterrupt" in background.output
     assert "INTERNALERROR" not in background.output
+    assert "no tests ran" not in background.output
     assert background.directory == (background.root / "reports/latest").resolve()
+
+
+#: Ends late: it does not care that nobody wants it any more.
+STUBBORN = """
+import asyncio
+from pathlib import Path
+
+async def run(scenario):
+    if scenario.id == "shop-0":
+        return
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        Path(__file__).with_name(f"cancelled-{scenario.id}").touch()
+        await asyncio.sleep(600)
+"""
+
+
+@WAYS
+def test_ctrl_c_twice(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """The second Ctrl-C ends what still runs, and takes nothing of the report: no traceback, the reports, the command that goes on."""
+    project.suite(scenarios=3, agent={"kind": "./agent.py:run"}, thresholds={"tsq": 0.0})
+    project.write("scenarios/shop/agent.py", STUBBORN)
+    background = start(*way, "--agentbench-concurrency=3", "scenarios/shop")
+    background.in_the_middle()
+
+    os.killpg(background.process.pid, signal.SIGINT)
+    wait_for(lambda: len([*(project.root / "scenarios/shop").glob("cancelled-*")]) == 2, "the cancellation")
+    os.killpg(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert [] == leftovers(background)
+    assert "Traceback" not in background.output
+    assert "go on with  pytest --agentbench-resume=" in background.output
+    assert "no tests ran" not in background.output
+    run = json.loads((background.directory / "run.json").read_text())
+    assert (2, "INTERRUPTED", {"rollouts": 3, "finished": 1, "not_run": 2}) == (run["exit_status"], run["verdict"], run["plan"])
+
+
+def test_ctrl_c_while_tests_have_not_begun(project: Project, start: Start) -> None:
+    """The rollout of the first test takes for ever, another one is recorded: pytest's last line does not say that no tests ran."""
+    project.backend([{"match": {"contains": "Customer shop-1:"}, **FIND_THEN_ANSWER[1]}, *QUICK_AND_SLOW[2:]])
+    project.suite(scenarios=2)
+    background = start("--agentbench-concurrency=2", "scenarios/shop")
+    background.in_the_middle()
+
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert "= 1 rollout recorded, no test was over in " in background.output
 
 
 @WAYS

@@ -246,6 +246,9 @@ def test_scorers_at_fault(project: Project) -> None:
         "none": "return None",
         "text": "return '1.0'",
         "nan": "return Score(float('nan'))",
+        "infinite": "return float('inf')",
+        "huge": "return -10**400",
+        "absurd": "return 1e200",
         "leaves": "raise SystemExit(1)",
         "plain": "return 0.5",
     }

@@ -6,8 +6,11 @@ import asyncio
 import io
 import logging
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+
+import pytest
 
 from pytest_agentbench import capture
 
@@ -43,7 +46,7 @@ async def talk(name: str, meet: asyncio.Barrier) -> str:
         await asyncio.to_thread(print, f"{name} in a thread")
         await task
     print(f"{name} is done")
-    return log.getvalue()
+    return log.text
 
 
 async def test_tasks_do_not_mix() -> None:
@@ -67,7 +70,7 @@ def test_levels() -> None:
         logging.getLogger("shop.cart").warning("no %s left", "lamps")
         logging.getLogger("shop").info("done")
 
-    assert "WARNING shop.cart: no lamps left\nINFO shop: done\n" == log.getvalue()
+    assert "WARNING shop.cart: no lamps left\nINFO shop: done\n" == log.text
     assert "" == outside.getvalue()
 
 
@@ -76,8 +79,8 @@ def test_a_message_that_does_not_fit() -> None:
     with installed() as outside, capture.capture() as log:
         logging.getLogger("shop").warning("%d lamps", "no")
 
-    assert "--- Logging error ---" in log.getvalue()
-    assert "TypeError: %d format" in log.getvalue()
+    assert "--- Logging error ---" in log.text
+    assert "TypeError: %d format" in log.text
     assert "" == outside.getvalue()
 
 
@@ -92,11 +95,30 @@ def test_captures_nest() -> None:
         print("outside")
         logging.getLogger("shop").warning("to nobody")
 
-    assert ("inside\n", "around\n", "outside\n") == (inner.getvalue(), outer.getvalue(), outside.getvalue())
+    assert ("inside\n", "around\n", "outside\n") == (inner.text, outer.text, outside.getvalue())
 
 
-def test_long_logs_are_clipped() -> None:
-    """The end of a long log is kept, and says how much is gone; a short one stays as it is."""
-    assert "abc" == capture.clipped("abc", 3)
-    assert "[2 characters left out]\ncde" == capture.clipped("abcde", 3)
-    assert capture.LOG_LIMIT + len("[1 characters left out]\n") == len(capture.clipped("x" * (capture.LOG_LIMIT + 1)))
+def test_a_long_log() -> None:
+    """Its beginning and its end are kept, and a line between them says how much is gone; a log within the limit stays as it is."""
+    log = capture.Log(limit=8)
+    for text, whole in (("abcd", "abcd"), ("ef", "abcdef"), ("gh", "abcdefgh"), ("i", "abcd\n[1 characters left out]\nfghi")):
+        assert len(text) == log.write(text)
+
+        assert whole == log.text
+    log.write("x" * 2000)
+
+    assert "abcd\n[2,001 characters left out]\nxxxx" == log.text
+
+
+@pytest.mark.parametrize("length", [1, 100, 100_000])
+def test_a_log_without_an_end(length: int) -> None:
+    """What is written, in pieces of whatever size, takes no more memory than what is kept of it, and a piece."""
+    log = capture.Log(limit=1000)
+    tracemalloc.start()
+    for _ in range(1_000_000 // min(length, 100)):
+        log.write("x" * length)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 30_000 + 4 * length
+    assert len(log.text) < 1050

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -330,7 +333,7 @@ def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pyte
         service.write(straddling + line * 30_000 + "a word, risk-assessment-of-every-customer\n" * 60_000)
         service.flush()
 
-        assert [log] == scrub(tmp_path, Redactor())
+        assert ([log], {}) == scrub(tmp_path, Redactor())
         service.write("still here\n")
 
     text = log.read_text(encoding="utf-8")
@@ -340,7 +343,7 @@ def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pyte
         *["a word, risk-assessment-of-every-customer"] * 60_000,
         "still here",
     ] == text.splitlines()
-    assert [] == scrub(tmp_path, Redactor())
+    assert ([], {}) == scrub(tmp_path, Redactor())
 
 
 def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,3 +352,21 @@ def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "engine.log").write_text(f"one\nthe correct horse has sk-{'a' * 40}\n")
 
     assert ["one", f"the {MARK} has {MARK}"] == tail(tmp_path / "engine.log")
+
+
+def test_a_log_that_cannot_be_scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named with the cause, and the logs before and after it are scrubbed."""
+    monkeypatch.setenv("SHOP_PASSWORD", "swordfish-0815")
+    logs = [tmp_path / f"{name}.log" for name in "abc"]
+    for log in logs:
+        log.write_text("password swordfish-0815\n")
+    logs[1].unlink()
+    shutil.copy("/bin/sleep", logs[1])
+    with subprocess.Popen([str(logs[1]), "60"]) as running:  # nobody may write to a program that runs, not even root
+        try:
+            cleaned, failed = scrub(tmp_path, Redactor())
+        finally:
+            running.kill()
+
+    assert ([logs[0], logs[2]], [logs[1]]) == (cleaned, [*failed])
+    assert errno.ETXTBSY == failed[logs[1]].errno

@@ -14,7 +14,9 @@ from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.serving.cpu import CpuWatch
 from pytest_agentbench.stopwatch import Reading, allowed, busiest, doubt, judge
 
-GOOD = Reading(clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",))
+GOOD = Reading(
+    clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, client_queue_share=0.01, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",)
+)
 S = 1_000_000_000  # nanoseconds
 
 
@@ -39,9 +41,9 @@ def late(names: str) -> str:
         ({"clean_share": 0.951}, "ok", ""),
         ({"clean_share": 0.9499}, "warn", "the backend sends several chunks at once, and the gaps between them are 0"),
         ({"read_lag_ms": 50.0}, "ok", ""),
-        ({"client_queue_ms": 5.0}, "ok", ""),
+        ({"client_queue_share": 0.05, "client_queue_ms": 50.0}, "ok", ""),
         (
-            {"client_queue_ms": 5.1},
+            {"client_queue_share": 0.051},
             "warn",
             "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight",
         ),
@@ -85,7 +87,7 @@ def test_a_usable_percentile_is_near_the_truth(q: int, seed: int) -> None:
 
 def test_all_reasons_are_named() -> None:
     """The worst counts, and what is behind it comes first."""
-    found = judge(replace(GOOD, client_queue_ms=99.0, tap_cpu=1.0))
+    found = judge(replace(GOOD, client_queue_share=0.99, tap_cpu=1.0))
 
     assert "client-saturated" == found["verdict"]
     assert ["the tap", "calls waited"] == [" ".join(reason.split()[:2]) for reason in found["reasons"]]

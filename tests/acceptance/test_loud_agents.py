@@ -1,0 +1,71 @@
+"""Agents that print without an end: their beginning and their end are kept, and nobody's memory or disk is filled."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from pytest_agentbench.capture import LOG_LIMIT
+from pytest_agentbench.records import Json
+from tests.project import Project
+
+MEGABYTES = 300
+LOUD = f"""
+import os, stat, sys
+
+def talk():
+    print("the beginning")
+    for _ in range({MEGABYTES}):
+        print("x" * (1 << 20))
+    print("the end")
+    return "a pipe" if stat.S_ISFIFO(os.fstat(1).st_mode) else ""
+
+async def run():
+    return talk()
+
+async def score(scenario, rollout):
+    talk()
+    return 1.0
+
+if __name__ == "__main__":
+    sys.stdout = sys.stderr
+    talk()
+"""
+
+KINDS: dict[str, tuple[Json, str]] = {
+    "pool": ({"kind": "./agent.py:run"}, "none"),
+    "process": ({"kind": "./agent.py:run"}, "process"),
+    "command": ({"kind": "command", "program": [sys.executable, "agent.py"]}, "none"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_that_prints_without_an_end(project: Project, kind: str) -> None:
+    """A line says how much is left out between the beginning and the end of its log; the pool stays as small as it was."""
+    agent, isolation = KINDS[kind]
+    project.suite(scenarios=1, agent=agent, isolation=isolation, thresholds={}, test="def test_it(rollout): pass\n")
+    project.write("scenarios/shop/agent.py", LOUD)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    (rollout,) = project.rollouts
+    assert ("ok", {"process": "a pipe"}.get(kind, "")) == (rollout.status, rollout.answer)
+    assert rollout.log.startswith("the beginning\nxxx")
+    assert rollout.log.endswith("xxx\nthe end\n")
+    (left_out,) = re.findall(r"\n\[([0-9,]+) (?:characters|bytes) left out\]\n", rollout.log)
+    assert MEGABYTES << 20 < int(left_out.replace(",", "")) + len(rollout.log) < MEGABYTES + 1 << 20
+    assert len(rollout.log) < LOG_LIMIT + 50
+    assert project.run_json["processes"]["pool"]["peak_mib"] < MEGABYTES
+
+
+def test_a_scorer_that_prints_without_an_end(project: Project) -> None:
+    """What scorers print is in the same log, and has the same limit."""
+    project.suite(scenarios=1, scorers=["./agent.py:score", "tsq"], thresholds={}, test="def test_it(rollout): pass\n")
+    project.write("scenarios/shop/agent.py", LOUD)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    assert len(project.rollouts[0].log) < LOG_LIMIT + 50
+    assert project.run_json["processes"]["pool"]["peak_mib"] < MEGABYTES

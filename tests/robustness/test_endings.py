@@ -1,0 +1,199 @@
+"""Ends of sessions at which something fails: logs lose their secrets whatever it is, and what fails costs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.journal import FILE
+from tests.project import WAYS, Project
+from tests.robustness.test_deaths import run_on_a_small_disk
+
+SECRET = "sw0rd-fish-of-the-shop"
+
+#: Services write logs themselves; here the project does it for them, so that there is a secret in one.
+SPILLS = f"""
+import pathlib, shutil
+import pytest
+
+def pytest_agentbench_rollout_finished(rollout):
+    directory = max(pathlib.Path("reports").glob("2*"))
+    (directory / "backend" / "spilled.log").write_text("password {SECRET}\\n")
+"""
+
+#: Name -> code of a conftest.py that fails at the end, and what the session says of it.
+FAILING = {
+    "environment": (
+        "def pytest_agentbench_update_environment(environment):\n    raise LookupError('no such lab')",
+        "agentbench: pytest_agentbench_update_environment failed: LookupError('no such lab') (conftest.py:*)",
+    ),
+    "report": (
+        "def pytest_agentbench_report(run, directory):\n    raise LookupError('no dashboard')",
+        "agentbench: the report of conftest.py is not written: LookupError('no dashboard') (conftest.py:*)",
+    ),
+    "sessionfinish": (
+        "def pytest_sessionfinish():\n    raise LookupError('no luck')",
+        "agentbench: a plugin failed when the session ended: LookupError('no luck') (conftest.py:*)",
+    ),
+    "unconfigure": (
+        "@pytest.hookimpl(tryfirst=True)\ndef pytest_unconfigure():\n    raise LookupError('no luck')",
+        "agentbench: a plugin failed when the session ended: LookupError('no luck') (conftest.py:*)",
+    ),
+}
+
+
+def logs_of(project: Project) -> str:
+    return "".join(log.read_text() for log in project.root.glob("reports/2*/backend/*.log"))
+
+
+@WAYS
+@pytest.mark.parametrize("name", FAILING)
+def test_a_plugin_fails(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, way: tuple[str, ...]) -> None:
+    """A plugin that fails at the end is named with its line; logs are scrubbed, reports are written, and the session is not green."""
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    code, sentence = FAILING[name]
+    project.suite(scenarios=2)
+    project.write("conftest.py", f"{SPILLS}\n{code}\n")
+
+    result = project.run(*way, "scenarios/shop")
+
+    result.stdout.fnmatch_lines([sentence])
+    assert "password [redacted]" in logs_of(project)
+    assert SECRET not in logs_of(project)
+    run = project.run_json
+    assert [sentence.removeprefix("agentbench: ").removesuffix("*)")] == [each[: each.rindex(":") + 1] for each in run["losses"]]
+    assert (result.ret, 2) == (run["exit_status"], run["suites"]["shop"]["rollouts"]["ok"])
+    assert (1, "FAIL") == (run["exit_status"], run["verdict"]) or (3, "INTERNAL ERROR") == (run["exit_status"], run["verdict"])
+    report = (project.directory / "report.md").read_text()
+    assert "The session did not end in order" in report
+    assert report.splitlines()[0].partition(": ")[2].startswith(run["verdict"])
+
+
+def test_the_redaction_fails(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a plugin cannot redact run.json nothing is written of it; the logs are scrubbed all the same, and records are kept."""
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    project.suite(scenarios=2)
+    code = "def pytest_agentbench_redact(text):\n    if '\"schema\"' in text[:99]:\n        raise LookupError('no list of names')\n"
+    project.write("conftest.py", f"{SPILLS}\n{code}")
+
+    result = project.run("scenarios/shop")
+
+    assert 3 == result.ret
+    result.stdout.fnmatch_lines(["agentbench: the run cannot be summed up: LookupError('no list of names') (conftest.py:*)"])
+    (directory,) = project.root.glob("reports/2*")
+    assert not (directory / "run.json").exists()
+    assert 2 == len((directory / FILE).read_text().splitlines())
+    assert SECRET not in logs_of(project)
+
+
+def test_a_plugin_fails_at_the_start(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pytest itself breaks off before there are tests, logs are scrubbed all the same."""
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    project.suite(scenarios=2)
+    code = f"""
+import pathlib
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart():
+    directory = max(pathlib.Path("reports").glob("2*"))
+    (directory / "spilled.log").write_text("password {SECRET}")
+    raise LookupError("no luck")
+"""
+    project.write("conftest.py", code)
+
+    result = project.run("scenarios/shop")
+
+    assert 3 == result.ret
+    (log,) = project.root.glob("reports/2*/spilled.log")
+    assert "password [redacted]************" == log.read_text()
+
+
+REPORTS = ("run.json", "report.md", "comment.md", "metrics.txt", "summary.md")
+
+
+@pytest.mark.parametrize("lost", REPORTS)
+def test_one_report_cannot_be_written(project: Project, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """A report that cannot be written is named with its cause; all others are there, say that it is not, and the session is not green."""
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    project.suite(scenarios=1)
+    blocks = f'    (directory / "{lost}").mkdir()\n'
+    own = 'def pytest_agentbench_report(run, directory):\n    (directory / "own.txt").write_text(run["id"])\n'
+    project.write("conftest.py", f"{SPILLS}{blocks}\n{own}")
+
+    result = project.run("--agentbench-ci=github", "scenarios/shop")
+
+    assert 3 == result.ret
+    result.stdout.fnmatch_lines([f"agentbench: *is not written: [[]Errno 21[]] Is a directory: '*{lost}'"])
+    assert {*REPORTS, "own.txt"} - {lost} == {name for name in (*REPORTS, "own.txt") if (project.directory / name).is_file()}
+    for name in {"report.md", "comment.md", "metrics.txt"} - {lost}:
+        assert "INTERNAL ERROR" in (project.directory / name).read_text(), name
+    if lost != "run.json":
+        assert (3, "INTERNAL ERROR", 1) == (*(project.run_json[key] for key in ("exit_status", "verdict")), len(project.run_json["losses"]))
+    assert SECRET not in logs_of(project)
+
+
+def test_one_plugins_report_costs_no_other(project: Project) -> None:
+    """Of several plugins' reports one fails; those after it are written."""
+    project.suite(scenarios=1)
+    reports = "import pathlib\n\nclass Reports:\n    def pytest_agentbench_report(self, run, directory):\n        {body}\n"
+    project.write("good.py", reports.format(body='(directory / "good.txt").write_text("good")'))
+    project.write("bad.py", reports.format(body='raise LookupError("bad")'))
+    order = "for name in ('good', 'bad', 'good'):\n        config.pluginmanager.register(__import__(name).Reports())"
+    project.write("conftest.py", f"import sys; sys.path.insert(0, '.')\n\ndef pytest_configure(config):\n    {order}\n")
+
+    result = project.run("scenarios/shop")
+
+    assert 3 == result.ret
+    assert "good" == (project.directory / "good.txt").read_text()
+
+
+@WAYS
+def test_the_reports_are_removed(project: Project, way: tuple[str, ...]) -> None:
+    """Somebody removes the directory of reports while the session runs: records and reports are written again, and the run goes on."""
+    project.suite(scenarios=3)
+    removes = "    if rollout.scenario == 'shop-1':\n        shutil.rmtree('reports')\n"
+    project.write("conftest.py", f"import shutil\n\ndef pytest_agentbench_rollout_finished(rollout):\n{removes}")
+
+    result = project.run(*way, "scenarios/shop")
+
+    assert 3 == result.ret
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["agentbench: logs and samples are lost, rollouts.jsonl is not: somebody removed the run directory 2*"])
+    assert {"shop-0", "shop-1", "shop-2"} == {rollout.scenario for rollout in project.rollouts}
+    assert 3 == project.run_json["suites"]["shop"]["rollouts"]["ok"]
+    project.write("conftest.py", "")
+    project.run("--agentbench-resume", "scenarios/shop").assert_outcomes(passed=3)
+
+
+def test_no_room_for_the_reports(project: Project) -> None:
+    """What does not fit on the disk is named, what fits is written, and what was measured is on the screen."""
+    project.suite(scenarios=1)
+    limit = 8_000  # bytes of the largest file: the journal's only record fits, run.json does not
+
+    done = run_on_a_small_disk(project, limit)
+
+    assert 3 == done.returncode, done.stdout
+    assert "agentbench: run.json is not written: [Errno 27] File too large" in done.stdout
+    assert "rollouts    1 ok" in done.stdout
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    (directory,) = project.root.glob("reports/2*")
+    assert "run.json is not written" in (directory / "report.md").read_text()
+
+
+def test_an_absurd_score(project: Project) -> None:
+    """A number that no statistics could use is no score: its scorer failed, the session ends with all reports."""
+    project.suite(scenarios=2, scorers=["tsq", "./scorer.py:absurd"], thresholds={"tsq": 0.5, "absurd.mean": 0.5})
+    project.write("scenarios/shop/scorer.py", "def absurd(scenario, rollout):\n    return 1e200\n")
+
+    result = project.run("scenarios/shop")
+
+    assert 6 == result.ret
+    error = "ValueError: 1e+200 is not a score, which is a number between -1e+15 and 1e+15"
+    assert [{"absurd": error}] * 2 == [rollout.score_errors for rollout in project.rollouts]
+    assert {"absurd": 2} == project.run_json["suites"]["shop"]["score_errors"]
+    assert Path(project.directory / "report.md").is_file()
+    assert [] == json.loads((project.directory / "run.json").read_text())["losses"]
