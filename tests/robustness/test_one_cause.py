@@ -82,8 +82,13 @@ def test_what_is_there_is_judged(project: Project, way: tuple[str, ...]) -> None
     assert 6 == result.ret
 
 
-def test_other_tests_run(project: Project) -> None:
-    """Tests that read no rollout are none of the backend's business: they run; those of the suite say in a line which one tells why."""
+@pytest.mark.parametrize("ci", ["", "true"], ids=["by-hand", "in-ci"])
+def test_other_tests_run(project: Project, monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
+    """Tests that read no rollout are none of the backend's business: they run; those of the suite say in a line which one tells why.
+
+    So does the short summary, also where pytest does not cut its lines.
+    """
+    monkeypatch.setenv("CI", ci)
     project.backend(DIES_FROM_SHOP_3_ON)
     project.suite(scenarios=8)
     project.write("test_plain.py", "def test_plain(): pass\n")
@@ -93,7 +98,7 @@ def test_other_tests_run(project: Project) -> None:
     result.assert_outcomes(passed=4, errors=5)
     output = result.stdout.str()
     assert 1 == output.count("the end of engine.log:\n")
-    assert 2 == output.count(": infra_error: the same as test_tools[shop-5]: the backend 'embedded' is gone: ")
+    assert (4 if ci else 2) == output.count(": infra_error: the same as test_tools[shop-5]: the backend 'embedded' is gone: ")
     assert 2 == output.count("agentbench shop[")  # sections of what a rollout did
 
 
