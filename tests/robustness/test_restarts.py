@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,6 +14,7 @@ import pytest
 
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, is_alive, wait_for
+from tests.router import routing
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -51,6 +54,99 @@ def test_one_death(project: Project, start: Start, part: str, way: tuple[str, ..
     assert run["interruptions"]["attempts"] == sum(len(each.earlier_attempts) for each in background.rollouts)
     assert f"interrupted {part} 1; " in background.output
     assert not [pid for pid in background.seen if is_alive(pid)]
+
+
+def kill_at_any_moments(background: Background, parts: list[str], moments: random.Random, apart: int) -> None:
+    """One after the other, after so many more rollouts each, and a little later."""
+    for part in parts:
+        recorded = len(background.rollouts) + apart + moments.randint(0, apart)
+        wait_for(lambda most=recorded: len(background.rollouts) >= most or background.process.poll() is not None, "more rollouts", 60)
+        time.sleep(moments.uniform(0, 0.2))  # no event: the moment is to be any
+        assert background.process.poll() is None, background.output
+        kill(background, part)
+
+
+@pytest.mark.slow
+@WAYS
+def test_fifteen_deaths(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """Pool, tap and engine die five times each: 300 rollouts are measured, once each, all is counted, and nothing is left behind."""
+    moments = random.Random(len(way))
+    shop(project, 300, ttft_ms=150)
+    background = start(*way, "--agentbench-concurrency=8", "--agentbench-retries=0", "scenarios/shop")
+    parts = [*PARTS] * 5
+    moments.shuffle(parts)
+
+    kill_at_any_moments(background, parts, moments, 4)
+
+    assert 0 == background.ended(120), background.output
+    assert "300 passed" in background.output
+    lines = [json.loads(line) for line in (background.directory / "rollouts.jsonl").read_bytes().splitlines()]
+    assert dict.fromkeys((f"shop-{number}" for number in range(300)), 1) == Counter(line["scenario"] for line in lines)
+    assert {"ok"} == {line["status"] for line in lines}
+    run = json.loads((background.directory / "run.json").read_text())
+    assert dict.fromkeys(PARTS, 5) == run["interruptions"]["deaths"]
+    assert run["interruptions"]["attempts"] == sum(len(line["earlier_attempts"]) for line in lines) > 0
+    counted = "pool 5, tap 5, engine 5"
+    assert sorted(counted.split(", ")) == sorted(line_of(background.output, "interrupted ").partition(";")[0].split(", "))
+    assert "Parts of the session died and were started again: " in (background.directory / "report.md").read_text()
+    assert {"rollouts": 300, "finished": 300, "not_run": 0} == run["plan"]
+    assert not [pid for pid in background.seen if is_alive(pid)]
+
+
+def line_of(output: str, beginning: str) -> str:
+    """The rest of the only line that begins so."""
+    (line,) = [line for line in output.splitlines() if line.startswith(beginning)]
+    return line.removeprefix(beginning)
+
+
+@WAYS
+def test_what_a_router_was_told_is_released(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """A router that is none of the session's knows no rollout any more when it ends, however often pool and tap died."""
+    with routing() as router:
+        project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+        project.suite(scenarios=40, agent={"kind": "./agent.py:Slow"})
+        project.write("scenarios/shop/agent.py", SLOW)
+        background = start(*way, "--agentbench-concurrency=6", "--agentbench-backend=router", "scenarios/shop")
+
+        kill_at_any_moments(background, ["pool", "tap", "pool", "pool"], random.Random(3), 3)
+
+        assert 0 == background.ended(90), background.output
+        assert not router.programs
+        known = {id for id, was_known in router.releases if was_known}
+
+    assert {body["program_id"] for _, body in router.chats} == known
+    labels = json.loads((background.directory / "run.json").read_text())["labels"]
+    assert (len(known), 0) == (labels["announced"], labels["left"])
+
+
+@WAYS
+def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """After Ctrl-C nothing is started again: what dies then is dead."""
+    shop(project, 16, ttft_ms=300)
+    background = start(*way, "--agentbench-concurrency=4", "scenarios/shop")
+    background.in_the_middle(finished=1)
+
+    os.kill(background.process.pid, signal.SIGINT)
+    for pid in background.children("pytest_agentbench.pool"):
+        os.kill(pid, signal.SIGKILL)
+
+    assert 2 == background.ended(60), background.output
+    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert "go on with  pytest --agentbench-resume=" in background.output
+
+
+SLOW = """
+import asyncio
+
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+
+class Slow(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        answer = await super().run(scenario, llm, tools)
+        await asyncio.sleep(0.2)
+        return answer
+"""
 
 
 DEADLY = """
