@@ -60,7 +60,7 @@ def kill_at_any_moments(background: Background, parts: list[str], moments: rando
     """One after the other, after so many more rollouts each, and a little later."""
     for part in parts:
         recorded = len(background.rollouts) + apart + moments.randint(0, apart)
-        wait_for(lambda most=recorded: len(background.rollouts) >= most or background.process.poll() is not None, "more rollouts", 60)
+        background.has_recorded(recorded)
         time.sleep(moments.uniform(0, 0.2))  # no event: the moment is to be any
         assert background.process.poll() is None, background.output
         kill(background, part)
@@ -117,6 +117,85 @@ def test_what_a_router_was_told_is_released(project: Project, start: Start, way:
     assert {body["program_id"] for _, body in router.chats} == known
     labels = json.loads((background.directory / "run.json").read_text())["labels"]
     assert (len(known), 0) == (labels["announced"], labels["left"])
+
+
+@WAYS
+def test_two_arms(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """Blocks go on where pool, tap or an arm's engine died: both arms have all their rollouts, and none ran beside one of the other arm."""
+    project.suite(scenarios=24)
+    for name in ("one", "two"):
+        project.backend([{"ttft_ms": 100, **rule} for rule in FIND_THEN_ANSWER], name=name)
+    background = start(*way, "--agentbench-ab=one,two", "--agentbench-concurrency=3", "scenarios/shop")
+
+    kill_at_any_moments(background, ["pool", "tap", "engine", "pool"], random.Random(7), 4)
+
+    assert 0 == background.ended(90), background.output
+    assert "48 passed" in background.output
+    rollouts = background.rollouts
+    assert {"one": 24, "two": 24} == Counter(each.variant for each in rollouts)
+    spans = {arm: [(each.started_ns, each.ended_ns) for each in rollouts if each.variant == arm] for arm in ("one", "two")}
+    assert not any(a[0] < b[1] and b[0] < a[1] for a in spans["one"] for b in spans["two"])
+    deaths = json.loads((background.directory / "run.json").read_text())["interruptions"]["deaths"]
+    assert (2, 1, 1) == (deaths.pop("pool"), deaths.pop("tap"), sum(deaths.values()))
+
+
+BY_HAND = """
+import os
+import signal
+from pathlib import Path
+
+async def test_by_hand(llm):
+    await llm.chat([{"role": "user", "content": "Hello"}])
+    pids = Path("/proc/self/task").glob("*/children")
+    children = [int(pid) for each in pids for pid in each.read_text().split()]
+    (pool,) = [pid for pid in children if b"agentbench.pool" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(pool, signal.SIGKILL)
+    await llm.chat([{"role": "user", "content": "Hello again"}])
+"""
+
+
+def test_a_test_that_calls_by_hand(project: Project) -> None:
+    """Its address is its own: it goes on calling when the pool has died, and all its calls are in its record, once."""
+    project.suite(scenarios=1, test=BY_HAND)
+
+    result = project.run("-o", "asyncio_mode=auto", "scenarios/shop")
+
+    result.assert_outcomes(passed=1)
+    assert [("adhoc", 2)] == [(rollout.kind, len(rollout.calls)) for rollout in project.rollouts]
+    assert {"deaths": {"pool": 1}, "attempts": 0} == project.run_json["interruptions"]
+
+
+ENDS_THE_POOL = """
+import gc
+
+from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.pool.lastwords import LastWords
+from pytest_agentbench.records import RolloutKey
+
+
+class Blocking(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        answer = await super().run(scenario, llm, tools)
+        if scenario.id == "shop-2":
+            (words,) = [each for each in gc.get_objects() if isinstance(each, LastWords)]
+            words.leave(RolloutKey("shop", "shop-2"), "agent.py:14 blocks the loop")
+        return answer
+"""
+
+
+@WAYS
+def test_a_pool_that_says_why_it_ends(project: Project, way: tuple[str, ...]) -> None:
+    """The rollout that it names ends as agent_error for its reason, at once and with its calls; the others in flight run again."""
+    project.suite(scenarios=8, agent={"kind": "./agent.py:Blocking"})
+    project.write("scenarios/shop/agent.py", ENDS_THE_POOL)
+
+    result = project.run(*way, "--agentbench-concurrency=4", "scenarios/shop")
+
+    result.assert_outcomes(passed=7, failed=1)
+    (blocking,) = [rollout for rollout in project.rollouts if rollout.scenario == "shop-2"]
+    assert ("agent_error", "agent.py:14 blocks the loop", 2) == (blocking.status, blocking.reason, len(blocking.calls))
+    assert ["ok"] * 7 == [rollout.status for rollout in project.rollouts if rollout != blocking]
+    assert {"pool": 1} == project.run_json["interruptions"]["deaths"]
 
 
 @WAYS
