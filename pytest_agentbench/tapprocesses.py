@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.clock import stamps_wanted
 
 
 class TapProcesses:
@@ -67,4 +68,5 @@ def _reserved() -> socket.socket:
     if hasattr(socket, "SO_REUSEPORT"):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind(("127.0.0.1", 0))
+    stamps_wanted(sock)  # so that the kernel goes on stamping while no tap is there to want it
     return sock

@@ -98,6 +98,10 @@ class Background:
         self.seen.update(pids)
         return pids
 
+    def has_recorded(self, count: int) -> None:
+        """Waits until so many rollouts are in the journal, or the session is over."""
+        wait_for(lambda: len(self.rollouts) >= count or self.process.poll() is not None, f"{count} rollouts", 60)
+
     def child(self, module: str) -> int:
         """The process id of `python -m <module>`."""
         (pid,) = self.children(module)
