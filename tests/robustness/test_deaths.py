@@ -21,7 +21,7 @@ from tests.robustness.processes import Background, is_alive, wait_for
 
 Start = Callable[..., Background]
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 STALLED: Json = {"text": "This takes its time.", "stall": {"after": 1, "ms": 300_000}}
 
