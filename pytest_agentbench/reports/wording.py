@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_agentbench.journal import first_of
 from pytest_agentbench.quantiles import HIGH, needed
 from pytest_agentbench.records import ERROR_KINDS, Json
 from pytest_agentbench.stopwatch import SATURATED
@@ -293,7 +294,7 @@ def passed_text(counts: Json) -> str:
 
 def damage_lines(run: Json) -> list[str]:
     """What of the journal could not be read."""
-    return [*run.get("damaged", ())]
+    return first_of(run.get("damaged", ()))
 
 
 def loss_lines(run: Json) -> list[str]:
