@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 from pytest_agentbench import wire
 from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.losses import cause
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.serving.arms import Arms, failures_of
@@ -27,6 +28,8 @@ from pytest_agentbench.turns import Turns
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
+
+P = ParamSpec("P")
 
 
 class Desk(Protocol):
@@ -45,6 +48,19 @@ class Desk(Protocol):
         """Journals a rollout; returns the line as it was written."""
 
     def recorded(self, key: RolloutKey) -> bytes: ...
+
+
+def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
+    """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
+
+    @functools.wraps(work)
+    def watched(services: Services, /, *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            work(services, *arguments, **named)
+        except BaseException as error:
+            services.break_down(error)
+
+    return watched
 
 
 class Services:
@@ -144,6 +160,7 @@ class Services:
         children = {"pool": self._pool, **self._taps, "engine": getattr(self.backend, "child", None)}
         return {name: cost for name, child in children.items() if child is not None and (cost := child.cost())}
 
+    @_refuses_waiting
     def _start(self) -> None:
         """Boots all at once; whatever goes wrong, the tests are told."""
         try:
@@ -152,6 +169,8 @@ class Services:
             booting.join()
         except Exception as error:
             self.fail(f"agentbench cannot run rollouts: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            if not self._connected.is_set():  # the pool cannot be heard, and would wait for answers for ever
+                self._abandon()
             return
         if self.endpoint is None:
             self.fail(self.failure)
@@ -176,8 +195,8 @@ class Services:
                 self._pool = Child("pytest_agentbench.pool", config, logs / "pool.log", pass_fds=(self.listener.fileno(),))
                 self._line = wire.connect(self.port, self.token, "controller")
             self.cpu.start({**self._taps, "pool": self._pool})
-            self._connected.set()
             _thread(self._listen, "agentbench-pool")
+            self._connected.set()
             ports = [tap.ready() for tap in self._taps.values()]
         return {"port": ports[0]["port"], "control_ports": [each["control_port"] for each in ports], "token": token}
 
@@ -205,6 +224,7 @@ class Services:
             self.sampler = Sampler(sources, self.directory / SAMPLES)
             self.sampler.start()
 
+    @_refuses_waiting
     def _watch_backend(self) -> None:
         if died := self.backend.watch(self._hold_back):
             self.fail(f"the backend {self.backend.name!r} is gone: {died}")
@@ -216,6 +236,7 @@ class Services:
     def _gone(self, arm: str, why: str) -> None:
         self._send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
 
+    @_refuses_waiting
     def _turn(self, arm: str, rollouts: int) -> None:
         """Makes an arm ready for its next rollouts, and tells the pool."""
         assert self.turns is not None and self.endpoint is not None
@@ -228,11 +249,13 @@ class Services:
             self._start_sampler()
         self._send({**answer, "failure": self._redactor.plain(answer["failure"])})
 
+    @_refuses_waiting
     def _watch_tap(self, tap: Child) -> None:
         tap.process.wait()
         if not self._finishing:
             self.fail(f"the tap is gone: {tap.obituary('died in the middle of the run')}")
 
+    @_refuses_waiting
     def _listen(self) -> None:
         """Answers the pool until it closes the line."""
         assert self._line is not None
@@ -300,8 +323,16 @@ class Services:
         """There is no pool that can be told: whoever waits for it shall be refused instead."""
         self._connected.set()
         self._drained.set()
+        self.listener.close()  # where no pool has got it, those who wait on it would wait for ever
         if self._pool is not None:
             self._pool.process.kill()
+
+    def break_down(self, error: BaseException) -> None:
+        """One of our own threads has ended with an error: whoever waits for what it did would wait for ever."""
+        try:
+            self.failure = self.failure or f"agentbench cannot run rollouts: {cause(error)}{self._saved()}"
+        finally:
+            self._abandon()
 
 
 def _tap_names(count: int) -> list[str]:
