@@ -156,6 +156,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             "warnings": controller.model_warnings,
             "failure": services.failure,
         },
+        "interruptions": services.interruptions,
         "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import secrets
 import sys
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -23,6 +24,7 @@ from pytest_agentbench.journal import first_of
 from pytest_agentbench.loading import search_path
 from pytest_agentbench.losses import Losses
 from pytest_agentbench.outcomes import Outcomes
+from pytest_agentbench.readers import readers, sentence
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
@@ -52,6 +54,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
         self.config, self.settings, self.workers = config, settings, workers
+        self.readers = workers  # those of them that start
         self.concurrency = settings.concurrency or len(workers) or DEFAULT_CONCURRENCY
         self.found: list[Found] = []
         self.backend: Backend | None = None
@@ -81,6 +84,7 @@ class Controller:
         if not self.found:
             return
         refuse_distant(self.workers)
+        self._choose_readers()
         refuse_misspelt_hooks(self.config)
         if reruns_asked_for(self.config):
             advise(self.config, RERUNS_READ)
@@ -88,6 +92,12 @@ class Controller:
         self._make_gate()
         if any(found.suite for found in self.found) and not any(getattr(self.config.option, name, False) for name in LOOKING):
             self._boot()
+
+    def _choose_readers(self) -> None:
+        """Xdist makes its workers when this hook's other implementations have run."""
+        self.readers = readers(self.config, self.found, self.workers, self.settings.workers)
+        if self.readers != self.workers:
+            self.config.option.tx = self.readers
 
     def find_suites(self) -> None:
         """Loads the suites that the command line leads to, and registers their markers."""
@@ -230,11 +240,10 @@ class Controller:
         return {
             "session": self.session,
             "turns": self._turns_config() if self._in_blocks else None,
-            "stored": self.ledger.stored.to_wire(),
             "backend": digest(self.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": search_path(),
-            "run": self.directory.name,
+            "run": f"{self.directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
             "patience": self.settings.budgets["connect"],
@@ -366,9 +375,11 @@ class Controller:
         lines = [f"agentbench: backend {self.backend.name}{note}", f"agentbench: suites {suites or 'none that can be loaded'}"]
         if self.directory:
             lines.append(f"agentbench: {self.concurrency} rollouts in flight, run directory {self._shown(self.directory)}")
-            lines += [f"agentbench: {sentence}" for sentence in self.redactor.advice]
+            lines += [f"agentbench: {advice}" for advice in self.redactor.advice]
+        if len(self.readers) < len(self.workers) and self.settings.workers is None:
+            lines.append(f"agentbench: {sentence(self.workers, self.readers)}")
         if self.gate:
-            lines += [f"agentbench: {sentence}" for sentence in self.gate.warnings(self.found, self.settings.limit)]
+            lines += [f"agentbench: {doubt}" for doubt in self.gate.warnings(self.found, self.settings.limit)]
         if self.session > 1 and self.ledger:
             stored, index = self.ledger.stored, self.ledger.journal.index
             cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""

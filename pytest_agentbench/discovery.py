@@ -83,12 +83,12 @@ def _below(path: Path, skipped: Sequence[str]) -> Iterator[Path]:
     if not path.is_dir():
         return
     for folder, names, files in os.walk(path):
-        names[:] = sorted(name for name in names if not _is_skipped(Path(folder, name), skipped))
+        names[:] = sorted(name for name in names if not is_skipped(Path(folder, name), skipped))
         if SUITE_FILE in files:
             yield Path(folder)
 
 
-def _is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
+def is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) or (folder / "pyvenv.cfg").is_file()
 
 

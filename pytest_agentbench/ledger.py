@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -31,6 +32,8 @@ class Ledger:
         self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
+        self._ended: dict[RolloutKey, str] = {}  # rollouts of this session -> status
+        self._came: dict[RolloutKey, bytes] = {}  # digests of records as the pool gave them
         self.ran_again: set[RolloutKey] = set()  # of what an earlier session had recorded
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
@@ -47,18 +50,28 @@ class Ledger:
         self.began = time.monotonic()
 
     def finished(self, summary: Json, line: bytes) -> bytes:
-        """Journals a rollout; returns the line as it was written."""
+        """Journals a rollout; returns the line as it was written. One that comes again, since a pool died over it, is not written twice."""
         key = RolloutKey(*summary["key"])
+        digest = hashlib.blake2b(line, digest_size=8).digest()
+        if self._came.get(key) == digest:
+            return self.journal.line(key)
         line = self._redact(line.decode()).encode()
         if key in self.stored.again:
             line = with_earlier(line, self._before(key))
             self.ran_again.add(key)
         self.journal.append(key, line)
         self.in_journal += 1
+        self._came[key] = digest
         if summary["kind"] == "scenario":
+            self._ended[key] = summary["status"]
             self._count(key, summary)
         self._on_finished(line)
         return line
+
+    @property
+    def kept(self) -> dict[RolloutKey, str]:
+        """Rollouts of this run that stand, those of earlier sessions too -> their status."""
+        return {**self.stored.kept, **self._ended}
 
     def recorded(self, key: RolloutKey) -> bytes:
         """The line of a finished rollout; raises KeyError when there is none, ValueError for one that something has damaged."""

@@ -13,8 +13,6 @@ from itertools import pairwise
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.windows import Span, duration_ns
 
-PROMPT_NS = 1_000_000  # a read lag up to which the tap was in time
-
 
 def ttft_ns(call: LLMCall) -> int | None:
     """Time to first token: from the send to the first output chunk."""
@@ -35,7 +33,7 @@ def itl_ns(call: LLMCall) -> list[int]:
     """Inter-token latencies: the gaps between consecutive output chunks, one fewer than chunks.
 
     A server that packs n tokens into a chunk shows one gap for them; `tpot_ns` is the mean per token. Chunks that were read
-    together have a gap of 0: `clean_stamps` says how many.
+    together have a gap of 0: `stamps` says how many.
     """
     return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _measured(call) else []
 
@@ -107,31 +105,6 @@ def prefix_cache_hit_ratio(calls: Iterable[LLMCall]) -> float | None:
     """Cached prompt tokens / prompt tokens, over the calls whose usage names both; None when none does."""
     counts = [(call.cached_tokens, call.prompt_tokens) for call in calls if call.cached_tokens is not None and call.prompt_tokens]
     return sum(cached for cached, _ in counts) / sum(prompt for _, prompt in counts) if counts else None
-
-
-def clean_stamps(call: LLMCall) -> tuple[int, int]:
-    """(how many output chunks of a successful call have a stamp of their own, how many there are).
-
-    Chunks of one read share its stamp. A chunk that shares it only with what follows the output (the finish reason, usage, [DONE])
-    counts as clean: servers write these together.
-    """
-    output = call.output if _measured(call) else []
-    merged = sum(not chunk.own_stamp and chunk.at_ns == later.at_ns for chunk, later in pairwise(output))
-    return len(output) - merged, len(output)
-
-
-def late_stamps(call: LLMCall) -> list[int]:
-    """The places of output chunks of a successful call whose stamp is a later one's because this machine read them late.
-
-    A read within a millisecond of the last packet found what the server had sent together: whoever measures has gaps of 0 there. Of
-    stamps of user space nobody knows how late they are, so that those which are shared count as late.
-    """
-    output = call.output if _measured(call) else []
-    return [
-        place
-        for place, (chunk, later) in enumerate(pairwise(output))
-        if not chunk.own_stamp and chunk.at_ns == later.at_ns and (chunk.lag_ns is None or chunk.lag_ns > PROMPT_NS)
-    ]
 
 
 def _measured(call: LLMCall) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_agentbench import metrics, windows
+from pytest_agentbench.lateness import Lateness
 from pytest_agentbench.quantiles import LOW, Pool, adjusted, numbers, percentile, series, spread, tail
 from pytest_agentbench.records import Json, LLMCall, Rollout
 from pytest_agentbench.slo import Goodput
@@ -53,12 +54,6 @@ class Performance:
     prompt_tokens: int = 0
     cached: int | None = None
     cached_of: int = 0
-    clean: int = 0  # output events with a stamp of their own
-    events: int = 0  # output events
-    late: int = 0  # output events with another one's stamp, because they were read late
-    streams: int = 0  # successful calls with output events
-    late_streams: int = 0  # of them, those with such an event
-    late_firsts: int = 0  # of them, those whose first event is one
     token_sources: Counter[str] = field(default_factory=Counter)
     stamps: Counter[str] = field(default_factory=Counter)
     queued_ns: int = 0  # of successful calls whose agents said when they made them
@@ -68,6 +63,7 @@ class Performance:
 
     def __post_init__(self) -> None:
         self.goodput = Goodput(self.slo)
+        self.lateness = Lateness(self.slo)
 
     def add(self, rollout: Rollout) -> None:
         self.rollouts.append(rollout.duration_s * 1e3)
@@ -110,17 +106,7 @@ class Performance:
             self.queued_ns += queued
             self.asked_ns += queued + (metrics.e2e_ns(call) or 0)
         self.lag.add(chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None)
-        self._add_stamps(call)
-
-    def _add_stamps(self, call: LLMCall) -> None:
-        clean, events = metrics.clean_stamps(call)
-        late = metrics.late_stamps(call)
-        self.clean += clean
-        self.events += events
-        self.late += len(late)
-        self.streams += events > 0
-        self.late_streams += bool(late)
-        self.late_firsts += 0 in late
+        self.lateness.add(call)
 
     def _add_tokens(self, call: LLMCall, timeline: Timeline) -> None:
         tokens = metrics.output_tokens(call)
@@ -166,12 +152,14 @@ class Performance:
 
     def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Json:
         """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
-        busy = windows.at_least(self.sessions[session].calls, 1)
+        busy, late = windows.at_least(self.sessions[session].calls, 1), self.lateness
         reading = Reading(
-            clean_share=self.clean / self.events if self.events else None,
-            late_share=self.late / self.events if self.events else 0.0,
-            late_first_share=self.late_firsts / self.streams if self.streams else 0.0,
-            late_calls_share=self.late_streams / self.streams if self.streams else 0.0,
+            clean_share=late.clean / late.events if late.events else None,
+            late_share=late.late / late.events if late.events else 0.0,
+            late_first_share=late.late_firsts / late.streams if late.streams else 0.0,
+            late_calls_share=late.late_streams / late.streams if late.streams else 0.0,
+            late_effects=late.effects({"ttft": self.latencies["ttft"], "tpot": self.latencies["tpot"], "itl": self.itl}),
+            late_judgements=late.flipped(),
             read_lag_ms=tail(self.lag),
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),
             client_queue_share=self.queued_ns / self.asked_ns if self.asked_ns else None,

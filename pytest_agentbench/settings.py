@@ -43,7 +43,8 @@ OPTIONS = (
     Option("cache", "the prefix cache of the backend when measuring begins: `cold`, `primed`, or `carry` (as it is)", "POLICY", CARRY),
     Option("keep-backend", "leave a stack running this long after the session (30m), for the next one of the same backend", "TIME"),
     Option("gpu-wait", "wait this long for GPUs that others have", "TIME", "0s"),
-    Option("concurrency", "rollouts in flight at once (default: the number of xdist workers, or 8)", "N"),
+    Option("concurrency", "rollouts in flight at once (default: what -n says, or 8)", "N"),
+    Option("workers", "xdist workers that start with -n (default: one where tests only read rollouts, else as many as -n says)", "N"),
     Option("limit", "take only the first N scenarios of each suite, of those that -k, -m and the like leave: a quick check", "N"),
     Option("trials", "run every scenario N times (default: what suite.yaml says)", "N"),
     Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
@@ -85,6 +86,7 @@ class Settings:
     keep_backend: float | None  # seconds
     gpu_wait: float  # seconds
     concurrency: int | None
+    workers: int | None
     limit: int | None
     trials: int | None
     variants: tuple[str, ...]
@@ -159,6 +161,7 @@ def read_settings(config: pytest.Config) -> Settings:
         keep_backend=_checked("keep-backend", values, seconds),
         gpu_wait=_checked("gpu-wait", values, seconds) or 0.0,
         concurrency=_checked("concurrency", values, _positive),
+        workers=_checked("workers", values, _positive),
         limit=_checked("limit", values, _positive),
         trials=_checked("trials", values, _positive),
         variants=_names(values["variants"]) or ("default",),
@@ -196,6 +199,8 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError(
             f"--{PREFIX}-inline runs rollouts when tests ask for them; --{PREFIX}-ab and --{PREFIX}-cache need blocks of them"
         )
+    if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
+        raise pytest.UsageError(f"--{PREFIX}-workers says how many xdist workers start with -n; add -n N, or leave it out")
     for arm in settings.ab[:1]:
         if config.getoption(f"agentbench_{arm.kind}", None) is not None:
             raise pytest.UsageError(f"--{PREFIX}-ab names two {arm.kind}s; leave out --{PREFIX}-{arm.kind}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from pytest_agentbench.quantiles import HIGH
@@ -11,8 +11,9 @@ from pytest_agentbench.windows import Span, overlap_ns
 
 OK, WARN, SATURATED = "ok", "warn", "client-saturated"
 
-OF_THE_TAIL = 0.1  # of the values beyond a percentile that may be wrong
-OF_CALLS = 0.01  # of the calls that may be judged by a wrong latency: goodput is read to a percent
+OFF = 0.05  # how far a percentile may be from what it would be without late events, as a share of that
+OF_EVENTS = 0.05  # of the events that a backend may send together
+OF_CALLS = 0.01  # of the calls that may be judged wrongly: goodput is read to a percent
 OF_QUEUE = 0.05  # of the time that calls took their agents
 CORE = 0.9  # share of a core above which a process is taken for saturated
 SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
@@ -29,6 +30,8 @@ class Reading:
     late_share: float = 0.0  # of the same events, those that have another one's stamp because this machine read late
     late_first_share: float = 0.0  # of the calls with output, those whose first event is one of them
     late_calls_share: float = 0.0  # of the same calls, those with any of them
+    late_effects: Mapping[str, float] = field(default_factory=dict)  # `itl.p99` -> what they do to it, as a share of it (`lateness`)
+    late_judgements: Mapping[str, float] = field(default_factory=dict)  # objective -> share of the calls that they may judge wrongly
     read_lag_ms: float | None = None  # p99 of how long an event lay in the kernel
     client_queue_ms: float | None = None  # p99
     client_queue_share: float | None = None  # of the time that calls took their agents, from the call to the answer's end
@@ -63,15 +66,6 @@ def judge(reading: Reading) -> Json:
     }
 
 
-def allowed(q: float) -> float:
-    """The share of wrong values up to which the q-th percentile is usable: p50 0.05, p90 0.01, p95 0.005, p99 0.001.
-
-    An event that has a later one's stamp makes one gap too long and one 0. Of a percentile those count that may stand beyond it, so at
-    most a tenth of what stands there may be wrong: p99 then lies between the true p98.9 and p99.1.
-    """
-    return OF_THE_TAIL * min(q, 100 - q) / 100
-
-
 def doubt(stopwatch: Json, name: str) -> str:
     """Why a run's `ttft.p99`, or the objective `goodput.itl`, says nothing of its backend; empty where it does."""
     if stopwatch["verdict"] == SATURATED:
@@ -88,12 +82,8 @@ def title(name: str) -> str:
 
 
 def _unusable(reading: Reading) -> Iterator[str]:
-    first, gaps = reading.late_first_share, reading.late_share
-    for metric, share in (("ttft", first), ("tpot", first), ("itl", gaps)):
-        yield from (f"{metric}.p{q}" for q in HIGH if share > allowed(q))
-    for metric, share in (("ttft", first), ("tpot", first), ("itl", reading.late_calls_share)):
-        if share > OF_CALLS:
-            yield f"goodput.{metric}"
+    yield from (name for name, effect in reading.late_effects.items() if effect > OFF)
+    yield from (f"goodput.{objective}" for objective, share in reading.late_judgements.items() if share > OF_CALLS)
 
 
 def _saturated(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
@@ -108,7 +98,7 @@ def _saturated(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
 def _warned(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
     if unusable and "itl.p50" not in unusable:
         yield _late(unusable)
-    if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > allowed(50):
+    if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > OF_EVENTS:
         yield "the backend sends several chunks at once, and the gaps between them are 0"
     if reading.client_queue_share is not None and reading.client_queue_share > OF_QUEUE:
         yield "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight"
@@ -124,13 +114,15 @@ def _late(unusable: Sequence[str]) -> str:
 
 
 def _together(unusable: Sequence[str]) -> Iterator[str]:
-    """`ITL p99`, `TTFT from p95 on`, `goodput by ITL`: what is not usable of a percentile is so of all above it."""
+    """`ITL p99`, `TTFT from p95 on` where all above is not usable either, `goodput by ITL`."""
     metrics: dict[str, list[str]] = {}
     for name in unusable:
         metrics.setdefault(name if name.startswith("goodput") else name.partition(".")[0], []).append(name)
-    for names in metrics.values():
-        first = title(names[0])
-        yield first if len(names) == 1 else f"{first.replace(' ', ' from ')} on"
+    for metric, names in metrics.items():
+        if len(names) > 1 and names == [f"{metric}.p{q}" for q in HIGH[-len(names) :]]:
+            yield title(names[0]).replace(" ", " from ") + " on"
+        else:
+            yield from map(title, names)
 
 
 def _notes(reading: Reading) -> list[str]:

@@ -42,8 +42,8 @@ def test_tools(rollout, thresholds):
     assert rollout.score("tsq") >= thresholds["tsq"]
 """
 
-#: Tests that hold in one process and with workers.
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+#: Tests that hold in one process and with two workers, however few would be enough.
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 
 class Project:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench import metrics
+from pytest_agentbench import metrics, stamps
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 
 MS = 1_000_000  # nanoseconds
@@ -136,27 +136,27 @@ def test_late_stamps() -> None:
     """A shared stamp is late where the read was, or where nobody knows; the last of a read, and what shares only with the end, is not."""
 
     def late(*chunks: Chunk, **keys: Any) -> list[int]:
-        return metrics.late_stamps(LLMCall(0, 0, 9, chunks, **keys))
+        return stamps.late_stamps(LLMCall(0, 0, 9, chunks, **keys))
 
     def read(lag: int | None) -> tuple[Chunk, ...]:
         return Chunk(5, "content", False, lag), Chunk(5, "content", False, lag), Chunk(5, "content", True, lag)
 
-    assert [0, 1] == late(*read(metrics.PROMPT_NS + 1)) == late(*read(None))
-    assert [] == late(*read(metrics.PROMPT_NS)) == late(*read(None), error_kind="cut")
+    assert [0, 1] == late(*read(stamps.PROMPT_NS + 1)) == late(*read(None))
+    assert [] == late(*read(stamps.PROMPT_NS)) == late(*read(None), error_kind="cut")
     assert [1] == late(Chunk(1, "content", True, 9), *read(None)[1:], Chunk(5, "finish", True))
     assert [] == late(Chunk(5, "content", False), Chunk(5, "finish", True))
 
 
 def test_clean_stamps() -> None:
     """An output chunk that shares its stamp with a later one is not clean; one that shares it with what is no output is."""
-    stamps = (
+    events = (
         *((1, "role", False), (2, "content", True), (3, "content", False), (3, "content", True)),
         *((4, "content", False), (4, "other", True), (5, "content", False), (5, "finish", False), (5, "usage", True)),
     )
-    chunks = tuple(Chunk(at, kind, own) for at, kind, own in stamps)
+    chunks = tuple(Chunk(at, kind, own) for at, kind, own in events)
 
-    assert (4, 5) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks))
-    assert (0, 0) == metrics.clean_stamps(LLMCall(0, 0, 9, chunks, error_kind="cut"))
+    assert (4, 5) == stamps.clean_stamps(LLMCall(0, 0, 9, chunks))
+    assert (0, 0) == stamps.clean_stamps(LLMCall(0, 0, 9, chunks, error_kind="cut"))
 
 
 def test_tokens_per_second_of_a_call() -> None:

@@ -293,6 +293,15 @@ def passed_text(counts: Json) -> str:
     return f"{counts['passed']} of {counts['tests']} test{'s' * (counts['tests'] != 1)} passed"
 
 
+def interruptions_text(run: Json) -> str:
+    """`pool 2, tap 1; 9 attempts were run again`; empty where no part of the session died."""
+    interruptions = run.get("interruptions", {"deaths": {}, "attempts": 0})  # runs of older versions have none
+    parts = [f"{part} {count}" for part, count in interruptions["deaths"].items()]
+    attempts = interruptions["attempts"]
+    again = f"{attempts} attempt{'s were' if attempts != 1 else ' was'} run again"
+    return f"{', '.join(parts)}; {again}" if parts else ""
+
+
 def damage_lines(run: Json) -> list[str]:
     """What of the journal could not be read."""
     return first_of(run.get("damaged", ()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -60,6 +61,15 @@ class Child:
             raise BackendError(self.obituary(why))
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or is about to: it has let go of its stdin, as of all its connections."""
+        if self.process.poll() is not None or self.process.stdin is None or self.process.stdin.closed:
+            return True
+        pipe = select.poll()
+        pipe.register(self.process.stdin, 0)
+        return any(event & select.POLLERR for _, event in pipe.poll(0))
 
     def obituary(self, why: str) -> str:
         """Why a child is of no use any more, with its command, exit code and the tail of its log."""

@@ -11,7 +11,7 @@ from pytest_agentbench.serving.process import child_environment
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.terminal import Screen, run_on_terminal
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-concurrency=8")], ids=["one-process", "n2"])
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2", "--agentbench-concurrency=8")], ids=["one-process", "n2"])
 
 #: shop-0 is done at once, the others take long enough for the line to be drawn.
 UNEVEN = [{"match": {"contains": "shop-0"}, "text": "No."}, *({"ttft_ms": 900, **rule} for rule in FIND_THEN_ANSWER)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
-from tests.benchmarks import collecting, endurance, importing, makespan, one_process, redacting, resuming, stack, workers
+from tests.benchmarks import collecting, endurance, importing, makespan, one_process, readers, redacting, resuming, stack, workers
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "collect": collecting.measure,
     "redact": redacting.measure,
     "makespan": makespan.measure,
+    "readers": readers.measure,
     "workers": workers.measure,
     "endurance": endurance.measure,
     "resume": resuming.measure,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_agentbench.records import Json
 from tests.benchmarks.measuring import Cost, Figure, Options, Result, run_pytest, seconds
 from tests.benchmarks.one_process import IN_FLIGHT
-from tests.benchmarks.workers import WORKERS
+from tests.benchmarks.workers import LITERAL, WORKERS
 from tests.benchmarks.workplace import BARE, SUITE, Workplace, calls_of, hundred, workplace
 
 PAIRS = 2
@@ -26,7 +26,7 @@ def measure(options: Options) -> Result:
         place.backend(TOKENS, ttft_ms=200, itl_ms=10)
         place.bare(100)
         unknown, known = (Session.run(place, IN_FLIGHT) for _ in range(2))
-        pairs = [(run_pytest(place.root, *WORKERS, *BARE), Session.run(place, *WORKERS)) for _ in range(options.repeat or PAIRS)]
+        pairs = [(run_pytest(place.root, *WORKERS, *BARE), Session.run(place, *LITERAL)) for _ in range(options.repeat or PAIRS)]
     bares, ours = [bare.wall_s for bare, _ in pairs], [session.cost.wall_s for _, session in pairs]
     possible = [max(bare.wall_s, session.longest_first) for bare, session in pairs]
     later = [wall - earliest for wall, earliest in zip(ours, possible, strict=True)]
@@ -40,7 +40,7 @@ def measure(options: Options) -> Result:
         [
             "longest first: the list schedule of the rollouts' own durations in 48 slots; `unknown` is the first run, `known` the second",
             "`.span` is from the first rollout's start to the last one's end, `.command` from the command's start to its end",
-            f"makespan.workers: -n 48 {seconds(ours)}; bare -n 48 {seconds(bares)}; median of the pairs' differences {seconds(later)}",
+            f"makespan.workers: 48 workers {seconds(ours)}; bare -n 48 {seconds(bares)}; median of the differences {seconds(later)}",
         ],
     )
 

@@ -14,7 +14,7 @@ from pytest_agentbench.serving.environments import resolve_python
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, run_pytest, seconds
 
 ROOT = Path(__file__).parents[2]
-WAYS = {"concurrency 48": ("--agentbench-concurrency=48",), "-n 8": ("-n", "8")}
+WAYS = {"concurrency 48": ("--agentbench-concurrency=48",), "-n 8": ("-n", "8", "--agentbench-workers=8")}
 RUNS = 3
 LIMIT = 1.15
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.project import Project
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 
 @pytest.mark.parametrize(

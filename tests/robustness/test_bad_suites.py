@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.records import Json
 from tests.project import TOOLS, Project
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 Spoil = Callable[[Path], object]
 

@@ -173,7 +173,7 @@ def test_an_agent_that_reaches_a_limit_is_scored(project: Project) -> None:
     assert 3 == project.run_json["suites"]["shop"]["rollouts"]["limit"]
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+@pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 def test_rollouts_never_mix(project: Project, way: tuple[str, ...]) -> None:
     """With many in flight each rollout has its own calls, its own answer and its own transcript."""
     count = 16

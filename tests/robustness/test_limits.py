@@ -39,7 +39,9 @@ def limited(project: Project, kind: int, *limits: int, arguments: tuple[str, ...
 
 
 @WAYS
-@pytest.mark.parametrize("name", ["agentbench-pool", "agentbench-backend", "agentbench-watch-backend", "agentbench-watch-tap"])
+@pytest.mark.parametrize(
+    "name", ["agentbench-pool", "agentbench-backend", "agentbench-watch-backend", "agentbench-watch-pool", "agentbench-watch-tap"]
+)
 def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str, ...]) -> None:
     """Where the controller cannot do its part the tests that wait for it are told, instead of waiting for ever."""
     project.suite(scenarios=3)

@@ -16,7 +16,7 @@ from tests.robustness.processes import SERVICES, Background, command_of, is_aliv
 
 Start = Callable[..., Background]
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2")], ids=["one-process", "n2"])
+WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 #: Two scenarios end at once, the others take longer than any test waits.
 QUICK_AND_SLOW: list[Json] = [

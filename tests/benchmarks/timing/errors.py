@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import TypeVar
 
-from pytest_agentbench import metrics
+from pytest_agentbench import metrics, stamps
 from pytest_agentbench.quantiles import percentile
 from pytest_agentbench.records import LLMCall
 from tests.benchmarks.measuring import BenchmarkError
@@ -100,7 +100,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
         errors.gap += [later - earlier for earlier, later in pairwise(off)]
         errors.late += [(event.sent_ns - event.due_ns) / NS_PER_MS for event in sent]
         errors.send += [(event.after_ns - event.sent_ns) / NS_PER_MS for event in sent]
-        errors.clean += metrics.clean_stamps(call)[0]
+        errors.clean += stamps.clean_stamps(call)[0]
         errors.kernel += call.stamp == "kernel"
         errors.tokens += sum(event.tokens for event in sent)
     return errors

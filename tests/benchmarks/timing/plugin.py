@@ -14,7 +14,10 @@ from tests.benchmarks.workplace import SUITE, entry, workplace
 
 IN_FLIGHT = 48
 ROLLOUTS = 3 * IN_FLIGHT  # of one call each
-WAYS = {"plugin, one process": (f"--agentbench-concurrency={IN_FLIGHT}",), f"plugin, -n {IN_FLIGHT}": ("-n", str(IN_FLIGHT))}
+WAYS = {
+    "plugin, one process": (f"--agentbench-concurrency={IN_FLIGHT}",),
+    f"plugin, -n {IN_FLIGHT}": ("-n", str(IN_FLIGHT), f"--agentbench-workers={IN_FLIGHT}"),
+}
 
 
 def run(arguments: Sequence[str], truth: Truth, startups: Sequence[float]) -> Measured:
