@@ -189,13 +189,13 @@ class Parts:
 
     def _replace(self, pool: PoolProcess) -> None:
         """With one that knows of all that this one has told."""
-        words = pool.last_words()
-        death = self.deaths.add("pool", self.handover.in_flight, culprit=words[0] if words else None)
+        words = pool.last_words
+        death = self.deaths.add("pool", self.handover.in_flight, culprit=words.key if words else None)
         why = f"the pool died (exit code {pool.child.process.returncode})"
         self._alone |= death.alone
         if words is not None:
-            why = f"the pool was blocked by {words[0]}"
-            self._ends[words[0]] = {"status": "agent_error", "reason": words[1]}
+            why = f"the pool was blocked by {words.key}"
+            self._ends[words.key] = words.end
         elif death.culprit is not None:
             self._ends[death.culprit] = {"status": "agent_error", "reason": self._verdict(death.culprit, pool.child)}
         if not death.again:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import queue
 import threading
 import time
 import traceback
@@ -93,6 +94,7 @@ class Services:
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
         self.missing = False  # whether the backend did not start for something that this machine lacks
+        self.sayings: queue.SimpleQueue[str] = queue.SimpleQueue()  # sentences for the user that cannot wait
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._connected = threading.Event()  # the pool can be told, or never will
@@ -267,6 +269,9 @@ class Services:
         """Answers the pool."""
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
             _thread(functools.partial(self._turn, pool, message["arm"], message["rollouts"]), "agentbench-turn")
+            return
+        if message["op"] == "say":
+            self.sayings.put(self._redactor.plain(message["sentence"]))
             return
         if message["op"] == "gone":
             self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")
