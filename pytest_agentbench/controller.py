@@ -174,6 +174,7 @@ class Controller:
 
     def _boot(self) -> None:
         from pytest_agentbench.disclosure import public_of
+        from pytest_agentbench.openfiles import check_limit
         from pytest_agentbench.opening import open_run
         from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
@@ -186,6 +187,7 @@ class Controller:
         self.redactor = Redactor({*named_secrets((self.backend.description, suites))}, public)
         self.losses = Losses(self.redactor.plain)
         try:
+            check_limit(self.concurrency)
             opened = open_run(self)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error

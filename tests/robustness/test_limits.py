@@ -62,3 +62,25 @@ def test_too_little_memory(project: Project, mib: int) -> None:
     done = limited(project, resource.RLIMIT_AS, mib << 20)
 
     assert (done.returncode == 0) == ("2 passed" in done.stdout)
+
+
+def test_too_few_open_files(project: Project) -> None:
+    """What the rollouts in flight need is known before anything boots, and said with what would work."""
+    project.suite(scenarios=1)
+
+    done = limited(project, resource.RLIMIT_NOFILE, 256, arguments=("--agentbench-concurrency=200",))
+
+    assert 4 == done.returncode
+    assert "200 rollouts in flight need up to 864 open files in a process, and 256 are allowed" in done.stderr
+    assert "or ask for 48 with --agentbench-concurrency" in done.stderr
+    assert [] == [*project.root.glob("reports/2*")]
+
+
+def test_a_soft_limit_is_raised(project: Project) -> None:
+    """Where only the soft limit is low, processes that need more raise theirs, and a hundred rollouts in flight are nothing."""
+    project.backend([{"text": "This takes its time.", "stall": {"after": 1, "ms": 3000}}])
+    project.suite(scenarios=100, thresholds={"tsq": 0.0})
+
+    done = limited(project, resource.RLIMIT_NOFILE, 100, 4096, arguments=("--agentbench-concurrency=100", "-q"))
+
+    assert 0 == done.returncode, done.stdout[-3000:]
