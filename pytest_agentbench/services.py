@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import queue
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.parts import Parts
@@ -25,6 +26,8 @@ from pytest_agentbench.turns import Turns
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
+
+P = ParamSpec("P")
 
 
 class Desk(Protocol):
@@ -47,6 +50,19 @@ class Desk(Protocol):
         """Journals a rollout; returns the line as it was written."""
 
     def recorded(self, key: RolloutKey) -> bytes: ...
+
+
+def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
+    """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
+
+    @functools.wraps(work)
+    def watched(services: Services, /, *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            work(services, *arguments, **named)
+        except BaseException as error:
+            services.break_down(error)
+
+    return watched
 
 
 class Services:
@@ -78,6 +94,7 @@ class Services:
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
         self.missing = False  # whether the backend did not start for something that this machine lacks
+        self.sayings: queue.SimpleQueue[str] = queue.SimpleQueue()  # sentences for the user that cannot wait
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._connected = threading.Event()  # the pool can be told, or never will
@@ -120,6 +137,10 @@ class Services:
             self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
         self._connected.set()
         self._drained.set()
+
+    def break_down(self, error: BaseException) -> None:
+        """A thread of ours has failed: whoever waits for what it did would wait for ever."""
+        self._parts.break_down(error)
 
     def paused(self) -> None:
         """What was measured of a block of rollouts ends where the pool has died."""
@@ -176,6 +197,7 @@ class Services:
         children = {**self._parts.children, **self.backend.processes}
         return {name: cost for name, child in children.items() if (cost := child.cost())}
 
+    @_refuses_waiting
     def _start(self) -> None:
         """Boots all at once; whatever goes wrong, the tests are told."""
         try:
@@ -221,6 +243,7 @@ class Services:
             self.sampler = Sampler(sources, self.directory / SAMPLES)
             self.sampler.start()
 
+    @_refuses_waiting
     def _watch_backend(self) -> None:
         if died := self.backend.watch(functools.partial(self._parts.away, "backend")):
             self.fail(f"the backend {self.backend.name!r} is gone: {died}")
@@ -228,6 +251,7 @@ class Services:
     def _gone(self, arm: str, why: str) -> None:
         self._parts.send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
 
+    @_refuses_waiting
     def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
         """Makes an arm ready for its next rollouts, and tells the pool that asked."""
         assert self.turns is not None and self.endpoint is not None
@@ -245,6 +269,9 @@ class Services:
         """Answers the pool."""
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
             _thread(functools.partial(self._turn, pool, message["arm"], message["rollouts"]), "agentbench-turn")
+            return
+        if message["op"] == "say":
+            self.sayings.put(self._redactor.plain(message["sentence"]))
             return
         if message["op"] == "gone":
             self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -78,6 +79,8 @@ class Inheritance:
         if key not in self.ends:
             return None
         end, calls, now = self.ends[key], self._calls.get(key, Calls()), time.monotonic_ns()
+        if "rollout" in end:
+            return dataclasses.replace(Rollout.from_dict(end["rollout"]), judge_calls=tuple(calls.judges))
         return Rollout(
             *key,
             status=end["status"],
@@ -90,4 +93,5 @@ class Inheritance:
             expected=scenarios[key.suite, key.scenario].expected,
             turns=len(calls.agent),
             settings=dict(suite.agent_of(key.variant)),
+            log=end.get("log", ""),
         )

@@ -23,7 +23,6 @@ from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.journal import record_line
 from pytest_agentbench.pool.addresses import Addresses
 from pytest_agentbench.pool.inheritance import Inheritance
-from pytest_agentbench.pool.lastwords import LastWords
 from pytest_agentbench.pool.pulse import Pulse, unanswered
 from pytest_agentbench.pool.reporter import Reporter
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
@@ -48,7 +47,6 @@ class Pool:
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.reporter = Reporter(self.tell)
         self.scheduler.doubt, self.scheduler.desk = self._doubt, self.reporter
-        self.last_words = LastWords(config["last_words"])
         self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
         self.inheritance = Inheritance(config["inherited"], config["session"])
         self.inheritance.hand_to(self.scheduler, self.addresses)
@@ -370,9 +368,14 @@ def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "
 async def serve(config: Json, listener: socket.socket) -> None:
     """The pool's whole life: it ends with the session, or with the controller."""
     from pytest_agentbench.child import end_with_stdin, serving
+    from pytest_agentbench.pool.voice import PipeVoice
+    from pytest_agentbench.pool.watchdog import Watchdog
 
     sys.path[:] = config["sys_path"]
     pool = Pool(config)
+    watchdog = Watchdog(PipeVoice(config["voice"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0))
+    watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
     serving(port=listener.getsockname()[1])
     await pool.serve(listener)
+    watchdog.stop()

@@ -166,20 +166,17 @@ def test_a_test_that_calls_by_hand(project: Project) -> None:
     assert {"deaths": {"pool": 1}, "attempts": 0} == project.run_json["interruptions"]
 
 
-ENDS_THE_POOL = """
-import gc
+BLOCKS = """
+import time
 
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.pool.lastwords import LastWords
-from pytest_agentbench.records import RolloutKey
 
 
 class Blocking(ToolCalling):
     async def run(self, scenario, llm, tools):
         answer = await super().run(scenario, llm, tools)
         if scenario.id == "shop-2":
-            (words,) = [each for each in gc.get_objects() if isinstance(each, LastWords)]
-            words.leave(RolloutKey("shop", "shop-2"), "agent.py:14 blocks the loop")
+            time.sleep(3600)
         return answer
 """
 
@@ -187,14 +184,15 @@ class Blocking(ToolCalling):
 @WAYS
 def test_a_pool_that_says_why_it_ends(project: Project, way: tuple[str, ...]) -> None:
     """The rollout that it names ends as agent_error for its reason, at once and with its calls; the others in flight run again."""
-    project.suite(scenarios=8, agent={"kind": "./agent.py:Blocking"})
-    project.write("scenarios/shop/agent.py", ENDS_THE_POOL)
+    project.suite(scenarios=8, agent={"kind": "./agent.py:Blocking"}, timeout=4)
+    project.write("scenarios/shop/agent.py", BLOCKS)
 
     result = project.run(*way, "--agentbench-concurrency=4", "scenarios/shop")
 
     result.assert_outcomes(passed=7, failed=1)
     (blocking,) = [rollout for rollout in project.rollouts if rollout.scenario == "shop-2"]
-    assert ("agent_error", "agent.py:14 blocks the loop", 2) == (blocking.status, blocking.reason, len(blocking.calls))
+    assert blocking.reason.startswith("it blocked the event loop until its 4 s were over: agent.py:11: time.sleep(3600); ")
+    assert ("agent_error", 2) == (blocking.status, len(blocking.calls))
     assert ["ok"] * 7 == [rollout.status for rollout in project.rollouts if rollout != blocking]
     assert {"pool": 1} == project.run_json["interruptions"]["deaths"]
 

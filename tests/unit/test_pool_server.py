@@ -21,7 +21,7 @@ from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "secret"
-NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b", "patience": None, "inherited": None, "last_words": -1}
+NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b", "patience": None, "inherited": None}
 KEY = ["shop", "s-0", "default", 1]
 NOTED = ("begun", "opened", "closed", "read", "look")  # what a controller is told of rollouts
 ALONE: Json = {"cause": "", "over": False}  # an outcome that says nothing of other rollouts
