@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import orjson
-
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
 from pytest_agentbench.resume import Stored, with_earlier
@@ -59,7 +57,7 @@ class Ledger:
             return self.journal.line(key)
         line = self._redact(line.decode()).encode()
         if key in self.stored.again:
-            line = with_earlier(line, self.journal.before(key))
+            line = with_earlier(line, self._before(key))
             self.ran_again.add(key)
         self.journal.append(key, line)
         self.in_journal += 1
@@ -77,12 +75,17 @@ class Ledger:
 
     def recorded(self, key: RolloutKey) -> bytes:
         """The line of a finished rollout; raises KeyError when there is none, ValueError for one that something has damaged."""
-        line = self.journal.line(key)
         try:
-            orjson.loads(line)
+            return self.journal.line(key)
         except ValueError as error:
-            raise ValueError(f"the record of {key} in {self.path} is damaged ({error}): take its line out, and it runs again") from error
-        return line
+            raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; with --agentbench-resume it runs again") from error
+
+    def _before(self, key: RolloutKey) -> bytes:
+        """What an earlier session wrote; nothing where it was damaged since this one began."""
+        try:
+            return self.journal.before(key)
+        except ValueError:
+            return b""
 
     def _count(self, key: RolloutKey, summary: Json) -> None:
         self.done += 1

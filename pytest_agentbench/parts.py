@@ -15,6 +15,7 @@ from typing import Protocol
 from pytest_agentbench.deaths import Death, Deaths
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.handover import Handover
+from pytest_agentbench.losses import cause
 from pytest_agentbench.poolprocess import PoolProcess
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.serving.process import Child
@@ -75,7 +76,11 @@ class Parts:
         self._taps = TapProcesses(self._tap_config["processes"], self._tap_config["budgets"], self._logs)
         self.children.update(self._taps.children)
         with self._changed:
-            self._start_pool(None)
+            try:
+                self._start_pool(None)
+            except Exception as error:
+                self.break_down(error)
+                raise
         self._taps.ready()
 
     def begin(self, endpoint: Endpoint) -> None:
@@ -114,6 +119,14 @@ class Parts:
         if self._pool is not None:
             self._pool.child.process.kill()
         self._owner.lost(reason)
+
+    def break_down(self, error: BaseException) -> None:
+        """A thread of the session cannot start, or has failed: whoever waits for it is refused instead."""
+        reason = f"agentbench cannot run rollouts: {error if isinstance(error, BackendError) else cause(error)}"
+        try:
+            self._owner.lost(reason)
+        finally:
+            self.abandon(reason)
 
     def stop(self) -> list[Child]:
         """The processes that are to be stopped; nothing is said to the pool any more."""
@@ -168,8 +181,11 @@ class Parts:
             elif self._failed is not None or not (has_served or self.deaths.counts["pool"]):
                 self.abandon(f"the pool is gone: {pool.child.obituary(DIED)}")
             else:
-                self._owner.paused()
-                self._replace(pool)
+                try:
+                    self._owner.paused()
+                    self._replace(pool)
+                except Exception as error:
+                    self.break_down(error)
 
     def _replace(self, pool: PoolProcess) -> None:
         """With one that knows of all that this one has told."""

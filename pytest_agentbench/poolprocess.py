@@ -71,6 +71,9 @@ class PoolProcess:
                 hear(self, *wire.receive(self._line))
         except (OSError, ValueError):
             pass  # it is dead, or about to be
+        except BaseException:
+            self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
+            raise
 
     def _watch(self, listening: threading.Thread, died: Callable[[PoolProcess, bool], None]) -> None:
         assert self.child.process.stdout is not None

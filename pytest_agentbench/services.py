@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.parts import Parts
@@ -26,6 +26,8 @@ from pytest_agentbench.turns import Turns
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
+
+P = ParamSpec("P")
 
 
 class Desk(Protocol):
@@ -48,6 +50,19 @@ class Desk(Protocol):
         """Journals a rollout; returns the line as it was written."""
 
     def recorded(self, key: RolloutKey) -> bytes: ...
+
+
+def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
+    """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
+
+    @functools.wraps(work)
+    def watched(services: Services, /, *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            work(services, *arguments, **named)
+        except BaseException as error:
+            services.break_down(error)
+
+    return watched
 
 
 class Services:
@@ -123,6 +138,10 @@ class Services:
         self._connected.set()
         self._drained.set()
 
+    def break_down(self, error: BaseException) -> None:
+        """A thread of ours has failed: whoever waits for what it did would wait for ever."""
+        self._parts.break_down(error)
+
     def paused(self) -> None:
         """What was measured of a block of rollouts ends where the pool has died."""
         if self.turns is not None:
@@ -178,6 +197,7 @@ class Services:
         children = {**self._parts.children, **self.backend.processes}
         return {name: cost for name, child in children.items() if (cost := child.cost())}
 
+    @_refuses_waiting
     def _start(self) -> None:
         """Boots all at once; whatever goes wrong, the tests are told."""
         try:
@@ -223,6 +243,7 @@ class Services:
             self.sampler = Sampler(sources, self.directory / SAMPLES)
             self.sampler.start()
 
+    @_refuses_waiting
     def _watch_backend(self) -> None:
         if died := self.backend.watch(functools.partial(self._parts.away, "backend")):
             self.fail(f"the backend {self.backend.name!r} is gone: {died}")
@@ -230,6 +251,7 @@ class Services:
     def _gone(self, arm: str, why: str) -> None:
         self._parts.send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
 
+    @_refuses_waiting
     def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
         """Makes an arm ready for its next rollouts, and tells the pool that asked."""
         assert self.turns is not None and self.endpoint is not None

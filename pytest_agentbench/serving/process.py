@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.serving.hints import killed
 from pytest_agentbench.serving.logs import indented, tail
 
 _SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
@@ -76,7 +77,8 @@ class Child:
             code: int | None = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        return f"`python -m {self.module}` {why} (exit code {code}); the end of {self.log.name}:\n{indented(tail(self.log))}"
+        sigkill = f"; {known}" if (known := killed(code)) else ""
+        return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
         """CPU seconds and peak memory (MiB) of the living process; None where /proc does not tell."""

@@ -47,7 +47,11 @@ class Stacked(Backend):
         }
 
     def start(self, directory: Path) -> Endpoint:
-        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""
+        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept.
+
+        What dead guardians have left is ended first: it may have the GPUs and ports that this one needs.
+        """
+        self.description["reaped"] = stacks.reap_orphans()
         kept = stacks.find_kept(self.spec)
         self.description["passed_over"] = stacks.passed_over(self.spec) if kept is None else ""
         self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.journal import read_journal
+from pytest_agentbench.journal import read_journal, sealed
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.processes import Background, is_alive, wait_for
@@ -189,7 +189,7 @@ from pathlib import Path
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import RolloutKey
 
-resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 with Journal(Path({str(tmp_path)!r})) as journal:
     for number in (1, 2):
         journal.append(RolloutKey("shop", str(number)), b"x" * 99)
@@ -199,7 +199,7 @@ with Journal(Path({str(tmp_path)!r})) as journal:
 
     assert 1 == done.returncode
     assert "OSError" in done.stderr
-    assert b"x" * 99 + b"\n" == (tmp_path / "rollouts.jsonl").read_bytes()
+    assert sealed(b"x" * 99) + b"\n" == (tmp_path / "rollouts.jsonl").read_bytes()
 
 
 def test_two_sessions_at_once(project: Project, start: Start) -> None:
