@@ -65,7 +65,7 @@ class Interrupts:
         outcomes = [reports for category, reports in terminalreporter.stats.items() if category]  # phases of tests that run have none
         if ledger is not None and ledger.in_journal and not any(outcomes):
             rollouts = f"rollout{'s' * (ledger.in_journal > 1)} recorded, no test was over"
-            terminalreporter.stats[rollouts] = [None] * ledger.in_journal
+            terminalreporter._add_stats(rollouts, [None] * ledger.in_journal)
         return result
 
 
