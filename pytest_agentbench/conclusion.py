@@ -22,7 +22,7 @@ from pytest_agentbench.journal import read_journal
 from pytest_agentbench.models import Models, names
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.run import MEASURED, NOTHING_MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean
+from pytest_agentbench.run import MEASURED, NOTHING_MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean, unknown_environment
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.serving.crosscheck import Client, disagreements
 from pytest_agentbench.serving.enginestats import NAMES, summary, tally
@@ -89,7 +89,7 @@ def gather(controller: Controller) -> Gathered:
         seen.models.summary(),
         seen.damaged,
         seen.trials,
-        losses.value("what the session ran on is left out", controller.environment.result, {}),
+        losses.value("what the session ran on is left out", controller.environment.result, unknown_environment()),
     )
 
 
@@ -156,6 +156,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             "warnings": controller.model_warnings,
             "failure": services.failure,
         },
+        "interruptions": services.interruptions,
         "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
         "suites": suites,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import secrets
 import sys
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -19,6 +20,7 @@ from pytest_agentbench.causes import Causes
 from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.foreign import one_line
+from pytest_agentbench.journal import first_of
 from pytest_agentbench.loading import search_path
 from pytest_agentbench.losses import Losses
 from pytest_agentbench.outcomes import Outcomes
@@ -172,6 +174,7 @@ class Controller:
 
     def _boot(self) -> None:
         from pytest_agentbench.disclosure import public_of
+        from pytest_agentbench.openfiles import check_limit
         from pytest_agentbench.opening import open_run
         from pytest_agentbench.redact import Redactor, named_secrets
         from pytest_agentbench.services import Services
@@ -184,6 +187,7 @@ class Controller:
         self.redactor = Redactor({*named_secrets((self.backend.description, suites))}, public)
         self.losses = Losses(self.redactor.plain)
         try:
+            check_limit(self.concurrency)
             opened = open_run(self)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
@@ -238,11 +242,10 @@ class Controller:
         return {
             "session": self.session,
             "turns": self._turns_config() if self._in_blocks else None,
-            "stored": self.ledger.stored.to_wire(),
             "backend": digest(self.identity),
             "suites": {found.suite.name: found.suite.to_wire() for found in self.found if found.suite},
             "sys_path": search_path(),
-            "run": self.directory.name,
+            "run": f"{self.directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
             "time_limit": self.settings.time_limit,
             "budget": self.settings.budgets["rollout"],
             "patience": self.settings.budgets["connect"],
@@ -380,10 +383,11 @@ class Controller:
         if self.gate:
             lines += [f"agentbench: {doubt}" for doubt in self.gate.warnings(self.found, self.settings.limit)]
         if self.session > 1 and self.ledger:
-            stored, torn = self.ledger.stored, self.ledger.journal.index.torn
-            cut = f"; a record of {torn:,} bytes was torn by a kill, and is cut off" if torn else ""
+            stored, index = self.ledger.stored, self.ledger.journal.index
+            cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""
             kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
             lines.append(f"agentbench: session {self.session} of this run: {kept}{cut}")
+            lines += [f"agentbench: {sentence}" for sentence in first_of(index.damaged)]
         return "\n".join(map(one_line, lines))
 
     def _shown(self, path: Path) -> str:

@@ -62,9 +62,10 @@ class Interrupts:
         """Pytest's last line counts rollouts where it would say that no tests ran: they ran before the first test was over."""
         result = yield  # plugins take what they find among these statistics for reports
         ledger = self._controller.ledger
-        if ledger is not None and ledger.in_journal and not any(terminalreporter.stats.values()):
+        outcomes = [reports for category, reports in terminalreporter.stats.items() if category]  # phases of tests that run have none
+        if ledger is not None and ledger.in_journal and not any(outcomes):
             rollouts = f"rollout{'s' * (ledger.in_journal > 1)} recorded, no test was over"
-            terminalreporter.stats[rollouts] = [None] * ledger.in_journal
+            terminalreporter._add_stats(rollouts, [None] * ledger.in_journal)
         return result
 
 

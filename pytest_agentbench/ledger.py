@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import orjson
 
 from pytest_agentbench.journal import Journal
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
@@ -33,6 +32,8 @@ class Ledger:
         self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
+        self._ended: dict[RolloutKey, str] = {}  # rollouts of this session -> status
+        self._came: dict[RolloutKey, bytes] = {}  # digests of records as the pool gave them
         self.ran_again: set[RolloutKey] = set()  # of what an earlier session had recorded
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
@@ -49,27 +50,42 @@ class Ledger:
         self.began = time.monotonic()
 
     def finished(self, summary: Json, line: bytes) -> bytes:
-        """Journals a rollout; returns the line as it was written."""
+        """Journals a rollout; returns the line as it was written. One that comes again, since a pool died over it, is not written twice."""
         key = RolloutKey(*summary["key"])
+        digest = hashlib.blake2b(line, digest_size=8).digest()
+        if self._came.get(key) == digest:
+            return self.journal.line(key)
         line = self._redact(line.decode()).encode()
         if key in self.stored.again:
-            line = with_earlier(line, self.journal.before(key))
+            line = with_earlier(line, self._before(key))
             self.ran_again.add(key)
         self.journal.append(key, line)
         self.in_journal += 1
+        self._came[key] = digest
         if summary["kind"] == "scenario":
+            self._ended[key] = summary["status"]
             self._count(key, summary)
         self._on_finished(line)
         return line
 
+    @property
+    def kept(self) -> dict[RolloutKey, str]:
+        """Rollouts of this run that stand, those of earlier sessions too -> their status."""
+        return {**self.stored.kept, **self._ended}
+
     def recorded(self, key: RolloutKey) -> bytes:
         """The line of a finished rollout; raises KeyError when there is none, ValueError for one that something has damaged."""
-        line = self.journal.line(key)
         try:
-            orjson.loads(line)
+            return self.journal.line(key)
         except ValueError as error:
-            raise ValueError(f"the record of {key} in {self.path} is damaged ({error}): take its line out, and it runs again") from error
-        return line
+            raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; with --agentbench-resume it runs again") from error
+
+    def _before(self, key: RolloutKey) -> bytes:
+        """What an earlier session wrote; nothing where it was damaged since this one began."""
+        try:
+            return self.journal.before(key)
+        except ValueError:
+            return b""
 
     def _count(self, key: RolloutKey, summary: Json) -> None:
         self.done += 1

@@ -36,7 +36,8 @@ def open_run(controller: Controller) -> Opened:
     if old is not None:
         contents = Contents(suites, digest(controller.identity), prompt_hashes)
         ledger.stored = take_up(ledger.journal, contents, identities, controller.identity, earlier, settings.resume_rerun)
-        number += max([each.number for each in earlier], default=1)
+        recorded = [each.session for each in ledger.journal.index.entries.values()]  # the line of a session may be damaged
+        number += max([*(each.number for each in earlier), *recorded], default=1)
     folder_of(directory, number).mkdir(exist_ok=True)
     started_at = controller.started_at.isoformat(timespec="seconds")
     now = Session(number, started_at, controller.command, controller.concurrency, controller.identity, identities)

@@ -6,6 +6,7 @@ Only on a terminal, and only where pytest's output is captured; everywhere else 
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TextIO
@@ -31,6 +32,7 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
     if reporter is not None:
         config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
+        config.pluginmanager.register(Sayings(reporter, controller), "agentbench-sayings")
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
@@ -53,6 +55,30 @@ class Notes:
         for sentence in self._controller.model_warnings:
             self._reporter.ensure_newline()
             self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
+
+
+class Sayings:
+    """What has to be said while no test is over, and perhaps none ever will be: a line each, at once."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._reporter, self._controller = reporter, controller
+        self._thread: threading.Thread | None = None
+
+    def pytest_runtestloop(self) -> None:
+        if (services := self._controller.services) is not None:
+            self._thread = threading.Thread(target=self._say, args=(services.sayings,), name="agentbench-sayings", daemon=True)
+            self._thread.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        if self._thread is not None and self._controller.services is not None:
+            self._controller.services.sayings.put("")
+            self._thread.join()
+
+    def _say(self, sayings: queue.SimpleQueue[str]) -> None:
+        while sentence := sayings.get():
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"agentbench: {one_line(sentence)}", yellow=True)
 
 
 class Progress:

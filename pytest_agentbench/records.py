@@ -6,6 +6,7 @@ Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differen
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
@@ -90,7 +91,7 @@ LARGEST_SCORE = 1e15  # every whole number up to it is exact, and squares and th
 
 def is_score(value: float) -> bool:
     """Whether statistics could use it; raises TypeError for what is no number."""
-    return abs(value) <= LARGEST_SCORE
+    return math.fabs(value) <= LARGEST_SCORE
 
 
 class Score(float):

@@ -17,7 +17,7 @@ from pytest_agentbench.directory import PRIVATE, discard
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
-from pytest_agentbench.journal import FILE, read_journal, record_line
+from pytest_agentbench.journal import FILE, read_journal, record_line, sealed
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
@@ -132,7 +132,7 @@ async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
                 new = await _again(old, group) if group else old
-                lines.write(redact(record_line(new).decode()).encode() + b"\n")
+                lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
         new_run: Json = json.loads(redact(json.dumps(_run(run, target.name, groups))))

@@ -38,9 +38,6 @@ class Stored:
     kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # rollouts that stand -> their status
     again: frozenset[RolloutKey] = frozenset()  # those that are to run again
 
-    def to_wire(self) -> list[Json]:
-        return [{"key": key, "status": status} for key, status in self.kept.items()]
-
 
 def find_resumable(name: str, reports: Path) -> Path:
     """The directory of a run that can be gone on with: a path, a name under the reports, or `latest`; raises ConfigError.

@@ -28,6 +28,7 @@ from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.scoring import scored
 from pytest_agentbench.threads import is_async, off_the_loop
+from pytest_agentbench.underway import AGENT, underway
 
 if TYPE_CHECKING:
     import aiohttp
@@ -93,7 +94,8 @@ async def run_rollout(
     llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
     tools = Toolbox(scenario.tools)
     started_at, started = time.time(), time.monotonic_ns()
-    with capture() as log:
+    with capture() as log, underway(key, log) as mark:
+        mark.begin(AGENT, budget)
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, budget)
             ended = time.monotonic_ns()

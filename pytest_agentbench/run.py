@@ -195,6 +195,11 @@ def environment(root: Path) -> Json:
     }
 
 
+def unknown_environment() -> Json:
+    """The same, where nothing can be found out."""
+    return {"python": platform.python_version(), "platform": "unknown", "cpus": None, "packages": {}, "git": None}
+
+
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)

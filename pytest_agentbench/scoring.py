@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.records import EVALUABLE, Draft, Rollout, Score
 from pytest_agentbench.scorers import Scorer
+from pytest_agentbench.underway import current
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm import LLM
@@ -30,9 +31,14 @@ async def scored(
     """
     if not rollout.evaluable:
         return rollout
-    scores, errors = await _scores(rollout, scenario, scorers, judge, seconds)
+    scores: dict[str, Score] = {}
+    errors: dict[str, str] = {}
+    with_scores = dataclasses.replace(rollout, scores=scores, score_errors=errors)
+    if (mark := current()) is not None:
+        mark.rollout = with_scores
+    await _score_all(scores, errors, rollout, scenario, scorers, judge, seconds)
     drafts = await _scored_drafts(rollout, scenario, {name: each for name, each in scorers.items() if not wants_judge(each)}, seconds)
-    return dataclasses.replace(rollout, scores=scores, score_errors=errors, drafts=drafts)
+    return dataclasses.replace(with_scores, drafts=drafts)
 
 
 async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None) -> tuple[Draft, ...]:
@@ -42,25 +48,30 @@ async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[
         scores: dict[str, Score] = {}
         if draft.status in EVALUABLE and not scenario.turns:
             as_if = dataclasses.replace(rollout, status=draft.status, reason=draft.reason, answer=draft.answer, tool_calls=draft.tool_calls)
-            scores, _ = await _scores(as_if, scenario, scorers, no_judge, seconds)  # of the chosen one the rollout itself has the errors
+            await _score_all(scores, {}, as_if, scenario, scorers, no_judge, seconds)  # of the chosen one the rollout itself has the errors
         drafts.append(dataclasses.replace(draft, scores=scores))
     return tuple(drafts)
 
 
-async def _scores(
-    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge, seconds: float | None
-) -> tuple[dict[str, Score], dict[str, str]]:
-    """(the scores, why others are missing)."""
-    scores: dict[str, Score] = {}
-    errors: dict[str, str] = {}
+async def _score_all(
+    scores: dict[str, Score],
+    errors: dict[str, str],
+    rollout: Rollout,
+    scenario: Scenario,
+    scorers: Mapping[str, Scorer],
+    judge: MakeJudge,
+    seconds: float | None,
+) -> None:
+    """Fills in the scores, and why others are missing, one after the other."""
     for name, scorer in scorers.items():
+        if (mark := current()) is not None:
+            mark.begin_score(name, seconds)
         try:
             async with asyncio.timeout(seconds) as budget:
                 scores[name] = await score(scorer, scenario, rollout, judge)
         except (Exception, SystemExit) as error:  # a scorer may be the user's code
             traceback.print_exception(error)
             errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{_blamed(error, scorer)}: {error}"
-    return scores, errors
 
 
 def _blamed(error: BaseException, scorer: Scorer) -> str:

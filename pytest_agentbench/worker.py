@@ -34,6 +34,8 @@ OVER = "agentbench_over"
 #: The same of a scenario in quarantine, and on every test of one, whatever came of it: [group, scenario].
 QUARANTINED, IN_QUARANTINE = "agentbench_quarantined", "agentbench_in_quarantine"
 
+POOLS = 1000  # that may die over one question
+
 UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
 
 ROLLOUT = pytest.StashKey[Rollout]()
@@ -235,14 +237,22 @@ class Worker:
             item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
 
     def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
-        """The pool's answer; when the pool is gone, an outcome that says why."""
-        try:
-            if self._line is None:
-                self._line = wire.connect(self.input["port"], self.input["token"], "test")
-            wire.send(self._line, question, body)
-            return wire.receive(self._line)
-        except OSError as error:
-            return {"status": "infra_error", "reason": self._why_gone(error), "over": True}, b""
+        """The pool's answer; one that dies over it has a successor, which is asked again. When there is none, an outcome that says why."""
+        for _ in range(POOLS):
+            try:
+                if self._line is None:
+                    self._line = wire.connect(self.input["port"], self.input["token"], "test")
+            except OSError as error:
+                return self._gone(error)
+            try:
+                wire.send(self._line, question, body)
+                return wire.receive(self._line)
+            except OSError as error:
+                self._line, last = None, error
+        return self._gone(last)
+
+    def _gone(self, error: OSError) -> wire.Frame:
+        return {"status": "infra_error", "reason": self._why_gone(error), "over": True}, b""
 
     def _why_gone(self, error: OSError) -> str:
         services = None if isinstance(self._source, dict) else self._source.services

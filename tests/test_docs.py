@@ -483,6 +483,7 @@ def eventful_run(project: Project) -> None:
         [
             {"match": {"contains": "Then give your verdict"}, "text": json.dumps(VERDICT)},
             {"match": {"contains": "shop-1"}, "status": 500},
+            {"match": {"contains": "shop-7"}, "exit": True},
             {
                 "match": {"contains": "shop-2", "turn": 0},
                 "tool_calls": [{"name": "nothing", "arguments": {}}, {"name": "find_item", "arguments": "{"}],

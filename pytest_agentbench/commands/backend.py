@@ -57,6 +57,8 @@ def run_up(options: argparse.Namespace) -> None:
 
     keep, gpu_wait = _seconds("for", options.keep), _seconds("gpu-wait", options.gpu_wait)
     spec = _stack(options.name, options.set)
+    if what := stacks.reap_orphans():
+        print(what)
     if (held := stacks.find_kept(spec)) is not None:
         print(f"{spec.name} is up already at {held.ready().url}")
         held.let_go()

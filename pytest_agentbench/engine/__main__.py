@@ -16,6 +16,7 @@ from pytest_agentbench.child import end_with_stdin, read_config, serving
 from pytest_agentbench.engine.config import WHERE, EngineConfig, parse_config
 from pytest_agentbench.engine.server import Engine
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.openfiles import raise_limit
 
 BACKLOG = 1024  # connections that may come at once
 SHUTDOWN = 0.1  # seconds for requests in flight
@@ -23,6 +24,7 @@ SHUTDOWN = 0.1  # seconds for requests in flight
 
 def main() -> int:
     try:
+        raise_limit()
         config = parse_config(json.loads(sys.argv[1]) if sys.argv[1:] else read_config())
         asyncio.run(_serve(config, Engine(config)))
     except json.JSONDecodeError as error:

@@ -20,7 +20,7 @@ from pytest_agentbench.exits import IMPORTED
 from pytest_agentbench.fingerprint import prompt_hashes
 from pytest_agentbench.identity import Contents
 from pytest_agentbench.imports import Source
-from pytest_agentbench.journal import FILE, record_line
+from pytest_agentbench.journal import FILE, record_line, sealed
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.redact import Redactor
@@ -95,6 +95,7 @@ class Importing:
             "settings": {"backend": self.tool, "concurrency": self.source.concurrency, "changes": {}, "slo": {}},
             "environment": {"python": "unknown", "platform": "unknown", "cpus": None, "packages": {}, "git": None},
             "backend": {"name": self.tool, "kind": "imported", "note": "", "served_model": self.source.model, "failure": ""},
+            "interruptions": {"deaths": {}, "attempts": 0},
             "labels": None,
             "plan": {
                 "rollouts": max(self.source.planned, len(self.seen)),
@@ -171,7 +172,7 @@ def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: P
     try:
         with (target / FILE).open("xb") as lines:
             for rollout in source.rollouts:
-                lines.write(redact(record_line(importing.add(rollout)).decode()).encode() + b"\n")
+                lines.write(sealed(redact(record_line(importing.add(rollout)).decode()).encode()) + b"\n")
         if not importing.seen:
             raise ConfigError(f"{path}: there is no result in it")
         run: Json = json.loads(redact(json.dumps(importing.run(target.name, path, ["agentbench", "import", tool, str(path)]))))

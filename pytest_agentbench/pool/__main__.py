@@ -12,6 +12,7 @@ import time
 
 from pytest_agentbench import capture
 from pytest_agentbench.child import read_config
+from pytest_agentbench.openfiles import raise_limit
 from pytest_agentbench.pool.server import serve
 
 GRACE = 3.0  # seconds between the end of stdin and the end of a pool that an agent blocks
@@ -19,6 +20,7 @@ GRACE = 3.0  # seconds between the end of stdin and the end of a pool that an ag
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    raise_limit()
     config = read_config()
     capture.install()
     threading.Thread(target=_leave_with_stdin, name="agentbench-leave", daemon=True).start()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import secrets
 import ssl
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -48,13 +47,14 @@ class Announcer:
 
     endpoint: Endpoint
     session: aiohttp.ClientSession
-    run: str  # name of the run
+    run: str  # of its session; no other one has the same
+    on_release: Callable[[str], None] = lambda _id: None  # called with the id of each rollout that the stack has let go
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
         """Raises ConfigError for labels that nobody knows."""
         self._labels = make_labels(self.endpoint.labels)
-        self._prefix = run_prefix(f"{self.run}-{secrets.token_hex(2)}")  # two sessions may begin in the same second
+        self._prefix = run_prefix(self.run)
         self._ids: dict[str, str] = {}  # token of the tap -> id that the stack is to know
         self._seen: set[str] = set()  # ids that it has seen
         self._trace = RequestTrace(self._labels.trace, self._prefix) if self._labels.trace else None
@@ -74,6 +74,16 @@ class Announcer:
             self._unreleased.add(id)
         return label
 
+    def adopt(self, token: str, id: str) -> None:
+        """A rollout that another pool has announced."""
+        self._ids[token] = id
+        if self._release_of(id) is not None:
+            self._unreleased.add(id)
+
+    def id_of(self, token: str) -> str | None:
+        """The id that the stack knows an open rollout by; None where it is not told."""
+        return self._ids.get(token)
+
     async def complete(self, token: str, calls: Sequence[Json]) -> None:
         """Gives the calls of a rollout what their answers did not say and the stack has written down."""
         if self._trace is None or token not in self._ids:
@@ -84,16 +94,17 @@ class Announcer:
         for id, call in silent.items():
             call["server"] = self._trace.take(id)
 
-    def over(self, token: str, calls: Sequence[Json] = ()) -> None:
-        """A rollout has no call open any more, these were all: tells the stack, in the background."""
+    def over(self, token: str, calls: Sequence[Json] = ()) -> bool:
+        """A rollout has no call open any more, these were all: tells the stack, in the background. Whether there is anything to tell."""
         if (id := self._ids.pop(token, None)) is None:
-            return
+            return False
         self._note(id, calls)
         if id not in self._unreleased:
-            return
+            return False
         task = asyncio.get_running_loop().create_task(self._end(id), context=contextvars.Context())  # not into the rollout's log
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
+        return True
 
     def _note(self, id: str, calls: Sequence[Json]) -> None:
         """Whether a rollout has arrived, as far as that is known before its release."""
@@ -158,6 +169,7 @@ class Announcer:
         if self._labels.bypassed(answer):
             self.tally.bypassed += 1
             log(f"the release of {id} was answered with text: calls do not pass the router that `labels: {{release: true}}` speaks of")
+        self.on_release(id)
         return True
 
     async def _listed(self) -> set[str]:

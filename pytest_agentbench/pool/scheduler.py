@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import itertools
 import math
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -39,6 +38,28 @@ class Outcome:
     cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
 
 
+class Desk(Protocol):
+    """Whoever is told how attempts go, so that a pool that dies loses none of them."""
+
+    def begun(self, key: RolloutKey) -> None: ...
+
+    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
+        """One that is followed by another one."""
+
+    async def looked(self, rollout: Rollout) -> None:
+        """Returns when it is known, by `hold`, whether a part of the session went away while a failed attempt ran."""
+
+
+class NoDesk:
+    """Nobody."""
+
+    def begun(self, key: RolloutKey) -> None: ...
+
+    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None: ...
+
+    async def looked(self, rollout: Rollout) -> None: ...
+
+
 class Turns(Protocol):
     """What happens between two blocks of rollouts, where they run in blocks."""
 
@@ -63,6 +84,11 @@ class Scheduler:
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
         self.stopped = asyncio.Event()  # `broken` says why
+        self.desk: Desk = NoDesk()
+        self.alone: set[RolloutKey] = set()  # rollouts beside which nothing else runs
+        self.earlier: dict[RolloutKey, tuple[Attempt, ...]] = {}  # attempts of rollouts that have not ended
+        self.tries: Counter[RolloutKey] = Counter()  # how many of them count against the retries
+        self._outages = 0  # times that a part of the session went away
         self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
         self._refusals = Refusals()
         self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
@@ -74,7 +100,7 @@ class Scheduler:
         self._arm: str | None = None  # whose block is under way
         self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
         self._waiting: deque[RolloutKey] = deque()
-        self._running: dict[RolloutKey, asyncio.Task[Outcome]] = {}
+        self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
         self._recording: set[RolloutKey] = set()  # those that ended and are on their way to the journal
         self._bodies: OrderedDict[RolloutKey, bytes] = OrderedDict()
 
@@ -101,7 +127,11 @@ class Scheduler:
         self._fill()
 
     def hold(self, why: str) -> None:
-        """A part of the backend is away: no attempt begins until it is there again, which an empty text says."""
+        """A part of the session is away: no attempt begins until it is there again, which an empty text says.
+
+        Attempts that it has failed are run again, and cost their rollouts no retry.
+        """
+        self._outages += bool(why)
         if why and not self.broken:
             self.there.clear()
         else:
@@ -186,16 +216,25 @@ class Scheduler:
             await asyncio.wait(running)
 
     def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
-        return keys if self.keep_order else longest_first(keys, self.durations)
+        """Those that run alone come first: they are known to harm others."""
+        ordered = keys if self.keep_order else longest_first(keys, self.durations)
+        return sorted(ordered, key=lambda key: key not in self.alone)
 
     def _fill(self) -> None:
         if self.turns is not None and self._is_between():
             self._turning = asyncio.create_task(self._turn(self.turns))
             self._turning.add_done_callback(self._turned)
-        while self.started and self._turning is None and self.there.is_set() and self._waiting and len(self._running) < self.concurrency:
+        while self._may_begin():
             key = self._waiting.popleft()
             self._running[key] = asyncio.create_task(self._finish(key))
             self._running[key].add_done_callback(functools.partial(self._ended, key))
+
+    def _may_begin(self) -> bool:
+        """Whether the next rollout can run beside those that do."""
+        ready = self.started and self._turning is None and self.there.is_set()
+        if not ready or not self._waiting or len(self._running) >= self.concurrency:
+            return False
+        return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
 
     def _is_between(self) -> bool:
         """Whether a block has ended, or there is one to begin."""
@@ -203,6 +242,7 @@ class Scheduler:
         return self.started and idle and (bool(self._blocks) or self._arm is not None)
 
     async def _turn(self, turns: Turns) -> None:
+        await self.there.wait()
         if self._arm is not None:
             self._arm = None
             await turns.leave()
@@ -223,9 +263,12 @@ class Scheduler:
             )
         self._fill()
 
-    async def _finish(self, key: RolloutKey) -> Outcome:
+    async def _finish(self, key: RolloutKey) -> Outcome | None:
+        """None of a rollout that was interrupted, and is to run again."""
         try:
             rollout = await self._attempts(key)
+            if rollout is None:
+                return None
             self._recording.add(key)
             self._note_refusal(rollout)
             self._keep(key, await self._record(rollout))
@@ -245,29 +288,55 @@ class Scheduler:
         if why := self._refusals.after(rollout, planned, running):
             self._give_up(group, why)
 
-    def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome]) -> None:
+    def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome | None]) -> None:
         """A callback, because a task that is cancelled before its first step runs no line of its own."""
         del self._running[key]
         self._recording.discard(key)
-        self._outcomes[key].set_result(Outcome("cancelled", self.broken or "the session ended") if task.cancelled() else task.result())
+        outcome = Outcome("cancelled", self.broken or "the session ended") if task.cancelled() else task.result()
+        if outcome is None and not self.broken and key.group not in self._given_up:
+            self._waiting.appendleft(key)
+        else:
+            self.earlier.pop(key, None)
+            why = self.broken or self._given_up.get(key.group, "")
+            self._outcomes[key].set_result(outcome or Outcome(self.broken_status, why))
         self._fill()
 
-    async def _attempts(self, key: RolloutKey) -> Rollout:
-        """The last attempt, which knows of those of this session before it. Only `infra_error` is tried again, a refusal never."""
-        earlier: tuple[Attempt, ...] = ()
-        for attempt in itertools.count(1):
-            rollout = dataclasses.replace(await self._attempt(key), attempt=attempt, earlier_attempts=earlier)
-            if rollout.status == "infra_error" and attempt > self.retries and self.doubt is not None:
+    async def _attempts(self, key: RolloutKey) -> Rollout | None:
+        """The last attempt, which knows of those of this session before it; None where that was interrupted.
+
+        Only `infra_error` is tried again, a refusal never.
+        """
+        while True:
+            outages, earlier = self._outages, self.earlier.get(key, ())
+            self.desk.begun(key)
+            rollout = dataclasses.replace(await self._attempt(key), attempt=len(earlier) + 1, earlier_attempts=earlier)
+            if await self._is_interrupted(rollout, outages):
+                self._note(rollout, interrupted=True)
+                await self.there.wait()
+                return rollout if self.broken else None
+            self.tries[key] += 1
+            tries = self.tries[key]
+            if rollout.status == "infra_error" and tries > self.retries and self.doubt is not None:
                 await self.doubt(rollout)
-            if rollout.status != "infra_error" or attempt > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
+            if rollout.status != "infra_error" or tries > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
                 return rollout
             if not self.broken:
-                await asyncio.sleep(pause(rollout, attempt))
+                await asyncio.sleep(pause(rollout, tries))
                 await self.there.wait()
             if self.broken:
                 return rollout
-            earlier = rollout.attempts
-        raise AssertionError("counting does not end")
+            self._note(rollout, interrupted=False)
+
+    async def _is_interrupted(self, rollout: Rollout, outages: int) -> bool:
+        """Whether a part of the session went away while it ran, and has failed it; before that there were so many `outages`."""
+        if rollout.status != "infra_error" and not rollout.score_errors:
+            return False
+        await self.desk.looked(rollout)
+        return self._outages > outages and not self.broken
+
+    def _note(self, rollout: Rollout, *, interrupted: bool) -> None:
+        self.earlier[rollout.key] = rollout.attempts
+        self.desk.failed(rollout.key, rollout.attempts[-1], interrupted=interrupted)
 
     async def _attempt(self, key: RolloutKey) -> Rollout:
         started_at, started = time.time(), time.monotonic_ns()

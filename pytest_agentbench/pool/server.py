@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
-import os
-import secrets
 import socket
 import sys
 from collections import Counter, deque
@@ -23,15 +21,15 @@ from pytest_agentbench.introductions import Introductions
 from pytest_agentbench.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.isolation.template import Template
 from pytest_agentbench.journal import record_line
-from pytest_agentbench.pool.announcing import Announcer, total
+from pytest_agentbench.pool.addresses import Addresses
+from pytest_agentbench.pool.inheritance import Inheritance
 from pytest_agentbench.pool.pulse import Pulse, unanswered
+from pytest_agentbench.pool.reporter import Reporter
 from pytest_agentbench.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.pool.turning import Turning
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import Setup, prepare, run_rollout
 from pytest_agentbench.scenarios import Scenario, Suite
-from pytest_agentbench.serving.labels import NO_LABEL
-from pytest_agentbench.tap.client import Taps
 
 GONE = "the controller's line is closed"
 
@@ -47,44 +45,41 @@ class Pool:
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
-        self.scheduler.doubt = self._doubt
+        self.reporter = Reporter(self.tell)
+        self.scheduler.doubt, self.scheduler.desk = self._doubt, self.reporter
+        self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
+        self.inheritance = Inheritance(config["inherited"], config["session"])
+        self.inheritance.hand_to(self.scheduler, self.addresses)
         self.pulse = Pulse(config["patience"])
         self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
         self.scheduler.turns = self.turning
-        self.salt = ""  # before the system prompts of agents
         self.number: int = config["session"]  # of the session within its run
         self.contents = Contents(self.suites, config["backend"], prompt_hashes)
         self.time_limit: float | None = config["time_limit"]
-        self.run: str = config["run"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
-        self.planned = False
+        self.planned = self.inheritance.plan is not None
         self.cancelled = False  # pytest itself is about to end the session
-        self.unread: Counter[RolloutKey] = Counter()  # how many of the planned tests have still to ask for each rollout
+        self.unread = Counter(self.inheritance.plan or ())  # how many of the planned tests have still to ask for each rollout
         self.controller: asyncio.StreamWriter | None = None
         self.controlled = asyncio.Event()  # the controller is connected
         self.replies: deque[asyncio.Future[bytes]] = deque()  # what the controller still has to answer, in order
-        self.endpoint: Endpoint | None = None
         self.booted = asyncio.Event()  # the backend answers, or never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
-        self.taps: Taps | None = None
-        self.announcer: Announcer | None = None
-        self.announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
-        self.tap_url = ""
-        self.tokens = 0
-        self.unrecorded = 0  # LLM calls of whom the tap told, and that are in no record handed to the journal
         self.session: aiohttp.ClientSession | None = None
 
     async def serve(self, listener: socket.socket) -> None:
         """Answers until the controller says that it is over."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
         async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as self.session:
+            self.addresses.session = self.session
+            self.scheduler.plan(self.inheritance.plan or ())
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
             await asyncio.gather(*(template.close() for template in self.templates))
             if self.draining is None:  # the controller is gone, and with it the taps
-                await self._farewell()
+                await self.addresses.farewell()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -107,6 +102,7 @@ class Pool:
                 await self._obey(*await wire.read(reader))
         finally:
             self.controller = None
+            self.reporter.end()
             while self.replies:
                 _answer_with(self.replies.popleft(), error=GONE)
 
@@ -133,46 +129,57 @@ class Pool:
             case "finish":
                 self.scheduler.cancel("the session ended")
                 self.draining = asyncio.create_task(self._drain())  # records under way need the replies that are read meanwhile
+            case op:
+                await self._follow(op, message)
+
+    async def _follow(self, op: str, message: Json) -> None:
+        """What comes of the death of a part of the session."""
+        match op:
+            case "looked":
+                self.reporter.answer()
+            case "alone":
+                self.scheduler.alone.update(RolloutKey(*key) for key in message["keys"])
+            case "end":
+                self.inheritance.ends[RolloutKey(*message["key"])] = message["end"]
+            case "taps":
+                await self._reconnect(message["taps"])
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
-        await self._farewell()
+        await self.addresses.farewell()
         if self.controller is not None:
-            tally = total([each.tally for each in self.announcers.values()])
-            labels = asdict(tally) if tally.labelled else None
-            self.controller.write(wire.pack({"op": "drained", "labels": labels, "unrecorded": self.unrecorded}))
+            tally = self.addresses.tally
+            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.labelled else None}))
             await self.controller.drain()
         self.finished.set()
 
-    async def _farewell(self) -> None:
-        await asyncio.gather(*(each.farewell() for each in self.announcers.values()))
-
-    async def _start(self, endpoint: Json, taps: Json) -> None:
-        """The backend answers: point the taps at it and go."""
-        self.tap_url = f"http://127.0.0.1:{taps['port']}"
-        try:
-            self.taps = await Taps.connect(taps["control_ports"], taps["token"])
-            await self.point_at(Endpoint(**endpoint))
-        except ConfigError as error:
-            self.scheduler.stop(str(error), "infra_error")
-        except (OSError, InfraError) as error:
-            self.taps = None
-            self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
+    async def _start(self, endpoint: Json, taps: Json, elapsed_s: float) -> None:
+        """The backend answers: point the taps at it and go. Rollouts of this session could run for `elapsed_s` before."""
+        await self._connect(taps, Endpoint(**endpoint))
+        await self.inheritance.settle(self.scheduler, self.addresses)
         self.booted.set()
         self.scheduler.start()
         if self.time_limit is not None:
             reason = f"the session's time limit of {self.time_limit:g} s is over"
-            asyncio.get_running_loop().call_later(self.time_limit, self.scheduler.stop, reason, "cancelled")
+            left = max(0.0, self.time_limit - elapsed_s)
+            asyncio.get_running_loop().call_later(left, self.scheduler.stop, reason, "cancelled")
 
-    async def point_at(self, endpoint: Endpoint) -> None:
-        """Where calls go from now on, and who is told of rollouts; raises ConfigError for labels that nobody knows."""
-        assert self.session is not None and self.taps is not None
-        if endpoint.url not in self.announcers:
-            self.announcers[endpoint.url] = Announcer(endpoint, self.session, self.run)
-        self.announcer = self.announcers[endpoint.url]
-        if endpoint != self.endpoint:
-            await self.taps.point_at(endpoint)
-        self.endpoint = endpoint
+    async def _connect(self, taps: Json, endpoint: Endpoint) -> None:
+        try:
+            await self.addresses.connect(taps)
+            await self.addresses.point_at(endpoint, anew=True)
+        except ConfigError as error:
+            self.scheduler.stop(str(error), "infra_error")
+        except (OSError, InfraError) as error:
+            if self.addresses.has_taps:
+                self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
+            else:  # the controller starts it again, and says so
+                self.scheduler.hold(str(error))
+
+    async def _reconnect(self, taps: Json) -> None:
+        """A tap has been started again, and knows nothing."""
+        if (endpoint := self.addresses.endpoint) is not None and not self.scheduler.broken:
+            await self._connect(taps, endpoint)
 
     def tell(self, message: Json) -> None:
         """Tells the controller something that it does not reply to."""
@@ -194,7 +201,6 @@ class Pool:
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
-        self.unrecorded -= sum(len(attempt.calls) + len(attempt.judge_calls) for attempt in rollout.attempts)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         summary = {
             "op": "finished",
@@ -203,6 +209,7 @@ class Pool:
             "status": rollout.status,
             "scores": {name: float(score) for name, score in rollout.scores.items()},
             "tokens": tokens,
+            "calls": sum(len(attempt.calls) + len(attempt.judge_calls) for attempt in rollout.attempts),
             "duration_s": rollout.duration_s,
         }
         line = record_line(rollout)
@@ -232,15 +239,18 @@ class Pool:
                 return {}, orjson.dumps(asdict(self._scenario(RolloutKey(*message["key"]))))
             case "backend":
                 await self._backend_there()
-                endpoint = {**asdict(self.endpoint), "api_key": None, "headers": {}} if self.endpoint else None
+                there = self.addresses.endpoint
+                endpoint = {**asdict(there), "api_key": None, "headers": {}} if there else None
                 status = self.scheduler.broken_status if self.scheduler.broken else ""
                 return {"endpoint": endpoint, "reason": self.scheduler.broken, "status": status}, b""
             case "open":
                 return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
             case "close":
-                return {}, orjson.dumps(await self.close(message["id"]))
+                await self._settled(message["id"])
+                return {}, orjson.dumps(await self.addresses.close(message["id"]))
             case "said":
-                return {}, orjson.dumps(await self.said(message["id"]))
+                await self._settled(message["id"])
+                return {}, orjson.dumps(await self.addresses.said(message["id"]))
             case "submit":
                 return {}, await self.record(Rollout.from_json(body))
             case other:
@@ -254,12 +264,13 @@ class Pool:
         keys = [RolloutKey(*key) for key in message["keys"]]
         stored = len(self.scheduler.stored.keys() & set(keys))
         self.unread.update(keys)
-        await self.ask({"op": "plan", "keys": len(set(keys)), "stored": stored, "selected": message["selected"]})
+        await self.ask({"op": "plan", "keys": keys, "stored": stored, "selected": message["selected"]})
         self.scheduler.plan(keys)
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
         outcome: Outcome = await self.scheduler.outcome(key)
         self.unread.subtract([key])
+        self.tell({"op": "read", "key": key})
         header = {**asdict(outcome), "cause": self.scheduler.cause(key, outcome), "over": await self._is_over(key, outcome)}
         if not outcome.recorded:
             return header, b""
@@ -277,10 +288,10 @@ class Pool:
 
     async def _doubt(self, rollout: Rollout) -> None:
         """A backend that does not answer is given up, and with it the session; of an A/B session or one in blocks, nothing is."""
-        if self.turning is not None or self.endpoint is None or not unanswered(rollout):
+        if self.turning is not None or self.addresses.endpoint is None or not unanswered(rollout):
             return
         stopped = asyncio.create_task(self.scheduler.stopped.wait())
-        look = asyncio.create_task(self.pulse.why_gone(self.endpoint))
+        look = asyncio.create_task(self.pulse.why_gone(self.addresses.endpoint))
         try:
             await asyncio.wait([stopped, look], return_when=asyncio.FIRST_COMPLETED)
             if look.done() and (why := look.result()) and not stopped.done():
@@ -298,10 +309,15 @@ class Pool:
         await self.booted.wait()
         await self.scheduler.there.wait()
 
+    async def _settled(self, token: str) -> None:
+        """Waits until the taps know this pool, where an earlier one has lent the address."""
+        if token in self.inheritance.lent:
+            await self.booted.wait()
+
     async def _open(self, key: RolloutKey, access: Access) -> wire.Frame:
         await self._backend_there()
         try:
-            id, base_url, model = await self.open(key, access)
+            id, base_url, model = await self.addresses.lend(key, access)
         except InfraError as error:
             return {"reason": str(error), "status": self.scheduler.broken_status}, b""
         return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
@@ -309,8 +325,10 @@ class Pool:
     # ------------------------------------------------------------------------------------------ running
 
     async def _run(self, key: RolloutKey) -> Rollout:
+        if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):
+            return end
         scenario, setup, budget = await self.setup_of(key)
-        return await run_rollout(key, scenario, setup, self, self.session, budget)
+        return await run_rollout(key, scenario, setup, self.addresses, self.session, budget)
 
     async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
         """Raises InfraError as `_setup` does."""
@@ -337,42 +355,6 @@ class Pool:
         self.templates.append(template)
         return isolated(suite, variant, template)
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
-        """A token of the tap for one attempt, or its judge; raises InfraError when there is no backend to speak to."""
-        if self.taps is None or self.endpoint is None or self.announcer is None:
-            raise InfraError(self.scheduler.broken or "the backend is not there")
-        self.tokens += 1
-        id = f"{self.tokens}-{secrets.token_urlsafe(16)}"
-        elsewhere = _elsewhere(access.endpoint) if access.endpoint else None
-        label = NO_LABEL if elsewhere else self.announcer.announce(id, key, access.judge)
-        salt = "" if access.judge else self.salt
-        await self.taps.open(id, access.upgrade, label, keep=access.keep, elsewhere=elsewhere, salt=salt, calls=access.calls)
-        return id, f"{self.tap_url}/r/{id}/v1", (elsewhere or self.endpoint).model
-
-    async def said(self, id: str) -> list[Json]:
-        assert self.taps is not None
-        return await self.taps.said(id)
-
-    async def close(self, id: str) -> list[Json]:
-        """Ends an attempt: the tap breaks its calls off, and then the stack is told."""
-        assert self.taps is not None and self.announcer is not None
-        calls: list[Json] = []
-        try:
-            calls = await self.taps.close(id)
-            self.unrecorded += len(calls)
-            await self.announcer.complete(id, calls)
-        finally:
-            self.announcer.over(id, calls)
-        return calls
-
-
-def _elsewhere(settings: Json) -> Endpoint:
-    """An endpoint beside the backend under test; raises InfraError when its key is not there."""
-    name = settings.get("api_key")
-    if name and not os.environ.get(name):
-        raise InfraError(f"{settings['url']} wants a key: the environment variable {name} is not set")
-    return Endpoint(settings["url"].rstrip("/"), settings["model"], "judge", os.environ[name] if name else None)
-
 
 def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:
     if reply.done():
@@ -386,9 +368,14 @@ def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "
 async def serve(config: Json, listener: socket.socket) -> None:
     """The pool's whole life: it ends with the session, or with the controller."""
     from pytest_agentbench.child import end_with_stdin, serving
+    from pytest_agentbench.pool.voice import PipeVoice
+    from pytest_agentbench.pool.watchdog import Watchdog
 
     sys.path[:] = config["sys_path"]
     pool = Pool(config)
+    watchdog = Watchdog(PipeVoice(config["voice"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0))
+    watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
     serving(port=listener.getsockname()[1])
     await pool.serve(listener)
+    watchdog.stop()

@@ -12,23 +12,22 @@ import aiohttp
 from pytest_agentbench.arms import Side
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lines import Tap
+from pytest_agentbench.pool.addresses import Addresses
 from pytest_agentbench.pool.blocks import Block, arrange
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import Setup, run_rollout
 from pytest_agentbench.scenarios import Scenario
 
 
-class Host(Tap, Protocol):
+class Host(Protocol):
     """The pool, as far as turns need it."""
 
     session: aiohttp.ClientSession | None
-    salt: str
+    addresses: Addresses
 
     def tell(self, message: Json) -> None: ...
 
     async def ask(self, question: Json) -> bytes: ...
-
-    async def point_at(self, endpoint: Endpoint) -> None: ...
 
     async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
         """What a rollout is made of, and its budget in seconds."""
@@ -60,8 +59,8 @@ class Turning:
         answer = await self._told
         if answer["failure"]:
             return str(answer["failure"])
-        await self._host.point_at(Endpoint(**answer["endpoint"]))
-        self._host.salt = answer["salt"]
+        await self._host.addresses.point_at(Endpoint(**answer["endpoint"]))
+        self._host.addresses.salt = answer["salt"]
         self._number += 1
         primed = await self._prime(block.keys) if self._policy == "primed" else None
         await self._host.ask({"op": "measure", "primed": primed})
@@ -86,7 +85,7 @@ class Turning:
             scenario, setup, budget = await self._host.setup_of(key)
         except InfraError:  # its suite's code cannot be loaded, which the rollout itself will say
             return False
-        tap = FirstCallOnly(self._host)
+        tap = FirstCallOnly(self._host.addresses)
         rollout = await run_rollout(key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget)
         went_well = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
         status, reason = ("ok", "") if went_well else ("infra_error", rollout.reason or "no call was made")

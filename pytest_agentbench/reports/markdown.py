@@ -27,6 +27,7 @@ from pytest_agentbench.reports.wording import (
     few_text,
     goodput_text,
     imported_lines,
+    interruptions_text,
     judging_lines,
     limit_text,
     loss_lines,
@@ -99,6 +100,8 @@ def _progress(run: Json) -> Iterator[str]:
     plan = run["plan"]
     counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
     yield f"\n{counts}." + ("" if run["exit_status"] is None else f" pytest's exit status: {run['exit_status']}.")
+    if interruptions := interruptions_text(run):
+        yield f"\nParts of the session died and were started again: {prose(interruptions)}."
     if sessions := sessions_text(run):
         yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
     if resume := resume_text(run):

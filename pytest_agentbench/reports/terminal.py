@@ -23,6 +23,7 @@ from pytest_agentbench.reports.wording import (
     few_text,
     goodput_text,
     imported_lines,
+    interruptions_text,
     judging_lines,
     limit_text,
     mean_text,
@@ -126,6 +127,8 @@ def _write_comparison(terminal: Terminal, run: Json) -> None:
 
 
 def _write_left(terminal: Terminal, run: Json) -> None:
+    if interruptions := interruptions_text(run):
+        terminal.write_line(f"interrupted {interruptions}", yellow=True)
     if run["plan"]["not_run"]:
         terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
     if resume := resume_text(run):

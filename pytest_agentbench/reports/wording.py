@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_agentbench.journal import first_of
 from pytest_agentbench.quantiles import HIGH, needed
 from pytest_agentbench.records import ERROR_KINDS, Json
 from pytest_agentbench.stopwatch import SATURATED
@@ -218,13 +219,14 @@ def boot_text(backend: Json) -> str:
     boot = backend.get("boot")
     if boot is None:
         return ""
+    reaped = f"; {backend['reaped']}" if backend.get("reaped") else ""
     if backend["reused"]:
-        return "kept from an earlier session, so its caches are warm"
+        return f"kept from an earlier session, so its caches are warm{reaped}"
     waited = f" after {boot['waited_for_gpus_s']:.0f} s of waiting for GPUs" if boot["waited_for_gpus_s"] >= 1 else ""
     warm = boot["warm_up"]
     warmed = f"; {warm['requests']} requests of warm-up in {warm['seconds']:.1f} s, not counted" if warm["requests"] else "; no warm-up"
     other = f"; {backend['passed_over']}" if backend.get("passed_over") else ""
-    return f"booted in {boot['boot_s'] - boot['waited_for_gpus_s']:.1f} s{waited}, proofs {boot['proof_s']:.1f} s{warmed}{other}"
+    return f"booted in {boot['boot_s'] - boot['waited_for_gpus_s']:.1f} s{waited}, proofs {boot['proof_s']:.1f} s{warmed}{other}{reaped}"
 
 
 def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
@@ -291,9 +293,18 @@ def passed_text(counts: Json) -> str:
     return f"{counts['passed']} of {counts['tests']} test{'s' * (counts['tests'] != 1)} passed"
 
 
+def interruptions_text(run: Json) -> str:
+    """`pool 2, tap 1; 9 attempts were run again`; empty where no part of the session died."""
+    interruptions = run.get("interruptions", {"deaths": {}, "attempts": 0})  # runs of older versions have none
+    parts = [f"{part} {count}" for part, count in interruptions["deaths"].items()]
+    attempts = interruptions["attempts"]
+    again = f"{attempts} attempt{'s were' if attempts != 1 else ' was'} run again"
+    return f"{', '.join(parts)}; {again}" if parts else ""
+
+
 def damage_lines(run: Json) -> list[str]:
     """What of the journal could not be read."""
-    return [*run.get("damaged", ())]
+    return first_of(run.get("damaged", ()))
 
 
 def loss_lines(run: Json) -> list[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving import gpus
-from pytest_agentbench.serving.backend import Backend
+from pytest_agentbench.serving.backend import Backend, Tell
+from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 
@@ -34,7 +36,8 @@ class Arms(Backend):
         self.on_gone: Callable[[str, str], None] = lambda _arm, _why: None
         self._endpoints: dict[str, Endpoint] = {}  # of arms that are up
         self._started: set[str] = set()
-        self._tell: Callable[[str], None] = lambda _: None
+        self._tell: Tell | None = None  # known when the session watches
+        self._away: dict[str, Collection[str]] = {}  # arm -> its parts that are away
         self._over = threading.Event()  # no arm is left, or the session ends
         self._stopped = False
         self._folder = Path()
@@ -98,7 +101,12 @@ class Arms(Backend):
         every = min((sources.every_s for sources in found.values()), default=1.0)
         return Sources(targets, tuple(gpu for sources in found.values() for gpu in sources.gpus), every)
 
-    def watch(self, tell: Callable[[str], None]) -> str | None:
+    @property
+    def processes(self) -> Mapping[str, Child]:
+        """Of arms that are up."""
+        return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
+
+    def watch(self, tell: Tell) -> str | None:
         self._tell = tell
         self._over.wait()
         return None if self._stopped else "; ".join(self.failures.values())
@@ -130,13 +138,16 @@ class Arms(Backend):
         threading.Thread(target=self._watch, args=(name, backend), name=f"agentbench-watch-{name}", daemon=True).start()
 
     def _watch(self, name: str, backend: Backend) -> None:
-        died = backend.watch(self._tells)
+        died = backend.watch(functools.partial(self._tells, name))
         if died and not self._stopped and self.backends[name] is backend and self._endpoints.pop(name, None):
             self._failed(name, f"is gone: {died}")
+            self._tells(name, ())
             self.on_gone(name, self.failures[name])
 
-    def _tells(self, why: str) -> None:
-        self._tell(why)  # known when the session watches, which may be later than this
+    def _tells(self, arm: str, names: Collection[str]) -> bool:
+        """Of all arms together."""
+        self._away[arm] = [*names]
+        return self._tell is None or self._tell([f"{each}.{name}" for each, away in self._away.items() for name in away])
 
     def _failed(self, name: str, why: str) -> None:
         self.failures[name] = f"arm {name}: the backend {self.backends[name].name!r} {why}"

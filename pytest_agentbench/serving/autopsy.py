@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.serving.api import Api
-from pytest_agentbench.serving.hints import hint
+from pytest_agentbench.serving.hints import hint, killed
 from pytest_agentbench.serving.instances import Instance
 from pytest_agentbench.serving.logs import indented, tail
 from pytest_agentbench.serving.marks import is_marked
@@ -20,11 +20,11 @@ from pytest_agentbench.serving.stackspec import HttpCheck
 FULL = 1 << 20  # a disk with fewer bytes free than this is full
 
 
-def log_of(instance: Instance) -> str:
-    """The end of its log, what that hints at, and whether the log is whole."""
+def log_of(instance: Instance, code: int | None = None) -> str:
+    """The end of its log, what that and its exit code hint at, and whether the log is whole."""
     lines = tail(instance.log)
-    known = hint(lines)
-    return f"{f'{chr(10)}hint: {known}' if known else ''}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
+    known = "".join(f"\nhint: {each}" for each in (hint(lines), killed(code)) if each)
+    return f"{known}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 
 def robbed(instance: Instance, home: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,10 @@ from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.spec import AnySpec, EmbeddedSpec, UrlSpec
 from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.versions import told
+
+Tell = Callable[[Collection[str]], bool]
+
+ENGINE = "engine"  # what a session calls the built-in one
 
 
 class Backend(Protocol):
@@ -52,10 +56,16 @@ class Backend(Protocol):
         """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
         return Sources()
 
-    def watch(self, tell: Callable[[str], None]) -> str | None:
+    @property
+    def processes(self) -> Mapping[str, Child]:
+        """Those that `watch` starts again when they die, by the names under which it tells of them."""
+        return {}
+
+    def watch(self, tell: Tell) -> str | None:
         """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched.
 
-        `tell` is called with what is away for a while, so that no rollout begins, and with an empty text when all is there again.
+        `tell` is called with the names of the parts that are away for a while, so that no rollout begins, and with none when all are
+        there again. It returns whether a part may be started again, as far as the session is concerned.
         """
 
     def stop(self) -> None:
@@ -72,7 +82,9 @@ class Embedded(Backend):
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
         self.child: Child | None = None
         self.port = 0
-        self.stopping = False
+        self._log = Path()
+        self._starting = threading.Lock()
+        self._stopped = False
 
     @property
     def identity(self) -> Json:
@@ -84,25 +96,57 @@ class Embedded(Backend):
         return {"hardware": {"gpus": [], "driver": None}}
 
     def start(self, directory: Path) -> Endpoint:
-        model = self.spec.model or f"embedded-{self.spec.policy}"
-        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
-        self.child = Child("pytest_agentbench.engine", {**options, "model": model, "host": "127.0.0.1"}, directory / "engine.log")
-        self.port = self.child.ready()["port"]
-        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", model, self.name)
+        self._log = directory / "engine.log"
+        child = self._started(self.spec.port)
+        if child is None:
+            raise BackendError("it was stopped before it started")
+        self.port = child.ready()["port"]
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name)
         self.models = listed_models(endpoint)
         return endpoint
 
-    def metrics(self) -> Sources:
-        return Sources((Target("engine", 0, f"http://127.0.0.1:{self.port}/metrics"),))
+    @property
+    def _model(self) -> str:
+        return self.spec.model or f"embedded-{self.spec.policy}"
 
-    def watch(self, tell: Callable[[str], None]) -> str | None:
-        del tell  # nothing of it comes back
+    def _started(self, port: int) -> Child | None:
+        """A new engine on this port; None when it is to be stopped."""
+        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
+        with self._starting:
+            if self._stopped:
+                return None
+            self.child = Child("pytest_agentbench.engine", {**options, "model": self._model, "host": "127.0.0.1", "port": port}, self._log)
+            return self.child
+
+    @property
+    def processes(self) -> Mapping[str, Child]:
+        return {ENGINE: self.child} if self.child is not None else {}
+
+    def metrics(self) -> Sources:
+        return Sources((Target(ENGINE, 0, f"http://127.0.0.1:{self.port}/metrics"),))
+
+    def watch(self, tell: Tell) -> str | None:
+        """Starts it again on the same port."""
         assert self.child is not None
-        self.child.process.wait()
-        return None if self.stopping else self.child.obituary("died in the middle of the run")
+        child: Child | None = self.child
+        while child is not None:
+            child.process.wait()
+            if self._stopped:
+                break
+            died = child.obituary("died in the middle of the run")
+            if not tell([ENGINE]):
+                return died
+            if (child := self._started(self.port)) is not None:
+                try:
+                    child.ready()
+                except BackendError as error:
+                    return None if self._stopped else f"{died}\nand was not started again: {error}"
+                tell([])
+        return None
 
     def stop(self) -> None:
-        self.stopping = True
+        with self._starting:
+            self._stopped = True
         if self.child is not None:
             self.child.stop()
 
@@ -144,7 +188,7 @@ class Url(Backend):
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
-    def watch(self, tell: Callable[[str], None]) -> str | None:
+    def watch(self, tell: Tell) -> str | None:
         del tell
         return None
 

@@ -50,7 +50,7 @@ class CpuWatch:
             if (cost := process.cost()) is None:
                 continue
             now, cpu_s = time.monotonic_ns(), cost["cpu_s"]
-            if name in self._last and now > self._last[name][0]:
+            if name in self._last and now > self._last[name][0] and cpu_s >= self._last[name][1]:  # else it was started again
                 before, cpu_before = self._last[name]
                 self.samples[name].append((before, now, (cpu_s - cpu_before) * 1e9 / (now - before)))
             self._last[name] = now, cpu_s

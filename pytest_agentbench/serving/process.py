@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.serving.hints import killed
 from pytest_agentbench.serving.logs import indented, tail
 
 _SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
@@ -60,13 +62,23 @@ class Child:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or is about to: it has let go of its stdin, as of all its connections."""
+        if self.process.poll() is not None or self.process.stdin is None or self.process.stdin.closed:
+            return True
+        pipe = select.poll()
+        pipe.register(self.process.stdin, 0)
+        return any(event & select.POLLERR for _, event in pipe.poll(0))
+
     def obituary(self, why: str) -> str:
         """Why a child is of no use any more, with its command, exit code and the tail of its log."""
         try:
             code: int | None = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        return f"`python -m {self.module}` {why} (exit code {code}); the end of {self.log.name}:\n{indented(tail(self.log))}"
+        sigkill = f"; {known}" if (known := killed(code)) else ""
+        return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
         """CPU seconds and peak memory (MiB) of the living process; None where /proc does not tell."""

@@ -207,7 +207,7 @@ class Stack:
         if self.stopping.is_set():
             return
         ended = f"{instance.name} ended with exit code {code}: `{running.command}`"
-        reason = f"{ended}{robbed(instance, self.home)}{log_of(instance)}"
+        reason = f"{ended}{robbed(instance, self.home)}{log_of(instance, code)}"
         if instance.restarts >= instance.spec.restart:
             self._fail(BackendError(reason))
             return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving import gpus, stacks
-from pytest_agentbench.serving.backend import Backend
+from pytest_agentbench.serving.backend import Backend, Tell
 from pytest_agentbench.serving.sampler import Sources, Target
 from pytest_agentbench.serving.stackspec import StackSpec
 from pytest_agentbench.serving.templates import expand
@@ -47,7 +47,11 @@ class Stacked(Backend):
         }
 
     def start(self, directory: Path) -> Endpoint:
-        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept."""
+        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept.
+
+        What dead guardians have left is ended first: it may have the GPUs and ports that this one needs.
+        """
+        self.description["reaped"] = stacks.reap_orphans()
         kept = stacks.find_kept(self.spec)
         self.description["passed_over"] = stacks.passed_over(self.spec) if kept is None else ""
         self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
@@ -71,12 +75,13 @@ class Stacked(Backend):
         leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
         return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
 
-    def watch(self, tell: Callable[[str], None]) -> str | None:
+    def watch(self, tell: Tell) -> str | None:
+        """The guardian starts services again, as often as the YAML says."""
         assert self._held is not None
 
         def on_restart(message: Json) -> None:
             self.description["restarts"] = message["restarts"]
-            tell(f"{', '.join(message['services'])}: started again" if message["services"] else "")
+            tell(message["services"])
 
         return self._held.death(on_restart) or None
 

@@ -229,6 +229,20 @@ def reap() -> list[tuple[str, list[str]]]:
     return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 
+def reap_orphans() -> str:
+    """Ends the stacks whose guardian was killed; what was ended, in one sentence, empty where nothing was.
+
+    A folder without facts is left alone, unlike by `reap`: another session may be about to start a guardian in it.
+    """
+    ended = []
+    for file in sorted(stacks_folder().glob(f"*/{FACTS}")):
+        if not is_alive(str(file.parent)):
+            with suppress(OSError, ValueError):  # its session has just cleaned up itself
+                name = json.loads(file.read_text())["backend"]
+                ended.append(f"{name} ({', '.join(reap_one(file.parent)) or 'only its folder'})")
+    return f"ended what a guardian that was killed had left of {' and '.join(ended)}" if ended else ""
+
+
 def reap_one(home: Path) -> list[str]:
     """The same for one stack without a guardian."""
     killed = [f"process {pid}" for pid in kill_marked(str(home))]

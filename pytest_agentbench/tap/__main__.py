@@ -10,6 +10,7 @@ import socket
 import sys
 
 from pytest_agentbench.child import end_with_stdin, read_config, serving
+from pytest_agentbench.openfiles import raise_limit
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.clock import stamping
@@ -43,6 +44,7 @@ async def serve(token: str, budgets: Budgets, port: int) -> None:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     try:
+        raise_limit()
         config = read_config()
         token, budgets, port = str(config["token"]), Budgets(**config.get("budgets", {})), int(config.get("port", 0))
     except (json.JSONDecodeError, LookupError, TypeError, ValueError) as error:

@@ -40,6 +40,10 @@ class TapControl:
             raise InfraError(f"the tap refused {question['op']}: {answer['error']}")
         return answer
 
+    @property
+    def is_gone(self) -> bool:
+        return self._gone is not None
+
     def close(self) -> None:
         self._listening.cancel()
         self._end("the line to the tap is closed")
@@ -72,6 +76,11 @@ class Taps:
     @classmethod
     async def connect(cls, ports: Sequence[int], token: str) -> Taps:
         return cls([await TapControl.connect(port, token) for port in ports])
+
+    @property
+    def are_gone(self) -> bool:
+        """Whether one of them is."""
+        return any(control.is_gone for control in self._controls)
 
     async def point_at(self, endpoint: Endpoint) -> None:
         """Where calls go from now on."""

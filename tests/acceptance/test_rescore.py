@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.journal import read_journal, record_line
+from pytest_agentbench.journal import read_journal, record_line, sealed
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.rescoring import load_groups, rescore
 from pytest_agentbench.run import read_run
@@ -172,7 +172,7 @@ def test_memory(shop: Project) -> None:
     first = shop.rollouts[0]
     with (shop.directory / "rollouts.jsonl").open("ab") as lines:
         for trial in range(2, 2000):
-            lines.write(record_line(dataclasses.replace(first, trial=trial, log="x" * 20_000)) + b"\n")
+            lines.write(sealed(record_line(dataclasses.replace(first, trial=trial, log="x" * 20_000))) + b"\n")
     run = read_run(shop.directory)
     groups = load_groups(run, {}, [])
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_scored(shop: Project) -> None:
     adhoc = Rollout("test_x.py", "test_x", "default", 1, "ok", kind="adhoc")
     failed = Rollout("shop", "shop-0", "default", 2, "agent_error", "KeyError")
     with (shop.directory / "rollouts.jsonl").open("ab") as lines:
-        lines.write(record_line(adhoc) + b"\n" + record_line(failed) + b"\n")
+        lines.write(sealed(record_line(adhoc)) + b"\n" + sealed(record_line(failed)) + b"\n")
 
     assert 0 == main(["rescore"])
 

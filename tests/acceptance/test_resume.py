@@ -265,11 +265,64 @@ def test_damage_is_reported(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "agentbench: session 2 of this run: 2 rollouts are kept, 0 failed *; a record of 500 bytes was torn by a kill, and is cut off",
-            "damaged     line 2 of * is no record, and is left out: *",
+            "agentbench: line 2 of */rollouts.jsonl is damaged: there is no record in it, and it is left out: *",
+            "damaged     line 2 of */rollouts.jsonl is damaged: there is no record in it, and it is left out: *",
         ]
     )
     assert [2, 1] == sessions(project)
     assert 1 == len(project.run_json["damaged"])
+
+
+def flip(project: Project, key: bytes) -> str:
+    """Changes the first digit behind a key of the second record, which is valid JSON afterwards; the sentence on it."""
+    journal = project.directory / "rollouts.jsonl"
+    first, second, third = journal.read_bytes().splitlines(keepends=True)
+    place = second.index(key) + len(key)
+    spoilt = second[:place] + (b"2" if second[place : place + 1] != b"2" else b"1") + second[place + 1 :]
+    journal.write_bytes(first + spoilt + third)
+    record = json.loads(second)
+    return f"line 2 of {journal} is damaged: the record of shop[{record['scenario']}] is not as it was written"
+
+
+@WAYS
+@pytest.mark.parametrize("key", [b'"started_ns":', b'"crc":"', b'"content":{"scenario":"'], ids=["body", "checksum", "head"])
+def test_a_flipped_byte(project: Project, key: bytes, way: tuple[str, ...]) -> None:
+    """A record of which one digit has changed is named by its line and runs again, the others are kept, and all tests are judged."""
+    project.suite(scenarios=3)
+    project.run("scenarios/shop").assert_outcomes(passed=3)
+    sentence = flip(project, key)
+
+    result = project.run(*way, "--agentbench-resume", "scenarios/shop")
+
+    result.assert_outcomes(passed=3)
+    assert f"agentbench: {sentence}, and is left out" in result.stdout.str()
+    assert [2, 1] == sessions(project)
+    assert [f"{sentence}, and is left out"] == project.run_json["damaged"]
+
+
+COMMANDS = {
+    "gate": ("gate", "latest", "--gate", "tsq >= 0.5"),
+    "rescore": ("rescore", "latest"),
+    "show": ("show", "latest", "--as", "aiperf"),
+    "diff": ("diff", "latest", "latest"),
+    "baseline": ("baseline", "promote", "latest"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_name_damage(project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Whoever reads a run is told which line of it is damaged, and gets what the others say."""
+    project.suite(scenarios=3)
+    project.run("scenarios/shop").assert_outcomes(passed=3)
+    sentence = flip(project, b'"started_ns":')
+    monkeypatch.chdir(project.root)
+
+    assert 0 == main([*COMMANDS[name]])
+
+    output = capsys.readouterr()
+    assert sentence.partition(" of ")[0] in output.err
+    assert sentence.partition(" is damaged: ")[2] in output.err
+    assert output.out
 
 
 @WAYS

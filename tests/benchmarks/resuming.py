@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_agentbench.journal import FILE, record_line
+from pytest_agentbench.journal import FILE, record_line, sealed
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
 from tests.benchmarks.measuring import Command, Figure, Options, Result
 
@@ -38,12 +38,12 @@ began = time.monotonic()
 with Journal(Path(sys.argv[1])) as journal:
     indexed = time.monotonic()
     stored = take_up(journal, Same(), {"bench": {}}, {}, [], ("infra_error", "cancelled"))
-    wire = json.dumps(stored.to_wire())
+    wire = json.dumps([{"key": key, "status": status} for key, status in stored.kept.items()])
     taken = time.monotonic()
     some = [journal.line(key) for key in list(stored.kept)[::1000]]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 print(json.dumps({"index_s": indexed - began, "take_up_s": taken - indexed, "read_s": time.monotonic() - taken, "peak_mb": peak,
-                  "kept": len(stored.kept), "again": len(stored.attempts), "wire_mb": len(wire) / 1e6}))
+                  "kept": len(stored.kept), "again": len(stored.again), "wire_mb": len(wire) / 1e6}))
 """
 
 
@@ -85,7 +85,7 @@ def lines() -> Iterator[bytes]:
             messages=({"role": "user", "content": "Where is the money that I sent last week? " * 20},),
             scores={"tsq": Score(0.5, {"precision": 0.5}, "precision 0.50")},
         )
-        yield record_line(record) + b"\n"
+        yield sealed(record_line(record)) + b"\n"
 
 
 def call(number: int) -> LLMCall:

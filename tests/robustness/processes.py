@@ -98,11 +98,20 @@ class Background:
         self.seen.update(pids)
         return pids
 
+    def has_recorded(self, count: int) -> None:
+        """Waits until so many rollouts are in the journal, or the session is over."""
+        wait_for(lambda: len(self.rollouts) >= count or self.process.poll() is not None, f"{count} rollouts", 60)
+
     def child(self, module: str) -> int:
         """The process id of `python -m <module>`."""
-        (pid,) = [pid for pid in descendants(self.process.pid) if module in command_of(pid)]
-        self.seen.add(pid)
+        (pid,) = self.children(module)
         return pid
+
+    def children(self, module: str) -> list[int]:
+        """The process ids of all `python -m <module>` that live."""
+        pids = [pid for pid in descendants(self.process.pid) if module in command_of(pid) and is_alive(pid)]
+        self.seen.update(pids)
+        return pids
 
     def ended(self, seconds: float = 30) -> int:
         """Waits for its end; returns the exit status."""

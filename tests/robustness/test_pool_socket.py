@@ -17,7 +17,7 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.serving.process import Child
 from tests.project import Project
-from tests.unit.test_pool_server import NEW_RUN
+from tests.unit.test_pool_server import NEW_RUN, NOTED
 
 TOKEN = "the-token-of-this-session"
 KEY = RolloutKey("shop", "shop-0")
@@ -53,6 +53,14 @@ def pool(project: Project, tmp_path: Path) -> Iterator[PoolProcess]:
     suite = load_suite(project.suite(scenarios=2))
     with closing(PoolProcess({suite.name: suite.to_wire()}, tmp_path / "pool.log")) as process:
         yield process
+
+
+def heard(controller: socket.socket) -> Json:
+    """The next thing that the pool wants of its controller; nothing has died, whenever it asks."""
+    while (message := wire.receive(controller)[0])["op"] in NOTED:
+        if message["op"] == "look":
+            wire.send(controller, {"op": "looked"})
+    return message
 
 
 def asked(line: socket.socket, **question: Any) -> wire.Frame:
@@ -107,7 +115,8 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
 
     wire.send(first, {"op": "plan", "keys": [*keys, *keys[:5]], "selected": {"shop": 10_005}})
 
-    assert {"op": "plan", "keys": 10_000, "selected": {"shop": 10_005}, "stored": 0} == wire.receive(controller)[0]
+    wanted = [[*key] for key in (*keys, *keys[:5])]
+    assert {"op": "plan", "keys": wanted, "selected": {"shop": 10_005}, "stored": 0} == heard(controller)
 
     wire.send(controller, {"op": "reply"})
 
@@ -123,7 +132,7 @@ def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> N
     assert {"endpoint": None, "reason": "the backend is gone", "status": "infra_error"} == asked(line, op="backend")[0]
 
     wire.send(line, {"op": "plan", "keys": [KEY], "selected": {"shop": 1}})
-    wire.receive(controller)
+    heard(controller)
     wire.send(controller, {"op": "reply"})
     wire.receive(line)
 
@@ -133,26 +142,23 @@ def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> N
         assert ("infra_error", "the backend is gone") == (answer["status"], answer["reason"])
 
 
-def test_a_record_that_cannot_be_written_is_nobodys_wait(pool: PoolProcess) -> None:
-    """A rollout that the controller could not record is answered with the controller's reason, and so is the next one."""
+def test_a_tap_that_is_away(pool: PoolProcess) -> None:
+    """Rollouts wait for a tap that is not there until the controller says what becomes of it."""
     controller, line = pool.connect("controller"), pool.connect()
-    wire.send(
-        controller,
-        {"op": "start", "endpoint": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "taps": {"control_ports": [1], "port": 1, "token": ""}},
-    )
-    for key in (KEY, RolloutKey("shop", "shop-1")):
-        wire.send(line, {"op": "rollout", "key": key})
-        answer = wire.receive(line)[0]
+    endpoint, taps = {"url": "http://127.0.0.1:1/v1", "model": "m"}, {"control_ports": [1], "port": 1, "token": ""}
+    wire.send(controller, {"op": "start", "endpoint": endpoint, "taps": taps, "elapsed_s": 0.0})
+    wire.send(line, {"op": "rollout", "key": KEY})
+    wire.send(controller, {"op": "failed", "reason": "the tap is gone", "status": "infra_error"})
+    answer = wire.receive(line)[0]
 
-        assert "infra_error" == answer["status"]
-        assert "the tap does not answer" in answer["reason"]
+    assert ("infra_error", "the tap is gone") == (answer["status"], answer["reason"])
 
 
 def test_the_end_of_the_controllers_line_ends_nothing_else(pool: PoolProcess) -> None:
     """Tests keep their lines and get answers; what needed the controller says that it is gone."""
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(line, {"op": "plan", "keys": [KEY], "selected": {"shop": 1}})
-    wire.receive(controller)
+    heard(controller)
     controller.close()
     answer, _ = wire.receive(line)
 

@@ -58,15 +58,12 @@ def uninterrupted(project: Project) -> Json:
 
 
 def kill(background: Background, what: str) -> None:
-    """Ends a session, or a part of it."""
-    match what:
-        case "engine":
-            os.kill(background.child("pytest_agentbench.engine"), signal.SIGKILL)
-        case "worker":
-            workers = [pid for pid in descendants(background.process.pid) if "exec(eval(" in command_of(pid)]
-            os.kill(workers[0], signal.SIGKILL)
-        case name:
-            os.kill(background.process.pid, signal.Signals[name])
+    """Ends a session, or a worker of it."""
+    if what == "worker":
+        workers = [pid for pid in descendants(background.process.pid) if "exec(eval(" in command_of(pid)]
+        os.kill(workers[0], signal.SIGKILL)
+    else:
+        os.kill(background.process.pid, signal.Signals[what])
 
 
 def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> None:
@@ -75,7 +72,7 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
     background = start(*arguments, *SLOW)
     wait_for(lambda: sessions_so_far() > before or background.process.poll() is not None, "the session's start")
     recorded, more = len(background.rollouts), moments.randint(0 if what != "worker" else 1, 3)
-    if what in ("engine", "worker"):
+    if what == "worker":
         wait_for(lambda: "pytest_agentbench.engine" in "".join(map(command_of, descendants(background.process.pid))), "the engine")
         more = max(more, 1)
     wait_for(lambda: len(background.rollouts) >= recorded + more or background.process.poll() is not None, f"{more} more rollouts")
@@ -85,7 +82,7 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
     kill(background, what)
 
     status = background.ended(60)
-    assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL, "engine": 6, "worker": 1}[what] == status, background.output
+    assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL, "worker": 1}[what] == status, background.output
     assert "INTERNALERROR" not in background.output
     if "= agentbench =" in background.output and what != "worker":  # pytest prints nothing of a session that is still starting
         assert f"go on with  pytest --agentbench-resume={background.directory.name} " in background.output
@@ -115,7 +112,7 @@ def finished(project: Project, start: Start, *arguments: str) -> Path:
 def test_crashes_at_random_moments(shop: Project, start: Start, seed: int) -> None:
     """Four crashes of one run, one after the other, and then its end: the numbers are those of a run that nothing happened to."""
     moments = random.Random(seed)
-    order = moments.sample(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM", "engine"], 3)
+    order = moments.sample(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"], 3)
 
     for number, what in enumerate([*order, "worker"]):
         way = ("-n", "2") if what == "worker" or moments.random() < 0.3 else ()

@@ -117,6 +117,21 @@ def test_ctrl_c_while_tests_have_not_begun(project: Project, start: Start) -> No
     assert "= 1 rollout recorded, no test was over in " in background.output
 
 
+def test_ctrl_c_in_the_first_test(project: Project, start: Start) -> None:
+    """It is the same where the first test has begun, and is not over."""
+    code = (
+        "import time\nfrom pathlib import Path\ndef test_it(rollout):\n    Path(__file__).with_name('begun').touch()\n    time.sleep(600)\n"
+    )
+    project.suite(scenarios=1, test=code)
+    background = start("scenarios/shop")
+    wait_for((project.root / "scenarios/shop/begun").exists, "the test")
+
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended()
+    assert "= 1 rollout recorded, no test was over in " in background.output
+
+
 @WAYS
 def test_a_killed_session_leaves_nothing_behind(running: Start, way: tuple[str, ...]) -> None:
     """SIGKILL of the controller ends engine, tap, pool and workers within seconds; the journal holds what finished."""

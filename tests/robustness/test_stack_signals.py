@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.serving.stacks import reap_orphans
 from tests.project import WAYS, Project
-from tests.robustness.processes import Background, command_of, descendants, wait_for
+from tests.robustness.processes import Background, command_of, descendants, is_alive, wait_for
 from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_folder, stack, until_gone
 
 Start = Callable[..., Background]
@@ -157,3 +158,42 @@ def test_controller_and_guardian_are_killed(project: Project, running: Start, st
     assert f"{home}: process {pid}\n" in said  # others may have left something, too
     assert [] == left(stacks)
     assert home not in agentbench(project, "reap").stdout
+
+
+def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) -> None:
+    """The next session on a stack ends what is left of it, says so in one line, and boots its own; nobody has to reap by hand."""
+    stack(project)
+    project.suite(scenarios=1, test=PASSES)
+    session = ("--agentbench-backend=small", "scenarios/shop")
+    project.run("--agentbench-keep-backend=10m", *session).assert_outcomes(passed=1)
+    ((orphan, _),) = marked(stacks)
+    os.kill(guardian(stacks), signal.SIGKILL)
+
+    result = project.run(*session)
+
+    result.assert_outcomes(passed=1)
+    what = f"ended what a guardian that was killed had left of small (process {orphan})"
+    result.stdout.fnmatch_lines([f"*booted in *; {what}"])
+    assert (False, what) == (project.run_json["backend"]["reused"], project.run_json["backend"]["reaped"])
+    assert not is_alive(orphan)
+
+
+def test_what_is_only_beginning_is_left_alone(project: Project, stacks: Path) -> None:
+    """The folder that another session has just made for its guardian is nobody's leftover."""
+    fresh = stacks / "small-0815"
+    fresh.mkdir(parents=True)
+
+    assert "" == reap_orphans()
+    assert fresh.is_dir()
+    fresh.rmdir()
+
+
+def test_a_service_is_killed(running: Start, stacks: Path) -> None:
+    """An exit code of -9 comes with what it mostly means."""
+    background = running()
+
+    os.kill(marked(stacks)[0][0], signal.SIGKILL)
+
+    assert 6 == background.ended()
+    assert "engine ended with exit code -9" in background.output
+    assert "hint: it was killed by SIGKILL: mostly the kernel's out-of-memory killer, or somebody's `kill -9`" in background.output

@@ -33,7 +33,7 @@ def router() -> Iterator[Router]:
 async def announcer(url: str, kind: str = "thunderagent", **options: Any) -> AsyncIterator[Announcer]:
     async with aiohttp.ClientSession() as session:
         endpoint = Endpoint(url, "m", labels={"kind": kind, **options}, api_key="hush", headers={"x-team": "bench"})
-        yield Announcer(endpoint, session, "20260101-120000")
+        yield Announcer(endpoint, session, "20260101-120000-1a2b")
 
 
 async def call(announcer: Announcer, token: str, key: RolloutKey = KEY) -> str:
@@ -63,7 +63,7 @@ async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Js
         await stack.farewell()
 
     assert 2 == len(set(ids))
-    assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000-[0-9a-f]{4}:shop\.shop-0\.1:[0-9a-f]{8}", id)]
+    assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000-1a2b:shop\.shop-0\.1:[0-9a-f]{8}", id)]
     assert sorted((id, True) for id in ids) == sorted(router.releases)
     assert tally(labelled=2, announced=1 + (options["kind"] == "thunderagent"), released=2) == asdict(stack.tally)
     assert 2 == len(router.chats)  # a session's last call is one of its own, and no engine sees it
@@ -145,7 +145,7 @@ async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert tally(labelled=1, failed=1, left=1) == asdict(stack.tally)
     assert "the stack does not list its rollouts" in log
-    assert "1 rollouts are not released, among them 20260101-120000-" in log
+    assert "1 rollouts are not released, among them 20260101-120000-1a2b:" in log
 
 
 async def test_what_nobody_closed(router: Router) -> None:

@@ -43,7 +43,7 @@ def make(backends: list[Embedded], script: Path, **keys: Any) -> Embedded:
 def watching(backend: Embedded) -> tuple[threading.Thread, list[str | None]]:
     """A thread that waits for the backend's death, and what it learned."""
     told: list[str | None] = []
-    thread = threading.Thread(target=lambda: told.append(backend.watch(print)))
+    thread = threading.Thread(target=lambda: told.append(backend.watch(lambda _: False)))
     thread.start()
     return thread, told
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.journal import FILE, Journal, read_index, read_journal, record_line
+from pytest_agentbench.journal import FILE, Journal, read_index, read_journal, record_line, sealed
 from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
 
 
@@ -21,6 +21,11 @@ def rollout(number: int, answer: str = "") -> Rollout:
 
 def line(record: Rollout) -> bytes:
     return json.dumps(record.to_dict()).encode()
+
+
+def written(record: Rollout) -> bytes:
+    """A line of a journal."""
+    return sealed(record_line(record)) + b"\n"
 
 
 def test_rollouts_come_back_in_order(tmp_path: Path) -> None:
@@ -37,10 +42,10 @@ def test_rollouts_come_back_in_order(tmp_path: Path) -> None:
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     """A kill in the middle of a write costs the rollout that was being written, and no other."""
-    whole, torn = rollout(0), line(rollout(1))
+    whole, torn = rollout(0), written(rollout(1))[:-1]
 
     for size in (1, len(torn) // 2, len(torn)):
-        (tmp_path / "rollouts.jsonl").write_bytes(line(whole) + b"\n" + torn[:size])
+        (tmp_path / "rollouts.jsonl").write_bytes(written(whole) + torn[:size])
 
         assert [whole] == [*read_journal(tmp_path)]
 
@@ -109,15 +114,15 @@ def test_an_index_reads_no_body(tmp_path: Path, suite: str, scenario: str, varia
     record = Rollout(
         suite, scenario, variant, trial, "ok", reason=variant, session=session, content=HASHES, kind=kind, calls=(LLMCall(1, 2, 3),)
     )
-    written = record_line(record)
-    (tmp_path / FILE).write_bytes(written.replace(b'"calls":[', b'"calls":!') + b"\n")
+    whole = sealed(record_line(record).replace(b'"calls":[', b'"calls":!'))
+    (tmp_path / FILE).write_bytes(whole + b"\n")
 
     index = read_index(tmp_path)
 
     assert [] == index.damaged
     ((key, entry),) = index.entries.items()
     assert record.key == key
-    assert ("ok", session, HASHES, kind, 0, len(written)) == (
+    assert ("ok", session, HASHES, kind, 0, len(whole)) == (
         entry.status,
         entry.session,
         entry.content,
@@ -131,8 +136,8 @@ def test_an_index_reads_no_body(tmp_path: Path, suite: str, scenario: str, varia
 @given(st.integers(0, 3), st.integers(1, 400))
 def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None:
     """After a kill in the middle of a write the next session appends to whole records only, wherever the write was cut."""
-    torn = record_line(rollout(9))[:size]
-    (tmp_path / FILE).write_bytes(b"".join(record_line(rollout(number)) + b"\n" for number in range(whole)) + torn)
+    torn = written(rollout(9))[:-1][:size]
+    (tmp_path / FILE).write_bytes(b"".join(written(rollout(number)) for number in range(whole)) + torn)
 
     with Journal(tmp_path) as journal:
         assert (len(torn), whole) == (journal.index.torn, len(journal.index.entries))
@@ -141,37 +146,89 @@ def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None
     assert [*map(rollout, range(whole)), rollout(7)] == [*read_journal(tmp_path, pytest.fail)]
 
 
+NOTHING = "there is no record in it, and it is left out: b'"
+OTHER = "the record of shop[s-5] is not as it was written, and is left out"
+ONE_OF_TWO = "1 whole record is in it, and kept; the rest is left out"
+
+
 @pytest.mark.parametrize(
-    "garbage",
+    ("garbage", "sentence"),
     [
-        b"",
-        b"\0" * 4096,
-        b"caf\xe9",
-        b"[1]",
-        b'{"suite":"shop"}',
-        record_line(rollout(5))[:80],
-        record_line(rollout(5))[:80] + record_line(rollout(6)),
-        record_line(rollout(5))[:-20] + record_line(rollout(6)),
-        record_line(rollout(5)).replace(b"[]", b"[\0\0]", 1),
+        (b"", NOTHING),
+        (b"\0" * 4096, NOTHING),
+        (b"caf\xe9", NOTHING),
+        (b"[1]", NOTHING),
+        (b'{"suite":"shop"}', NOTHING),
+        (sealed(b'{"suite":"shop"}'), NOTHING),
+        (sealed(b"[]"), NOTHING),
+        (record_line(rollout(5)), NOTHING),
+        (written(rollout(5))[:80], NOTHING),
+        (written(rollout(5))[:-21], OTHER),
+        (written(rollout(5)).strip().replace(b"[]", b"[\0\0]", 1), OTHER),
+        (written(rollout(5)).strip().replace(b'"turns"', b'"turnz"'), OTHER),
+        (written(rollout(5)).strip().replace(b"shop", b"sh\xffp"), "the record of "),
+        (written(rollout(5))[:80] + written(rollout(1)).strip(), ONE_OF_TWO),
+        (written(rollout(5))[:-20] + written(rollout(1)).strip(), ONE_OF_TWO),
+        (written(rollout(0)).strip() + b"!" + written(rollout(1)).strip(), "2 whole records are in it, and kept; the rest is left out"),
     ],
 )
-def test_garbage_in_the_middle(tmp_path: Path, garbage: bytes) -> None:
-    """A line that is no record is left out and named by its number; the records around it are not lost."""
-    (tmp_path / FILE).write_bytes(b"\n".join([record_line(rollout(0)), garbage, record_line(rollout(1)), b""]))
+def test_garbage_in_the_middle(tmp_path: Path, garbage: bytes, sentence: str) -> None:
+    """A line that is no record is named by its number, with whose it was; what else is whole is not lost, in that line or around it."""
+    (tmp_path / FILE).write_bytes(b"".join([written(rollout(0)), garbage + b"\n", written(rollout(1))]))
     damage: list[str] = []
 
-    assert [rollout(0), rollout(1)] == [*read_journal(tmp_path, damage.append)]
-    (sentence,) = damage
-    assert sentence.startswith(f"line 2 of {tmp_path / FILE} is no record, and is left out: b'")
+    assert [rollout(0), rollout(1)] == sorted(read_journal(tmp_path, damage.append), key=str)
+    (found,) = damage
+    assert found.startswith(f"line 2 of {tmp_path / FILE} is damaged: {sentence}")
     with Journal(tmp_path) as journal:
         assert damage == journal.index.damaged
         assert record_line(rollout(1)) == journal.line(rollout(1).key)
 
 
-def test_a_damaged_body_is_named(tmp_path: Path) -> None:
-    """Damage within a record is found when the record is read; that costs this record, and whoever reads is told."""
-    spoilt = record_line(rollout(0)).replace(b'"attempt":', b'"attempt"!')
-    (tmp_path / FILE).write_bytes(spoilt + b"\n" + record_line(rollout(1)) + b"\n")
+def flipped(data: bytes, place: int, bits: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ bits]) + data[place + 1 :]
+
+
+BY_CONTENT = [Rollout("shop", f"s-{number}", "default", 1, "ok", content=HASHES, answer="é" * number) for number in range(4)]
+
+
+@settings(ONE_FOLDER, max_examples=400)
+@given(st.data(), st.integers(1, 255))
+def test_a_flipped_byte(tmp_path: Path, data: st.DataObject, bits: int) -> None:
+    """Whatever byte of a journal changes, and how: it is noticed, and costs at most the rollout whose byte it was."""
+    lines = [written(each) for each in BY_CONTENT]
+    place = data.draw(st.integers(0, sum(map(len, lines)) - 1))
+    (tmp_path / FILE).write_bytes(flipped(b"".join(lines), place, bits))
+    hit = next(number for number in range(4) if place < sum(map(len, lines[: number + 1])))
+    others = [each for each in BY_CONTENT if each is not BY_CONTENT[hit]]
+
+    with Journal(tmp_path) as journal:
+        index = journal.index
+        assert index.damaged or index.torn
+        known = [each for each in BY_CONTENT if each.key in index.entries]
+        assert known in (others, BY_CONTENT)  # all of them where it was the end of a line
+        assert [record_line(each) for each in known] == [journal.line(each.key) for each in known]
+        journal.append(BY_CONTENT[hit].key, record_line(BY_CONTENT[hit]))
+
+    assert {each.key: each for each in BY_CONTENT} == {each.key: each for each in read_journal(tmp_path, lambda _: None)}
+
+
+@ONE_FOLDER
+@given(st.lists(st.sampled_from([*map(written, BY_CONTENT), b"{", b"}", b"\n", b'{"crc":"', b"\xff", b"\0", b'"']), max_size=12))
+def test_any_pieces(tmp_path: Path, pieces: list[bytes]) -> None:
+    """Whatever stands between and in front of records, reading ends without an error, and gives nothing that was not written."""
+    (tmp_path / FILE).write_bytes(b"".join(pieces))
+
+    with Journal(tmp_path):
+        rollouts = [*read_journal(tmp_path, lambda _: None)]
+
+    assert [] == [each for each in rollouts if each not in BY_CONTENT]
+
+
+def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
+    """A record that is whole, and that this version cannot read, is left out, and whoever reads is told."""
+    other = sealed(record_line(rollout(0)).replace(b'"attempt":', b'"endeavour":'))
+    (tmp_path / FILE).write_bytes(other + b"\n" + written(rollout(1)))
     damage: list[str] = []
 
     assert [rollout(1)] == [*read_journal(tmp_path, damage.append)]
@@ -179,12 +236,22 @@ def test_a_damaged_body_is_named(tmp_path: Path) -> None:
     assert sentence.startswith(f"the record of shop[s-0] at byte 0 of {tmp_path / FILE} cannot be read, and is left out: ")
 
 
+def test_a_record_that_changes_after_it_was_found(tmp_path: Path) -> None:
+    """A byte that changes while a session runs is noticed when the record is asked for."""
+    with Journal(tmp_path) as journal:
+        journal.append(rollout(0).key, record_line(rollout(0)))
+        (tmp_path / FILE).write_bytes(flipped(written(rollout(0)), 90, 1))
+
+        with pytest.raises(ValueError, match="it is not as it was written"):
+            journal.line(rollout(0).key)
+
+
 def test_damage_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A script that reads a journal, and does not ask about damage, is told on stderr."""
     (tmp_path / FILE).write_bytes(b"nonsense\n")
 
     assert [] == [*read_journal(tmp_path)]
-    assert f"agentbench: line 1 of {tmp_path / FILE} is no record" in capsys.readouterr().err
+    assert f"agentbench: line 1 of {tmp_path / FILE} is damaged: there is no record in it" in capsys.readouterr().err
 
 
 def test_the_last_record_counts(tmp_path: Path) -> None:

@@ -98,3 +98,14 @@ def test_broken_durations_are_no_trouble(tmp_path: Path, broken: str | bytes | N
     remember_durations(tmp_path, "embedded", {"shop[a]": 1.0})
 
     assert {"shop[a]": 1.0} == known_durations(tmp_path, "embedded")
+
+
+def test_a_record_that_comes_twice(desk: Desk, tmp_path: Path) -> None:
+    """One that a pool hands over again is written, counted and told of once, and answered as before; another one is written."""
+    assert desk.finish("a", "hush") == desk.finish("a", "hush")
+    assert (1, 1, 1) == (len(desk.told), desk.ledger.done, desk.ledger.in_journal)
+    assert {RolloutKey("shop", "a"): "ok"} == desk.ledger.kept
+
+    desk.finish("a", "silence")
+
+    assert 2 == len((tmp_path / "rollouts.jsonl").read_bytes().splitlines())

@@ -176,7 +176,7 @@ def test_a_url_backend_starts() -> None:
 
         assert Endpoint(server.url, "small", "mine") == mine.start(Path())
         assert Endpoint(server.url, "big", "mine") == backend(server.url, model="big").start(Path())
-        assert mine.watch(print) is None
+        assert mine.watch(lambda _: False) is None
         mine.stop()
 
 

@@ -317,7 +317,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ),
         (
             [entry(), entry("s-1", expected_tools=["find_item"])],
-            "data.json: entry 2: unknown key 'expected_tools'; known keys: id, question, ground_truth, metadata, user_goals, available_t",
+            "data.json: entry 2: unknown key 'expected_tools'; known keys: id, question, ground_truth, metadata, user_goals, cluster, av",
         ),
         (
             [entry(expected_tool_calls=[{"tool": "find_item", "arguments": {}}])],

@@ -495,3 +495,50 @@ async def test_what_is_stored_does_not_run() -> None:
     floor.scheduler.stop("the engine died", "infra_error")
 
     assert [OK] == await floor.outcomes("z")
+
+
+# ------------------------------------------------------------------------------------- parts of the session that go away
+
+
+async def test_an_interruption_costs_no_retry() -> None:
+    """An attempt that failed while a part was away is run again, also without retries, and stays in the record."""
+    floor = Floor(concurrency=1)
+    floor.ends["a"] = ["infra_error", "ok"]
+    floor.scheduler.plan(keys("a"))
+    floor.scheduler.start()
+    await floor.until_begun(1)
+    floor.scheduler.hold("engine: started again")
+    floor.go.set()
+    floor.scheduler.hold("")
+
+    assert [OK] == await floor.outcomes("a")
+    assert [("infra_error", 1), ("ok", 2)] == [(each.status, each.attempt) for each in floor.journal[0].attempts]
+
+
+async def test_an_attempt_that_began_afterwards_is_its_own_fault() -> None:
+    """What fails when all parts are there again is no interruption."""
+    floor = Floor(concurrency=1)
+    floor.ends["a"] = ["infra_error", "ok"]
+    floor.scheduler.hold("engine: started again")
+    floor.scheduler.hold("")
+    floor.go.set()
+    floor.scheduler.plan(keys("a"))
+    floor.scheduler.start()
+
+    assert ["infra_error"] == [each.status for each in await floor.outcomes("a")]
+
+
+async def test_what_runs_alone() -> None:
+    """It comes first, and nothing runs beside it."""
+    floor = Floor(concurrency=3)
+    floor.scheduler.alone.update(keys("cd"))
+    floor.scheduler.plan(keys("abcd"))
+    floor.scheduler.start()
+    await settle()
+
+    assert "c" == floor.begun
+
+    floor.go.set()
+
+    assert [OK] * 4 == await floor.outcomes("abcd")
+    assert "cdab" == floor.begun

@@ -1,0 +1,72 @@
+"""The taps of one session as the controller holds them: one port for agents, which stays theirs when one of them dies."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.serving.process import Child
+from pytest_agentbench.tap.clock import stamps_wanted
+
+
+class TapProcesses:
+    """Started at once."""
+
+    def __init__(self, processes: int, budgets: Json, logs: Path) -> None:
+        """`budgets` in seconds by name."""
+        self._reserved = _reserved()
+        self._token = secrets.token_urlsafe(16)
+        self._config = {"token": self._token, "port": self._reserved.getsockname()[1], "budgets": budgets}
+        self._logs = logs
+        self.children = {name: self._start(name) for name in _names(processes)}
+        self._ports: dict[str, Json] = {}
+        self._starting = threading.Lock()
+        self._stopped = False
+
+    def ready(self) -> None:
+        """Waits until all of them serve; raises BackendError when one does not."""
+        for name, child in self.children.items():
+            self._ports[name] = child.ready()
+
+    @property
+    def facts(self) -> Json:
+        """What the pool has to know of them."""
+        port = self._reserved.getsockname()[1]
+        return {"port": port, "control_ports": [each["control_port"] for each in self._ports.values()], "token": self._token}
+
+    def start_again(self, name: str) -> bool:
+        """In the place of a dead one. Raises BackendError when it does not serve; False when the session ends."""
+        with self._starting:
+            if self._stopped:
+                return False
+            child = self.children[name] = self._start(name)
+        self._ports[name] = child.ready()
+        return True
+
+    def stop(self) -> list[Child]:
+        """None is started any more; those that are to be stopped."""
+        with self._starting:
+            self._stopped = True
+        self._reserved.close()
+        return [*self.children.values()]
+
+    def _start(self, name: str) -> Child:
+        return Child("pytest_agentbench.tap", self._config, self._logs / f"{name}.log")
+
+
+def _names(count: int) -> list[str]:
+    """tap, tap-2, tap-3, ..."""
+    return ["tap", *(f"tap-{number}" for number in range(2, count + 1))]
+
+
+def _reserved() -> socket.socket:
+    """A port of loopback that several taps can listen on, ours until the socket is closed."""
+    sock = socket.socket()
+    if hasattr(socket, "SO_REUSEPORT"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", 0))
+    stamps_wanted(sock)  # so that the kernel goes on stamping while no tap is there to want it
+    return sock

@@ -1,0 +1,86 @@
+"""Limits of a machine: a session under one says what there is too little of, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tests.project import WAYS, Project
+
+#: As a process under `ulimit -v` or `ulimit -u` meets it: the next thread is refused.
+NO_THREAD = """
+import threading
+
+start = threading.Thread.start
+
+def refuse(thread):
+    if thread.name == {name!r}:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = refuse
+"""
+
+
+def limited(project: Project, kind: int, *limits: int, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """A session under a limit, soft and hard; fails when it does not end."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
+        cwd=project.root,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(kind, (limits[0], limits[-1])),
+    )
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "name", ["agentbench-pool", "agentbench-backend", "agentbench-watch-backend", "agentbench-watch-pool", "agentbench-watch-tap"]
+)
+def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str, ...]) -> None:
+    """Where the controller cannot do its part the tests that wait for it are told, instead of waiting for ever."""
+    project.suite(scenarios=3)
+    project.write("conftest.py", NO_THREAD.format(name=name))
+
+    result = project.run(*way, "scenarios/shop")
+
+    assert 6 == result.ret
+    assert "can't start new thread" in project.run_json["backend"]["failure"]
+    assert 0 == project.run_json["plan"]["finished"]
+
+
+@pytest.mark.parametrize("mib", [98, 108, 118, 128, 150])
+def test_too_little_memory(project: Project, mib: int) -> None:
+    """Under `ulimit -v` a session ends, wherever it is that memory is missing; it is green only if all was judged."""
+    project.suite(scenarios=2)
+
+    done = limited(project, resource.RLIMIT_AS, mib << 20)
+
+    assert (done.returncode == 0) == ("2 passed" in done.stdout)
+
+
+def test_too_few_open_files(project: Project) -> None:
+    """What the rollouts in flight need is known before anything boots, and said with what would work."""
+    project.suite(scenarios=1)
+
+    done = limited(project, resource.RLIMIT_NOFILE, 256, arguments=("--agentbench-concurrency=200",))
+
+    assert 4 == done.returncode
+    assert "200 rollouts in flight need up to 864 open files in a process, and 256 are allowed" in done.stderr
+    assert "or ask for 48 with --agentbench-concurrency" in done.stderr
+    assert [] == [*project.root.glob("reports/2*")]
+
+
+def test_a_soft_limit_is_raised(project: Project) -> None:
+    """Where only the soft limit is low, processes that need more raise theirs, and a hundred rollouts in flight are nothing."""
+    project.backend([{"text": "This takes its time.", "stall": {"after": 1, "ms": 3000}}])
+    project.suite(scenarios=100, thresholds={"tsq": 0.0})
+
+    done = limited(project, resource.RLIMIT_NOFILE, 100, 4096, arguments=("--agentbench-concurrency=100", "-q"))
+
+    assert 0 == done.returncode, done.stdout[-3000:]

@@ -1,0 +1,264 @@
+"""A pool, a tap or an engine that dies is started again: the session goes on, and ends with every rollout measured once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.robustness.processes import Background, is_alive, wait_for
+from tests.router import routing
+
+pytestmark = pytest.mark.timeout(240)
+
+Start = Callable[..., Background]
+
+PARTS = ("pool", "tap", "engine")
+
+
+def shop(project: Project, scenarios: int, ttft_ms: float = 100) -> None:
+    """A suite whose rollouts all pass, on an engine that takes its time."""
+    project.suite(scenarios=scenarios)
+    project.backend([{"ttft_ms": ttft_ms, **rule} for rule in FIND_THEN_ANSWER])
+
+
+def kill(background: Background, part: str) -> None:
+    """By SIGKILL; returns when it is gone."""
+    pid = wait_for(lambda: background.children(f"pytest_agentbench.{part}"), f"the {part}")[0]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(pid), f"the end of the {part}")
+
+
+@WAYS
+@pytest.mark.parametrize("part", PARTS)
+def test_one_death(project: Project, start: Start, part: str, way: tuple[str, ...]) -> None:
+    """The session goes on: all tests pass, every rollout has one record, the report counts what was interrupted, no retry is spent."""
+    shop(project, 16)
+    background = start(*way, "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop")
+    background.in_the_middle(finished=3)
+
+    kill(background, part)
+
+    assert 0 == background.ended(90), background.output
+    assert "16 passed" in background.output
+    assert dict.fromkeys((f"shop-{number}" for number in range(16)), 1) == Counter(each.scenario for each in background.rollouts)
+    run = json.loads((background.directory / "run.json").read_text())
+    assert {part: 1} == run["interruptions"]["deaths"]
+    assert run["interruptions"]["attempts"] == sum(len(each.earlier_attempts) for each in background.rollouts)
+    assert f"interrupted {part} 1; " in background.output
+    assert not [pid for pid in background.seen if is_alive(pid)]
+
+
+def kill_at_any_moments(background: Background, parts: list[str], moments: random.Random, apart: int) -> None:
+    """One after the other, after so many more rollouts each, and a little later."""
+    for part in parts:
+        recorded = len(background.rollouts) + apart + moments.randint(0, apart)
+        background.has_recorded(recorded)
+        time.sleep(moments.uniform(0, 0.2))  # no event: the moment is to be any
+        assert background.process.poll() is None, background.output
+        kill(background, part)
+
+
+@pytest.mark.slow
+@WAYS
+def test_fifteen_deaths(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """Pool, tap and engine die five times each: 300 rollouts are measured, once each, all is counted, and nothing is left behind."""
+    moments = random.Random(len(way))
+    shop(project, 300, ttft_ms=150)
+    background = start(*way, "--agentbench-concurrency=8", "--agentbench-retries=0", "scenarios/shop")
+    parts = [*PARTS] * 5
+    moments.shuffle(parts)
+
+    kill_at_any_moments(background, parts, moments, 4)
+
+    assert 0 == background.ended(120), background.output
+    assert "300 passed" in background.output
+    lines = [json.loads(line) for line in (background.directory / "rollouts.jsonl").read_bytes().splitlines()]
+    assert dict.fromkeys((f"shop-{number}" for number in range(300)), 1) == Counter(line["scenario"] for line in lines)
+    assert {"ok"} == {line["status"] for line in lines}
+    run = json.loads((background.directory / "run.json").read_text())
+    assert dict.fromkeys(PARTS, 5) == run["interruptions"]["deaths"]
+    assert run["interruptions"]["attempts"] == sum(len(line["earlier_attempts"]) for line in lines) > 0
+    counted = "pool 5, tap 5, engine 5"
+    assert sorted(counted.split(", ")) == sorted(line_of(background.output, "interrupted ").partition(";")[0].split(", "))
+    assert "Parts of the session died and were started again: " in (background.directory / "report.md").read_text()
+    assert {"rollouts": 300, "finished": 300, "not_run": 0} == run["plan"]
+    assert not [pid for pid in background.seen if is_alive(pid)]
+
+
+def line_of(output: str, beginning: str) -> str:
+    """The rest of the only line that begins so."""
+    (line,) = [line for line in output.splitlines() if line.startswith(beginning)]
+    return line.removeprefix(beginning)
+
+
+@WAYS
+def test_what_a_router_was_told_is_released(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """A router that is none of the session's knows no rollout any more when it ends, however often pool and tap died."""
+    with routing() as router:
+        router.lists = False  # nothing but the session itself knows what is left
+        project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+        project.suite(scenarios=40, agent={"kind": "./agent.py:Slow"})
+        project.write("scenarios/shop/agent.py", SLOW)
+        background = start(*way, "--agentbench-concurrency=6", "--agentbench-backend=router", "scenarios/shop")
+
+        kill_at_any_moments(background, ["pool", "tap", "pool", "pool"], random.Random(3), 3)
+
+        assert 0 == background.ended(90), background.output
+        assert not router.programs
+        known = {id for id, was_known in router.releases if was_known}
+
+    assert {body["program_id"] for _, body in router.chats} == known
+    labels = json.loads((background.directory / "run.json").read_text())["labels"]
+    assert (len(known), 0) == (labels["announced"], labels["left"])
+
+
+@WAYS
+def test_two_arms(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """Blocks go on where pool, tap or an arm's engine died: both arms have all their rollouts, and none ran beside one of the other arm."""
+    project.suite(scenarios=24)
+    for name in ("one", "two"):
+        project.backend([{"ttft_ms": 100, **rule} for rule in FIND_THEN_ANSWER], name=name)
+    background = start(*way, "--agentbench-ab=one,two", "--agentbench-concurrency=3", "scenarios/shop")
+
+    kill_at_any_moments(background, ["pool", "tap", "engine", "pool"], random.Random(7), 4)
+
+    assert 0 == background.ended(90), background.output
+    assert "48 passed" in background.output
+    rollouts = background.rollouts
+    assert {"one": 24, "two": 24} == Counter(each.variant for each in rollouts)
+    spans = {arm: [(each.started_ns, each.ended_ns) for each in rollouts if each.variant == arm] for arm in ("one", "two")}
+    assert not any(a[0] < b[1] and b[0] < a[1] for a in spans["one"] for b in spans["two"])
+    deaths = json.loads((background.directory / "run.json").read_text())["interruptions"]["deaths"]
+    assert (2, 1, 1) == (deaths.pop("pool"), deaths.pop("tap"), sum(deaths.values()))
+
+
+BY_HAND = """
+import os
+import signal
+from pathlib import Path
+
+async def test_by_hand(llm):
+    await llm.chat([{"role": "user", "content": "Hello"}])
+    pids = Path("/proc/self/task").glob("*/children")
+    children = [int(pid) for each in pids for pid in each.read_text().split()]
+    (pool,) = [pid for pid in children if b"agentbench.pool" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(pool, signal.SIGKILL)
+    await llm.chat([{"role": "user", "content": "Hello again"}])
+"""
+
+
+def test_a_test_that_calls_by_hand(project: Project) -> None:
+    """Its address is its own: it goes on calling when the pool has died, and all its calls are in its record, once."""
+    project.suite(scenarios=1, test=BY_HAND)
+
+    result = project.run("-o", "asyncio_mode=auto", "scenarios/shop")
+
+    result.assert_outcomes(passed=1)
+    assert [("adhoc", 2)] == [(rollout.kind, len(rollout.calls)) for rollout in project.rollouts]
+    assert {"deaths": {"pool": 1}, "attempts": 0} == project.run_json["interruptions"]
+
+
+BLOCKS = """
+import time
+
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+
+class Blocking(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        answer = await super().run(scenario, llm, tools)
+        if scenario.id == "shop-2":
+            time.sleep(3600)
+        return answer
+"""
+
+
+@WAYS
+def test_a_pool_that_says_why_it_ends(project: Project, way: tuple[str, ...]) -> None:
+    """The rollout that it names ends as agent_error for its reason, at once and with its calls; the others in flight run again."""
+    project.suite(scenarios=8, agent={"kind": "./agent.py:Blocking"}, timeout=4)
+    project.write("scenarios/shop/agent.py", BLOCKS)
+
+    result = project.run(*way, "--agentbench-concurrency=4", "scenarios/shop")
+
+    result.assert_outcomes(passed=7, failed=1)
+    (blocking,) = [rollout for rollout in project.rollouts if rollout.scenario == "shop-2"]
+    assert blocking.reason.startswith("it blocked the event loop until its 4 s were over: agent.py:11: time.sleep(3600); ")
+    assert ("agent_error", 2) == (blocking.status, len(blocking.calls))
+    assert ["ok"] * 7 == [rollout.status for rollout in project.rollouts if rollout != blocking]
+    assert {"pool": 1} == project.run_json["interruptions"]["deaths"]
+
+
+@WAYS
+def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple[str, ...]) -> None:
+    """After Ctrl-C nothing is started again: what dies then is dead."""
+    shop(project, 16, ttft_ms=300)
+    background = start(*way, "--agentbench-concurrency=4", "scenarios/shop")
+    background.in_the_middle(finished=1)
+
+    os.kill(background.process.pid, signal.SIGINT)
+    for pid in background.children("pytest_agentbench.pool"):
+        os.kill(pid, signal.SIGKILL)
+
+    assert 2 == background.ended(60), background.output
+    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert "go on with  pytest --agentbench-resume=" in background.output
+
+
+SLOW = """
+import asyncio
+
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+
+class Slow(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        answer = await super().run(scenario, llm, tools)
+        await asyncio.sleep(0.2)
+        return answer
+"""
+
+
+DEADLY = """
+import os
+import signal
+
+from pytest_agentbench.agents.tool_calling import ToolCalling
+
+
+class Deadly(ToolCalling):
+    async def run(self, scenario, llm, tools):
+        answer = await super().run(scenario, llm, tools)
+        if scenario.id == "shop-5":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+"""
+
+
+@WAYS
+def test_a_rollout_that_kills_the_pool(project: Project, way: tuple[str, ...]) -> None:
+    """It is singled out, ends as agent_error with the signal, with all of its attempts and calls, and all the others are measured."""
+    project.suite(scenarios=16, agent={"kind": "./agent.py:Deadly"})
+    project.write("scenarios/shop/agent.py", DEADLY)
+
+    result = project.run(*way, "--agentbench-concurrency=4", "scenarios/shop")
+
+    result.assert_outcomes(passed=15, failed=1)
+    rollouts = {rollout.scenario: rollout for rollout in project.rollouts}
+    assert 16 == len(rollouts) == len(project.rollouts)
+    deadly = rollouts.pop("shop-5")
+    assert {"ok"} == {rollout.status for rollout in rollouts.values()}
+    why = "it ends its process (signal 9): the pool died 3 times while it ran, the last time with nothing else in flight"
+    assert ("agent_error", why) == (deadly.status, deadly.reason)
+    assert ["interrupted: the pool died (exit code -9)"] * 2 == [attempt.reason for attempt in deadly.earlier_attempts]
+    assert [2, 2, 2] == [len(attempt.calls) for attempt in deadly.attempts]
+    assert {"pool": 3} == project.run_json["interruptions"]["deaths"]
+    assert 1 == project.run_json["exit_status"]
