@@ -58,7 +58,7 @@ class Child:
         late.cancel()
         if not line:
             why = f"did not serve within {timeout:g} s" if expired else "died before it was ready"
-            raise BackendError(self.obituary(why))
+            raise BackendError(self.obituary(why, by_us=expired))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -71,13 +71,13 @@ class Child:
         pipe.register(self.process.stdin, 0)
         return any(event & select.POLLERR for _, event in pipe.poll(0))
 
-    def obituary(self, why: str) -> str:
-        """Why a child is of no use any more, with its command, exit code and the tail of its log."""
+    def obituary(self, why: str, *, by_us: bool = False) -> str:
+        """Why a child is of no use any more, with its command, exit code and the tail of its log; `by_us`: it was we who killed it."""
         try:
             code: int | None = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        sigkill = f"; {known}" if (known := killed(code)) else ""
+        sigkill = f"; {known}" if not by_us and (known := killed(code)) else ""
         return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
 
     def cost(self) -> dict[str, float] | None:
