@@ -153,8 +153,8 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.sent(time.monotonic_ns())
 
     def hold(self) -> None:
-        """Reads nothing until `go_on`."""
-        if not self.transport.is_closing():
+        """Reads nothing until `go_on`. One that is free already, as its answer is being handed on, stays ready for the next call."""
+        if self.exchange is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def go_on(self) -> None:
