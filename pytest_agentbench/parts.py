@@ -67,6 +67,7 @@ class Parts:
         self._ends: dict[RolloutKey, Json] = {}  # rollouts that are not run again -> how they end
         self._away: dict[str, frozenset[str]] = {}  # who says so -> parts that are away
         self._over = False  # nothing is started again
+        self._asked = self._echoed = 0  # questions to the pool whether it has said all, and answers
         self._changed = threading.Condition()  # guards all of this
 
     # ------------------------------------------------------------------------------------------------ life
@@ -140,6 +141,8 @@ class Parts:
 
     def away(self, source: str, names: Collection[str]) -> bool:
         """Somebody says which of his parts are away, so that no attempt begins; whether they may be started again."""
+        if names:
+            self._catch_up()
         with self._changed:
             new = frozenset(names) - self._away.get(source, frozenset())
             self._away[source] = frozenset(names)
@@ -147,6 +150,15 @@ class Parts:
             self._tell_away()
             self._changed.notify_all()
             return all(again) and not self._over
+
+    def _catch_up(self) -> None:
+        """Waits until all is heard that the pool has said, which attempts it has begun among that; for a while at most."""
+        with self._changed:
+            self._asked += 1
+            number, pool = self._asked, self._pool
+        if self.send({"op": "echo", "number": number}):
+            with self._changed:
+                self._changed.wait_for(lambda: self._echoed >= number or self._over or self._pool is not pool, NOTICE)
 
     def _follow(self, part: str, death: Death) -> bool:
         """Tells the pool what follows from the death of another part."""
@@ -237,6 +249,10 @@ class Parts:
     def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         if message["op"] == "look":
             _thread(functools.partial(self._look, pool), "agentbench-look")
+        elif message["op"] == "echo":
+            with self._changed:
+                self._echoed = message["number"]
+                self._changed.notify_all()
         elif not self.handover.note(message):
             self._owner.heard(pool, message, body)
 

@@ -137,6 +137,8 @@ class Pool:
         match op:
             case "looked":
                 self.reporter.answer()
+            case "echo":
+                self.tell({"op": "echo", "number": message["number"]})
             case "alone":
                 self.scheduler.alone.update(RolloutKey(*key) for key in message["keys"])
             case "end":
