@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import sys
@@ -29,11 +30,11 @@ class PoolProcess:
 
     def __init__(self, suites: Json, log: Path) -> None:
         scheduling = {"concurrency": 8, "retries": 0, "keep_order": False, "durations": {}}
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as voice:
             self.port: int = listener.getsockname()[1]
             config = {"suites": suites, "sys_path": sys.path, "run": "test", "time_limit": None, "budget": None, "scheduling": scheduling}
-            line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno()}
-            self.child = Child("pytest_agentbench.pool", line, log, pass_fds=(listener.fileno(),))
+            line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "voice": voice.fileno()}
+            self.child = Child("pytest_agentbench.pool", line, log, pass_fds=(listener.fileno(), voice.fileno()))
         self.lines: list[socket.socket] = []
 
     def connect(self, role: str = "test", token: str = TOKEN) -> socket.socket:

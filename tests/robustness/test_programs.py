@@ -41,4 +41,6 @@ def test_no_program_is_left(project: Project, start: Callable[..., Background], 
     os.kill(background.process.pid if whom == "pytest" else background.child(whom), number)
 
     wait_for(lambda: not any(map(is_alive, programs)), "the end of the programs")
+    if whom != "pytest":
+        background.process.send_signal(signal.SIGINT)  # the rollouts run again
     assert 0 != background.ended()

@@ -82,7 +82,7 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
     kill(background, what)
 
     status = background.ended(60)
-    assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL, "worker": 1}[what] == status, background.output
+    assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL, "worker": 6}[what] == status, background.output
     assert "INTERNALERROR" not in background.output
     if "= agentbench =" in background.output and what != "worker":  # pytest prints nothing of a session that is still starting
         assert f"go on with  pytest --agentbench-resume={background.directory.name} " in background.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -293,5 +294,5 @@ def test_an_agent_that_floods_and_blocks(project: Project) -> None:
     result.assert_outcomes(passed=3)
     rollouts = by_word(project)
     assert {"floods": "dry", "prints_much": "much", "blocks": "awake"} == {word: rollout.answer for word, rollout in rollouts.items()}
-    assert rollouts["prints_much"].log.startswith("[934465 characters left out]\nyyyy")
+    assert re.search(r"^y+\n\[[\d,]+ characters left out\]\ny+", rollouts["prints_much"].log)
     assert 3_160_000 <= (project.directory / "backend/pool.log").stat().st_size

@@ -77,7 +77,8 @@ def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Pa
 
     (obituary,) = told
     assert obituary is not None
-    assert obituary.startswith("`python -m pytest_agentbench.engine` died in the middle of the run (exit code -9); it was killed by SIGKILL: ")
+    died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code -9); it was killed by SIGKILL: "
+    assert obituary.startswith(died)
 
 
 def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
