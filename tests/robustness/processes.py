@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -125,3 +126,23 @@ class Background:
             if is_alive(pid) and (pid == self.process.pid or "pytest" in command_of(pid)):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
+
+
+def limited(
+    project: Project, kind: int, *limits: int, arguments: tuple[str, ...] = (), timeout: float = 100
+) -> subprocess.CompletedProcess[str]:
+    """A session under a limit of `setrlimit`, soft and hard; fails when it does not end."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
+        cwd=project.root,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(kind, (limits[0], limits[-1])),
+    )
+
+
+def run_on_a_small_disk(project: Project, limit: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A session in which no file gets larger than `limit` bytes."""
+    return limited(project, resource.RLIMIT_FSIZE, limit, arguments=arguments, timeout=60)

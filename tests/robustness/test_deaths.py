@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from pytest_agentbench.journal import read_journal, sealed
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.processes import Background, is_alive, run_on_a_small_disk, wait_for
 
 Start = Callable[..., Background]
 
@@ -152,19 +151,6 @@ def pytest_agentbench_rollout_finished(rollout):
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(
         ["shop?shop-1?: infra_error: the record could not be written: LookupError('the dashboard is down') (conftest.py:4)"]
-    )
-
-
-def run_on_a_small_disk(project: Project, limit: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A session in which no file gets larger than `limit` bytes."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
-        cwd=project.root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
 
 

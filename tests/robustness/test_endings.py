@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.journal import FILE
 from tests.project import WAYS, Project
-from tests.robustness.test_deaths import run_on_a_small_disk
+from tests.robustness.processes import run_on_a_small_disk
 
 SECRET = "sw0rd-fish-of-the-shop"
 

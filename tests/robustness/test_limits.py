@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 
 import pytest
 
 from tests.project import WAYS, Project
+from tests.robustness.processes import limited
 
 #: As a process under `ulimit -v` or `ulimit -u` meets it: the next thread is refused.
 NO_THREAD = """
@@ -23,19 +22,6 @@ def refuse(thread):
 
 threading.Thread.start = refuse
 """
-
-
-def limited(project: Project, kind: int, *limits: int, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """A session under a limit, soft and hard; fails when it does not end."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
-        cwd=project.root,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(kind, (limits[0], limits[-1])),
-    )
 
 
 @WAYS
