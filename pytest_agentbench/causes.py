@@ -29,3 +29,10 @@ class Causes:
         crash = getattr(report.longrepr, "reprcrash", None)
         if hasattr(report, UNMEASURED) and crash is not None:
             crash.message = brief(crash.message)
+
+
+def mark_crash(report: pytest.TestReport) -> None:
+    """Makes what xdist reports of a worker that died an ERROR: nothing was judged."""
+    report.longrepr = f"{report.longrepr}: nothing was judged; no rollout is lost with it, and --agentbench-resume judges what there is"
+    report.when = "setup"
+    setattr(report, UNMEASURED, ["", report.longrepr])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.arms import CARRY, Side
-from pytest_agentbench.causes import Causes
+from pytest_agentbench.causes import Causes, mark_crash
 from pytest_agentbench.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.foreign import one_line
@@ -337,11 +337,7 @@ class Controller:
         """Called by xdist for the test that a worker ran when it died: nothing was judged, which is an ERROR."""
         file = self.config.rootpath / report.location[0]
         if any(each.folder in file.parents for each in self.found):
-            report.longrepr = (
-                f"{report.longrepr}: nothing was judged; no rollout is lost with it, and --agentbench-resume judges what there is"
-            )
-            report.when = "setup"
-            setattr(report, UNMEASURED, ["", report.longrepr])
+            mark_crash(report)
 
     # -------------------------------------------------------------------------------------------------- the end
 

@@ -6,12 +6,11 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from pytest_agentbench import stamps
-from pytest_agentbench.metrics import later_tokens
+from pytest_agentbench import metrics, stamps
 from pytest_agentbench.quantiles import HIGH, Pool, percentile, series
 from pytest_agentbench.records import LLMCall
+from pytest_agentbench.slo import broken, values_of
 
 #: Objectives that look at stamps of events. E2E ends with a connection or the last event, and is late by the read lag at most.
 OF_EVENTS = ("ttft", "itl", "tpot")
@@ -46,15 +45,14 @@ class Lateness:
             self._add_timings(call, late)
 
     def _add_timings(self, call: LLMCall, late: Sequence[int]) -> None:
-        evened = timings(call, stamps.evened(call, late))
-        self.itl.add(map(round, evened["itl"]))
-        for name in ("ttft", "tpot"):
-            self.latencies[name].extend(value / 1e6 for value in evened[name])
+        evened = stamps.evened(call, late)
+        self.itl.add(metrics.itl_ns(evened))
+        for name, value in values_of(evened, ("ttft", "tpot")).items():
+            if value is not None:
+                self.latencies[name].append(value / 1e6)
         if late:
-            measured = timings(call, [chunk.at_ns for chunk in call.output])
-            for name in self.objectives.keys() & set(OF_EVENTS):
-                limit = self.objectives[name] * 1e6
-                self.flips[name] += (max(measured[name], default=0) > limit) != (max(evened[name], default=0) > limit)
+            measured, spread = (set(broken(values_of(each, self._names), self.objectives)) for each in (call, evened))
+            self.flips.update(measured ^ spread)
 
     def effects(self, measured: Mapping[str, Iterable[float]]) -> dict[str, float]:
         """`itl.p99` -> how far the percentile as measured is from that of events spread evenly, as a share of the latter.
@@ -70,18 +68,12 @@ class Lateness:
 
     def flipped(self) -> dict[str, float]:
         """Objective -> share of the calls with output that late events may have put on the wrong side of it."""
-        names = self.objectives.keys() & set(OF_EVENTS)
-        return {name: self.flips[name] / self.streams if self.streams else 0.0 for name in sorted(names)}
+        return {name: self.flips[name] / self.streams if self.streams else 0.0 for name in self._names}
 
-
-def timings(call: LLMCall, times_ns: Sequence[float]) -> dict[str, list[float]]:
-    """TTFT, TPOT and gaps in nanoseconds of a call whose output came at these times; TPOT is empty where it has none."""
-    tokens = later_tokens(call)
-    return {
-        "ttft": [times_ns[0] - (call.sent_ns or 0)],
-        "tpot": [(times_ns[-1] - times_ns[0]) / tokens] if len(times_ns) > 1 and tokens > 0 else [],
-        "itl": [later - earlier for earlier, later in pairwise(times_ns)],
-    }
+    @property
+    def _names(self) -> list[str]:
+        """The objectives that look at stamps of events."""
+        return sorted(self.objectives.keys() & set(OF_EVENTS))
 
 
 def _difference(measured: float | None, evened: float | None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_agentbench import metrics
@@ -39,6 +39,16 @@ def parse(text: str) -> tuple[str, float]:
     return name, float(found[1]) * {"ms": 1, "s": 1000}[found[2]]
 
 
+def values_of(call: LLMCall, names: Iterable[str]) -> dict[str, float | None]:
+    """Objective -> nanoseconds of a call; None where it has no such value."""
+    return {name: OBJECTIVES[name](call) for name in names}
+
+
+def broken(values: Mapping[str, float | None], objectives: Mapping[str, float]) -> list[str]:
+    """The objectives (milliseconds) that values in nanoseconds exceed; what is not there breaks none."""
+    return [name for name, value in values.items() if value is not None and value / 1e6 > objectives[name]]
+
+
 @dataclass
 class Goodput:
     """Calls by whether they met all objectives (milliseconds). A failed call never did."""
@@ -53,8 +63,8 @@ class Goodput:
         if call.error_kind:
             self.bad += 1
             return
-        values = {name: OBJECTIVES[name](call) for name in self.objectives}
-        missed = [name for name, value in values.items() if value is not None and value / 1e6 > self.objectives[name]]
+        values = values_of(call, self.objectives)
+        missed = broken(values, self.objectives)
         for name in missed:
             self.missed[name] = self.missed.get(name, 0) + 1
         if missed:

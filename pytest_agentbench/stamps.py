@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from pytest_agentbench.records import Chunk, LLMCall
+from pytest_agentbench.records import OUTPUT_KINDS, Chunk, LLMCall
 
 PROMPT_NS = 1_000_000  # a read lag up to which the tap was in time
 
@@ -34,18 +35,26 @@ def late_stamps(call: LLMCall) -> list[int]:
     ]
 
 
-def evened(call: LLMCall, late: Sequence[int]) -> list[float]:
-    """When the output chunks of a successful call may have come, in nanoseconds: those that were read late are spread evenly.
+def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
+    """A successful call as it may have been: its output chunks that were read late, in the places `late`, are spread evenly.
 
-    `late` are their places. Between the stamp before them and the one that they share they came, and nobody knows when. Before the
-    first stamp that is known they are as far apart as all others of their call on average, but not before the send.
+    Between the stamp before them and the one that they share they came, and nobody knows when. Before the first stamp that is known
+    they are as far apart as all others of their call on average, but not before the send.
     """
+    if not late:
+        return call
+    times = iter(_evened_times(call, set(late)))
+    chunks = (chunk._replace(at_ns=round(next(times))) if chunk.kind in OUTPUT_KINDS else chunk for chunk in call.chunks)
+    return replace(call, chunks=tuple(chunks))
+
+
+def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
+    """Nanoseconds of the output chunks."""
     times = [float(chunk.at_ns) for chunk in call.output]
     place = 0
-    places = set(late)
     while place < len(times):
         last = place
-        while last in places:
+        while last in late:
             last += 1
         step = (times[last] - times[place - 1] if place else _before(call, times, last)) / (last - place + 1)
         for each in range(place, last):

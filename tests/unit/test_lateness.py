@@ -43,7 +43,7 @@ def test_late_events_are_spread_evenly(times: Sequence[float], late: Sequence[in
     """Between two known stamps they are equally far apart, and before the first as far as all others on average, or the send allows."""
     found = stamps.evened(call(times, late), late)
 
-    assert evened == pytest.approx([at / MS for at in found])
+    assert evened == pytest.approx([chunk.at_ns / MS for chunk in found.output])
 
 
 @pytest.mark.parametrize("seed", range(20))
