@@ -27,6 +27,8 @@ def rule_text(rule: Json) -> str:
     if rule["estimate"] is not None:
         interval = "" if rule["low"] is None else f" [{_value(rule, rule['low'])}, {_value(rule, rule['high'])}]"
         said += f", {_value(rule, rule['estimate'])}{interval} against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
+    if rule.get("unseen") is not None:  # runs of older versions have none
+        said += f"; were the suite not deterministic, failures in up to {rule['unseen'] * 100:.1f} % of rollouts could have gone unseen"
     return said
 
 
@@ -35,20 +37,35 @@ def detail_lines(rule: Json) -> Iterator[str]:
     if rule["reason"]:
         yield rule["reason"]
     elif rule["verdict"] == "INCONCLUSIVE":
-        yield "the interval holds the threshold: more trials or scenarios make it narrower"
-    if rule["detectable"] is not None:
-        what = "a change" if rule["vs_baseline"] else "a distance from the limit"
-        greater = rule["method"].endswith(("adjusted t", "tango")) and rule["detectable"] >= 1  # than scores from 0 to 1 can change
-        yield (
-            f"{what} of {_reach(rule)} is found by such a run 4 times out of 5"
-            if not greater
-            else "such a run is too small to find any change"
-        )
-    if rule["mcnemar"] is not None:
-        yield f"McNemar's p of worse: {rule['mcnemar']:.3f}"
+        yield f"the interval holds the threshold: more {NARROWER.get(rule.get('of', ''), 'trials or scenarios')} make it narrower"
+    yield from _power(rule)
+    if (p := rule.get("p_worse")) is not None:
+        yield f"p of worse, the trials of each scenario dealt out anew: {p:.3g}"
     if missing := ", ".join(f"{count} {what}" for name, what in MISSING.items() if (count := rule["missing"][name])):
         yield f"scenarios left out: {missing}"
     yield from rule["notes"]
+
+
+#: Question -> of what there have to be more.
+NARROWER = {"suite": "trials", "population": "scenarios"}
+
+
+def _power(rule: Json) -> Iterator[str]:
+    """What such a run could have found, and with which margins it passes."""
+    if rule["detectable"] is None:
+        return
+    passable, floor = rule.get("passable"), rule.get("floor")  # runs of older versions have none
+    if not rule["vs_baseline"]:
+        yield f"a distance from the limit of {_reach(rule, rule['detectable'])} is found by such a run 4 times out of 5"
+    elif rule["kind"] == "score" and floor is not None and rule["detectable"] >= 1:  # scores from 0 to 1 cannot change by more
+        yield "such a run is too small to find any change"
+    else:
+        unchanged = (
+            f"; with a margin of {_reach(rule, passable)} it passes as often when nothing has changed" if passable is not None else ""
+        )
+        yield f"a change of {_reach(rule, rule['detectable'])} is found by such a run 4 times out of 5{unchanged}"
+    if floor is not None and rule["verdict"] == "INCONCLUSIVE" and 0 < -rule["threshold"] <= floor and not rule["reason"]:
+        yield f"a run of this size cannot pass with a margin below {floor:.3f}, whatever it measures"
 
 
 MISSING = {
@@ -75,7 +92,12 @@ def _numbers(rule: Json) -> str:
         return f"a fact about {new} rollouts"
     what = "calls" if rule["kind"] == "latency" and not rule["rule"].startswith("rollout.") else "trials"
     both = f"{new} and {base}" if rule["vs_baseline"] else f"{new}"
-    return f"{rule['n']} scenarios, {both} {what}, {rule['confidence'] * 100:g} % {rule['method']}"
+    of = f"of {rule['of']}: " if rule.get("of") else ""  # runs of older versions have none
+    return f"{of}{rule['n']} scenarios, {both} {what}, {_method(rule)}"
+
+
+def _method(rule: Json) -> str:
+    return rule["method"] if rule["low"] is None else f"{rule['confidence'] * 100:g} % {rule['method']}"
 
 
 def _value(rule: Json, value: float) -> str:
@@ -89,6 +111,5 @@ def _value(rule: Json, value: float) -> str:
     return f"{value:+.3f}" if versus else number(value, 3 if kind == "score" else 1)
 
 
-def _reach(rule: Json) -> str:
-    reach = rule["detectable"]
+def _reach(rule: Json, reach: float) -> str:
     return _value({**rule, "vs_baseline": rule["kind"] == "latency" and rule["vs_baseline"]}, reach).lstrip("+")

@@ -52,11 +52,12 @@ def score_text(mean: Json | None) -> str:
     if mean is None:
         return "not measured"
     clusters = mean.get("clusters", mean["scenarios"])  # runs of older versions have none
+    question = f" of the {of}" if (of := mean.get("of")) else ""
     together = f" in {clusters} cluster{'s' * (clusters != 1)}" if clusters < mean["scenarios"] else ""
     scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}{together}"
     if mean["low"] is None:
         return f"{mean['value']:.3f} mean over {scenarios}, no interval"
-    return f"{mean_text(mean)} mean, 95 % interval over {scenarios}"
+    return f"{mean_text(mean)} mean, 95 % interval{question} over {scenarios}"
 
 
 def statuses_text(rollouts: Mapping[str, int]) -> str:

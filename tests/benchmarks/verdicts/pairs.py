@@ -15,7 +15,7 @@ from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.verdict import Asked, judge_rules, samples
 from tests.benchmarks.measuring import BenchmarkError
-from tests.benchmarks.verdicts.cells import Interval, pooled_z
+from tests.benchmarks.verdicts.population import Interval, pooled_z
 
 SCORE = "tsq"
 
