@@ -68,10 +68,10 @@ class Gate:
         for each in self.asked:
             scenarios, trials = sizes[each.group]
             compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
-            if compared and not each.falling and not each.deterministic and scenarios > 1:
-                if why := self._too_small(each, scenarios, trials):
-                    size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
-                    yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
+            uncertain = compared and not each.falling and not each.deterministic and scenarios > 1
+            if uncertain and (why := self._too_small(each, scenarios, trials)):
+                size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
+                yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
 
     def _too_small(self, asked: Asked, scenarios: int, trials: int) -> str:
         margin = asked.rule.margin

@@ -93,6 +93,9 @@ def _said(score: str, found: Calibration) -> Iterator[str]:
         )
     if found.margin is None or found.margin >= 1:
         yield "# no margin holds: more scenarios or trials make one"
+    if found.fewest < 2:
+        yield "# one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
+    yield f"# promote a baseline of {3 * found.fewest} trials or more, three times a run's: every later run shares what chance did to it"
 
 
 def _below(score: float) -> float:

@@ -38,6 +38,7 @@ class Calibration:
     verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
     limit: float | None  # of the mean: the greatest, in hundredths, that every run passes
     floor: float  # the lowest score of any rollout
+    fewest: int  # trials of any scenario in any run
 
 
 def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
@@ -70,6 +71,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
         },
         limit=None if floors is None else -floors,
         floor=min(score for scores in every.values() for score in scores),
+        fewest=min(len(each.scores) for found in measured for each in found.values()),
     )
 
 

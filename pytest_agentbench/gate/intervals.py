@@ -11,7 +11,7 @@ from pytest_agentbench.gate.binary import tango_interval
 from pytest_agentbench.gate.bootstrap import percentile_t
 from pytest_agentbench.gate.bounded import FEWEST_CLUSTERS, Clusters, bounded_mean
 from pytest_agentbench.gate.decisions import Decision, judge
-from pytest_agentbench.gate.power import Level, drop_found, reach
+from pytest_agentbench.gate.power import Level, drop_found, reach, silent_drop
 
 Limits = tuple[float, float]
 Scores = Sequence[Sequence[float]]  # of each scenario, its trials
@@ -19,10 +19,6 @@ Scores = Sequence[Sequence[float]]  # of each scenario, its trials
 #: Scenarios below which nothing is decided about values without limits: if they are skewed the interval holds only from about here on
 #: (docs/verdict-results.md).
 FEWEST_UNBOUNDED = 80
-
-
-#: Where no trial varies a drop is made of rollouts that fail: how many have to be expected so that there are so many in 80 % of runs.
-EXPECTED = {1: 1.61, 2: 2.99, 3: 4.28, 4: 5.52, 5: 6.72}  # quantiles of Poisson distributions
 
 
 @dataclass(frozen=True)
@@ -97,15 +93,8 @@ def _level(new: Scores, base: Scores, variance: float, width: float) -> Level:
 
 
 def _silent(new: Scores, base: Scores, width: float, confidence: float) -> float:
-    """The drop that is found 4 times out of 5 where nothing varies.
-
-    With a margin of 0 it takes as many failing rollouts as make the permutation say so, five at most: then their variance is known, and
-    with a single trial in one run, that between scenarios, from four on.
-    """
     ours, theirs = (sum(map(len, scores)) for scores in (new, base))
-    dealt = math.ceil(math.log((1 - confidence) / 2) / math.log(ours / (ours + theirs)))
-    known = 4 if min(map(len, (*new, *base))) == 1 else 5
-    return width * EXPECTED[min(dealt, known)] / ours
+    return width * silent_drop(ours, theirs, single=min(map(len, (*new, *base))) == 1, confidence=confidence)
 
 
 def one_binary_trial(new: Scores, base: Scores, width: float) -> bool:

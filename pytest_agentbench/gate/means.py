@@ -104,7 +104,8 @@ def _noise(scores: Sequence[Sequence[float]], means: Sequence[float], mean: floa
 
 def _variance(trials: Sequence[float], mean: float) -> float:
     """Of the mean of some trials."""
-    return math.fsum((score - mean) ** 2 for score in trials) / (len(trials) - 1) / len(trials)
+    squares = math.fsum((score - mean) ** 2 for score in trials)
+    return squares / (len(trials) - 1) / len(trials) if squares > (_NEGLIGIBLE * mean) ** 2 else 0.0
 
 
 def _guarded(

@@ -17,7 +17,8 @@ LEAST = 3.7
 _STEPS = 30  # of an iteration that converges
 _NEGLIGIBLE = 1e-9
 
-ASSUMED = 0.12  # variance of a trial around its scenario's mean: suites at 0.8 whose scenarios differ as real ones do
+#: Where nothing is known: variance of a trial around its scenario's mean, and the mean, of suites whose scenarios differ as real ones do.
+ASSUMED, ASSUMED_MEAN = 0.12, 0.8
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,20 @@ def drop_found(distance: float, error: float, level: Level | None, power: float 
     return drop
 
 
+#: So many rollouts have to be expected that there are one, two, ... in 80 % of runs: quantiles of Poisson distributions.
+EXPECTED = {1: 1.61, 2: 2.99, 3: 4.28, 4: 5.52, 5: 6.72}
+
+
+def silent_drop(ours: int, theirs: int, *, single: bool, confidence: float) -> float:
+    """The drop that is found 4 times out of 5 where no trial varies; it is then made of rollouts that fail.
+
+    With a margin of 0 it takes as many of them as make the permutation say so, of our rollouts and the baseline's, and five at most: then
+    their variance is known. With a `single` trial in one run that is the variance between scenarios, from four on.
+    """
+    dealt = math.ceil(math.log((1 - confidence) / 2) / math.log(ours / (ours + theirs)))
+    return EXPECTED[min(dealt, 4 if single else 5)] / ours
+
+
 def reach(distance: float, error: float, power: float = 0.8) -> float:
     """How far away the truth has to be for the rule to say so with this power, which is all that is ever promised of a rule.
 
@@ -118,6 +133,9 @@ class Design:
     def smallest_drop(self, power: float = 0.8) -> float:
         """The true drop that FAILs with this power where the margin is 0; with another margin it comes on top."""
         _check_power(power)
+        if self.within == 0 and self.of == SUITE:
+            ours, theirs = (self.n * each for each in self._both)
+            return self.width * silent_drop(ours, theirs, single=min(self._both) == 1, confidence=self.confidence)
         return drop_found(student_t_quantile((1 + self.confidence) / 2, self._degrees) * self._error, self._error, self.level, power)
 
     def smallest_margin(self, power: float = 0.8) -> float:

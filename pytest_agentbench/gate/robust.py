@@ -10,7 +10,7 @@ from pytest_agentbench.gate.special import student_t_quantile
 if TYPE_CHECKING:
     from pytest_agentbench.gate.bounded import Clusters, Floats
 
-_NEGLIGIBLE = 1e-9  # relative to the largest value: a standard error below this is rounding
+_NEGLIGIBLE, _SMALLEST = 1e-9, 1e-6  # relative to the largest value, if it is no rounding itself: a standard error below this is rounding
 
 
 @dataclass(frozen=True)
@@ -48,4 +48,4 @@ def still(found: Robust, values: Floats) -> Floats:
     """Whether nothing varies, which proves no certainty; (...)."""
     import numpy as np
 
-    return np.asarray(found.error <= _NEGLIGIBLE * np.maximum(np.abs(values).max(-1), 1e-300))
+    return np.asarray(found.error <= _NEGLIGIBLE * np.maximum(np.abs(values).max(-1), _SMALLEST))

@@ -36,7 +36,7 @@ WRITTEN = re.compile(
     rf"(?: of (?P<of>{'|'.join(QUESTIONS)}))?"
 )
 
-EXAMPLES = "`tsq >= -0.05 vs baseline`, `tsq.mean >= 0.8 of population`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+EXAMPLES = "`tsq >= -0.05 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ FEWEST_VARYING = 5
 #: interval, and the least that any method can have is 3.0 / N (docs/verdict-results.md).
 IMAGINARY = 0.4
 
-_NEGLIGIBLE = 1e-9  # relative to the range of what was measured: a standard error below this is rounding
+_ROUNDING = 1e-18  # relative to the square of what was measured: a variance below this is none
 
 
 def packed(scores: Sequence[Sequence[float]]) -> Floats:
@@ -57,6 +57,7 @@ class Side:
         known = np.where(measured, scores, 0.0)
         mean = known.sum(-1) / count
         squares = np.where(measured, (known - mean[..., None]) ** 2, 0.0).sum(-1)
+        squares = np.where(squares <= _ROUNDING * mean**2, 0.0, squares)
         with np.errstate(divide="ignore", invalid="ignore"):
             return cls(count, mean, squares / (count - 1))
 
@@ -103,8 +104,7 @@ def noise(*sides: Side) -> Noise:
     between = apart.sum(-1)
     paired = (varying.sum(-1) < FEWEST_VARYING) & (between >= variance)
     variance = np.where(paired, between, variance)
-    reach = np.maximum(np.abs(values).max(-1), 1e-300)
-    still = variance <= (_NEGLIGIBLE * reach) ** 2
+    still = variance <= _ROUNDING * np.maximum.reduce([np.abs(side.mean).max(-1) for side in sides]) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
         degrees = np.where(paired | still, n - 1, variance**2 / fourth - 2)
     trials = np.minimum.reduce([side.count.sum(-1) for side in sides])

@@ -70,7 +70,7 @@ def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, E
 
 
 def _without_margin(asked: Asked) -> bool:
-    """Whether a rule may fail by chance as often as its level says; several of them share it (Bonferroni), as with a margin none needs to."""
+    """Whether a rule may fail by chance as often as its level says; several of them share it (Bonferroni)."""
     return asked.rule.kind == "score" and asked.rule.versus and asked.rule.margin == 0
 
 
@@ -190,7 +190,8 @@ def _broken_word(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
     new, old = (samples(each.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for each in (run, base))
     pairs, _ = pair(new, old)
     if differing := breaking(pairs):
-        yield f"the suite says that it is deterministic, and trials of {len(differing)} scenarios differ ({differing[0]}): judged as any other"
+        what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
+        yield f"the suite says that it is deterministic, but {what}: judged as any other"
     elif all(len(each.new.scores) == len(each.base.scores) == 1 for each in pairs.values()):
         yield "that the suite is deterministic is its word: one trial of each scenario cannot show it, two in a baseline can"
 

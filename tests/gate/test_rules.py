@@ -71,7 +71,7 @@ def test_margins(text: str, margin: float) -> None:
         ("tsq >= 500ms", "the limit has ms; it may have: none, %"),
         ("ttft.p95 <= 500", "the limit has no unit; it may have: ms, s"),
         ("ttft.p50 <= +50ms vs baseline", "is said in percent"),
-        ("tsq >= -3% vs baseline", "is said in the score's own unit, such as -0.03"),
+        ("tsq >= -3% vs baseline", "is said in the score's own unit, such as -0.05"),
         ("tsq >= 0.03 vs baseline", "asks for more than the baseline has"),
         ("ttft.p50 <= -10% vs baseline", "asks for more than the baseline has"),
         ("infra_error.rate <= 2% vs baseline", "is a fact about one run; leave out `vs baseline`"),

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.benchmarks.verdicts.cells import Cell, simulate
 
 from tests.benchmarks.verdicts.benchmark import COVERAGE, RISK, uneven, within
-from tests.benchmarks.verdicts.cells import Cell, simulate
 
 PAGE = Path(__file__).parents[2] / "docs/verdict-results.md"
 RUNS = 1000

@@ -63,7 +63,7 @@ def _evidence(means: list[Floats], names: list[str], random: np.random.Generator
             k,
             "ok",
             {"scenario": "same"},
-            scores={name: each[i, k] for name, each in zip(names, scores, strict=True)},
+            scores={name: one[i, k] for name, one in zip(names, scores, strict=True)},
         )
         for i in range(N)
         for k in range(TRIALS)

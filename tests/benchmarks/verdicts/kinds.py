@@ -60,7 +60,7 @@ KINDS: Mapping[str, Kind] = {
     "binary": Kind("pass or fail, rates Beta(2.4, 0.6)", lambda random, shape: random.beta(2.4, 0.6, shape)),
     "mixed": Kind("pass or fail, 10 % never pass, 30 % always, the others Beta(3, 1)", _mixed),
     "sure": Kind("pass or fail, 80 % always and 20 % never", lambda random, shape: (random.random(shape) < 0.8).astype(np.float64)),
-    "always": Kind("pass or fail, all pass always", lambda random, shape: np.ones(shape)),
+    "always": Kind("pass or fail, all pass always", _flat(1.0, 1.0)),
 }
 
 

@@ -29,8 +29,8 @@ Scenarios are fixed, trials vary. Changes: *fade* (every scenario scores less), 
 change with a margin of 0. The worst of all of them is shown, with its name where it is new.
 
 - **m80**: the margin with which a z test that knows the true variance passes 80 % of unchanged runs, and its N-fold, N being all
-  rollouts of the run that has fewer. Bars: **PASS** at m80 is at least 0.9 of the z test's where m80 N is 10 or more; below, where any method has to
-  be blind (a drop that is made of rollouts that fail cannot be seen in so few), a margin of 1.1 sqrt(m80^2 + (3.5 / N)^2) has 80 % PASS.
+  rollouts of the run that has fewer. Bars: **PASS** at m80 is at least 0.9 of the z test's where m80 N is 10 or more; below, where any
+  method is blind (a drop made of rollouts that fail cannot be seen in so few), a margin of 1.1 sqrt(m80^2 + (3.5 / N)^2) has 80 % PASS.
 - **FAIL**: every scenario faded by m80 in the mean, the margin is 0. Bar: 0.9 of the z test's (0.85 with 20 scenarios) where that is
   between 50 and 95 %.
 - **found**: the drop of which the gate says that such a run finds it 4 times out of 5, and how often that is so. Bar: 80 +- 5 % (+- 10
@@ -41,10 +41,11 @@ Scores:
 
 OF_POPULATION = """## Of population: scenarios like these
 
-Scenarios, or whole clusters, are drawn anew in each comparison. Wrong PASS is the worst of fading, breaking, churn (some are repaired, more break)
-and rescue, at margins of 0.05, 0.1 and 0.2. Wrong FAIL is that of fading and breaking. **It is not promised where scenarios are rescued**
-(all fade, and one in twenty, or one cluster in twenty, is repaired wholly): a great improvement that is not among the scenarios drawn is
-seen by no method, and the last but one column shows how often that FAILs wrongly. Scenarios of a cluster pass equally often and change together.
+Scenarios, or whole clusters, are drawn anew in each comparison. Wrong PASS is the worst of fading, breaking, churn (some are repaired,
+more break) and rescue, at margins of 0.05, 0.1 and 0.2. Wrong FAIL is that of fading and breaking. **It is not promised where scenarios
+are rescued** (all fade, and one in twenty, or one cluster in twenty, is repaired wholly): a great improvement that is not among the
+scenarios drawn is seen by no method, and the last column shows how often that FAILs wrongly. Scenarios of a cluster pass equally often
+and change together.
 """
 
 READING = """## How to read it
@@ -101,7 +102,7 @@ class Page:
                     ([cell.n, cell.trials, cell.kind, percent(passes), percent(fails)] for cell, passes, fails in self.limits),
                 ),
                 "\n### Rollouts that were lost\n",
-                "100 scenarios, 3 trials, every scenario faded; the 2 % of the new run that did worst were lost, and count as 0 for PASS.\n",
+                "100 scenarios, 3 trials, every scenario faded. The worst 2 % of the new run were lost, and count as 0 for PASS.\n",
                 *table(
                     ["scores", "margin", "wrong PASS", "wrong FAIL"],
                     ([kind, margin, percent(passes), percent(fails)] for kind, margin, passes, fails in self.lost),

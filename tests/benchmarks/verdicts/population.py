@@ -1,4 +1,4 @@
-"""`of population`: cells of the table, scenarios or clusters of them drawn anew, judged by the gate's own functions and by the former ones."""
+"""`of population`: cells of the table, with scenarios or clusters drawn anew, judged by the gate's functions and the former ones."""
 
 from __future__ import annotations
 
