@@ -17,6 +17,9 @@ from tests.project import PYTEST, Project
 
 T = TypeVar("T")
 
+#: Seeds of the moments at which processes are killed. A night of `KILL_SEEDS=100 .venv/bin/pytest tests/robustness` tries more of them.
+SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "4")))
+
 SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.pool")
 
 
