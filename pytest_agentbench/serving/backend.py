@@ -212,7 +212,7 @@ class Url(Backend):
 def url_endpoint(spec: UrlSpec) -> Endpoint:
     """Raises ConfigError when the key is not where the YAML says."""
     rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump(exclude_defaults=True)
-    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels)
+    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels, spec.api_key_env)
 
 
 def _api_key(spec: UrlSpec) -> str | None:
