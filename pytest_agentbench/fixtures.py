@@ -92,7 +92,10 @@ def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
     except (InfraError, MissingError) as error:
         refuse(str(error), "missing" if isinstance(error, MissingError) else "infra_error")
     yield opened
-    client.__exit__(None, None, None)
+    try:
+        client.__exit__(None, None, None)
+    except InfraError as error:
+        refuse(str(error), "infra_error")
 
 
 def _worker(request: pytest.FixtureRequest) -> Worker:

@@ -149,6 +149,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every call
     requests_per_minute: float | None = None  # that it takes; None: as many as come
     labels: Json = field(default_factory=dict)  # how rollouts are announced, as `labels` of a backend YAML has it; empty: not at all
+    api_key_env: str | None = None  # the environment variable that `api_key` is from
 
 
 @dataclass(frozen=True)

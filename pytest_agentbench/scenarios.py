@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.suitespec import DatasetSpec
 
 SUITE_FILE = "suite.yaml"
+QUESTION = 300  # characters of a question that reports keep
 
 #: Fields of a suite that go to another process as they are.
 AS_IT_IS = ("name", "agent", "variants", "limits", "scorers", "judge", "isolation", "thresholds", "trials", "timeout", "description")
@@ -124,6 +125,21 @@ class Suite:
 def score_name(scorer: str) -> str:
     """`politeness` for `politeness` and for `./scorers.py:politeness`."""
     return scorer.rpartition(":")[2]
+
+
+def content_text(message: Json) -> str:
+    """The text of a message, whether its content is a text or a list of parts."""
+    content: Any = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
+
+
+def question(messages: Sequence[Json]) -> str:
+    """The last that the user says in the messages that start a rollout, on one line, cut where it is long; empty where he says nothing."""
+    said = next((content_text(message) for message in reversed(messages) if message.get("role") == "user"), "")
+    line = " ".join(said.split())
+    return line if len(line) <= QUESTION else f"{line[: QUESTION - 3].rstrip()}..."
 
 
 def suite_file(given: Path) -> Path:

@@ -55,7 +55,7 @@ from pytest_agentbench.serving.stackspec import ContainerSpec
 from pytest_agentbench.settings import OPTIONS
 from pytest_agentbench.slo import OBJECTIVES
 from pytest_agentbench.suitespec import DatasetSpec, JudgeSpec, SuiteSpec
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import ALONE, FIND_THEN_ANSWER, Project
 from tests.router import routing
 
 ROOT = Path(__file__).parents[1]
@@ -197,6 +197,7 @@ class Reader:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{here['PATH']}",
             "PYTHONPATH": str(self.site),
             "MY_API_KEY": "0123456789",
+            "PYTEST_ADDOPTS": shlex.join(ALONE),
         }
 
 
