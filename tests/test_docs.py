@@ -300,6 +300,18 @@ def test_snippets(reader: Reader, page: Path) -> None:
     reader.work_through(page)
 
 
+def test_slower_is_slower(reader: Reader) -> None:
+    """The backend `slower` of docs/ab.md waits at least as long as the shipped one at every point, and longer at one of them."""
+    (yaml,) = (each for each in BLOCKS if each.file == "backends/slower.yaml")
+    reader.write(yaml)
+    slower, shipped = (load_backend(str(file), ROOT) for file in (reader.project / "backends/slower.yaml", ROOT / "backends/embedded.yaml"))
+
+    assert isinstance(slower, EmbeddedSpec)
+    assert isinstance(shipped, EmbeddedSpec)
+    assert (slower.ttft_ms, slower.itl_ms) > (shipped.ttft_ms, shipped.itl_ms)
+    assert slower.itl_ms >= shipped.itl_ms
+
+
 NOT_RUN = [(each, command, why) for each in BLOCKS for command in each.commands if (why := why_not(each, command))]
 
 
