@@ -18,7 +18,7 @@ from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
 from pytest_agentbench.journal import FILE, read_journal, record_line, sealed
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import EVALUABLE, Json, Rollout
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
@@ -75,6 +75,14 @@ class Group:
             self.rollouts += 1
             self.changed.update(name for name in self.scorers if old.scores.get(name) != new.scores.get(name))
             self.reasons = {**new.score_errors, **self.reasons}
+
+
+def refuse_empty(run: Json, source: Path) -> None:
+    """Raises ConfigError for a run of which no rollout came far enough to be scored."""
+    counts: Counter[str] = sum((Counter(part["rollouts"]) for part in run["suites"].values()), Counter())
+    if not any(counts[status] for status in EVALUABLE):
+        known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        raise ConfigError(f"{source} has nothing to score: {f'its rollouts are {known}' if known else 'it has no rollouts'}")
 
 
 def load_groups(run: Json, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, Group]:
