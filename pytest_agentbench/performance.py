@@ -126,7 +126,7 @@ class Performance:
         evaluable = sum(len(each.evaluable) for each in timelines)
         return {
             "calls": self.calls,
-            "failed_calls": dict(self.failed),
+            "failed_calls": _most_first(self.failed),
             "span_s": span,
             **{f"{name}_ms": spread(self.latencies[name]) for name in LATENCIES},
             "itl_ms": spread(self.itl),
@@ -144,8 +144,8 @@ class Performance:
             "goodput": self.goodput.summary(span),
             "split": self._split(),
             "prefix_cache_hit_ratio": None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
-            "token_sources": dict(self.token_sources),
-            "stamps": dict(self.stamps),
+            "token_sources": _most_first(self.token_sources),
+            "stamps": _most_first(self.stamps),
             "rollouts_in_flight": in_flight(*(each.rollouts for each in timelines)),
             "calls_in_flight": in_flight(*(each.calls for each in timelines)),
         }
@@ -221,6 +221,11 @@ class Performance:
             for part, values in ((part, self.parts[part]) for part in windows.PARTS)
             if part != "judge" or any(values)
         }
+
+
+def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    """The same counts in the same order, whichever was counted first."""
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
 def in_flight(*sessions: Sequence[Span]) -> Json | None:

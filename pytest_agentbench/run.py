@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import os
 import platform
 import subprocess
+from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.gate.decisions import POPULATION, SUITE
 from pytest_agentbench.gate.means import scenarios_interval
 from pytest_agentbench.records import STATUSES, Json, Rollout
-from pytest_agentbench.scenarios import Suite, score_name
+from pytest_agentbench.scenarios import Suite, question, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
@@ -60,9 +62,9 @@ class SuiteTally:
     )  # evaluable: score -> scenario -> values
     agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts that count as the worst value
     score_errors: Counter[str] = field(default_factory=Counter)
-    worst: list[tuple[float, int, Json]] = field(default_factory=list)  # a heap of the lowest first scores, negated
+    worst: list[Json] = field(default_factory=list)  # rollouts with the lowest first scores, lowest first, equal ones by id
     best: float = 1.0  # first score: what there is to reach, as far as is known
-    errors: list[Json] = field(default_factory=list)
+    errors: list[Json] = field(default_factory=list)  # those of the lowest ids
     drafts: Drafts = field(default_factory=Drafts)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
@@ -76,21 +78,26 @@ class SuiteTally:
         if rollout.status == "agent_error":
             self.agent_errors[rollout.scenario] += 1
         self.score_errors.update(rollout.score_errors.keys())
-        if not rollout.evaluable and len(self.errors) < 2 * WORST:
-            self.errors.append({"id": rollout.key.id, "status": rollout.status, "reason": rollout.reason})
+        if not rollout.evaluable:
+            insort(self.errors, {"id": rollout.key.id, "status": rollout.status, "reason": rollout.reason}, key=itemgetter("id"))
+            del self.errors[2 * WORST :]
         if main_score in rollout.scores:
             self.best = max(self.best, float(rollout.scores[main_score]))
-            entry = (-float(rollout.scores[main_score]), -sum(self.statuses.values()), _shown(rollout, main_score))
-            (heapq.heappush if len(self.worst) < WORST else heapq.heappushpop)(self.worst, entry)
+            insort(self.worst, _shown(rollout, main_score), key=itemgetter("score", "id"))
+            del self.worst[WORST:]
 
-    def worst_first(self) -> list[Json]:
-        """The lowest scores, without those that could not be better."""
-        return [shown for _, _, shown in sorted(self.worst, reverse=True) if shown["score"] < self.best]
+    def worst_first(self, questions: Mapping[str, str]) -> list[Json]:
+        """The lowest scores, without those that could not be better; `questions`: those of scenarios that are known."""
+        return [
+            {**shown, "question": questions.get(shown["scenario"], shown["question"])} for shown in self.worst if shown["score"] < self.best
+        ]
 
 
 def _shown(rollout: Rollout, score: str) -> Json:
     return {
         "id": rollout.key.id,
+        "scenario": rollout.scenario,
+        "question": question([*takewhile(lambda message: message.get("role") != "assistant", rollout.messages)]),
         "score": float(rollout.scores[score]),
         "explanation": rollout.scores[score].explanation,
         "expected_tools": rollout.expected_tools,
@@ -130,6 +137,7 @@ def build_suite(
     `population` are the scores of which a rule asks the population, so that their intervals are of it.
     """
     counts = quarantined or {}
+    questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
     return {
         "dataset": asdict(suite.dataset),
         "variant": variant,
@@ -149,7 +157,7 @@ def build_suite(
         "scores": {name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names},
         "score_errors": dict(tally.score_errors),
         **tally.drafts.summary(),
-        "worst": tally.worst_first(),
+        "worst": tally.worst_first(questions),
         "errors": tally.errors,
     }
 

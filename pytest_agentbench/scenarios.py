@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.suitespec import DatasetSpec
 
 SUITE_FILE = "suite.yaml"
+QUESTION = 300  # characters of a question that reports keep
 
 #: Fields of a suite that go to another process as they are.
 AS_IT_IS = ("name", "agent", "variants", "limits", "scorers", "judge", "isolation", "thresholds", "trials", "timeout", "description")
@@ -127,6 +128,21 @@ def score_name(scorer: str) -> str:
     return scorer.rpartition(":")[2]
 
 
+def content_text(message: Json) -> str:
+    """The text of a message, whether its content is a text or a list of parts."""
+    content: Any = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
+
+
+def question(messages: Sequence[Json]) -> str:
+    """The last that the user says in the messages that start a rollout, on one line, cut where it is long; empty where he says nothing."""
+    said = next((content_text(message) for message in reversed(messages) if message.get("role") == "user"), "")
+    line = " ".join(said.split())
+    return line if len(line) <= QUESTION else f"{line[: QUESTION - 3].rstrip()}..."
+
+
 def suite_file(given: Path) -> Path:
     """The suite.yaml in a folder, or in the folder of that name under scenarios/; raises ConfigError where there is none."""
     for folder in (given, "scenarios" / given):
@@ -139,7 +155,8 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
 
     `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
-    `agent` takes the place of the suite's agent, and inherits its sampling parameters.
+    `agent` takes the place of the suite's agent, and inherits its sampling parameters. Whether there are such scorers and agents
+    is not looked at; `scorers.check_scores` and `rollouts.preflight` do that.
     """
     from pytest_agentbench.config import load_yaml, override, validate
     from pytest_agentbench.disclosure import refuse_keys_in_names
@@ -151,9 +168,6 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
     scenarios, dataset = _read(file, spec.dataset)
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
-    for name in spec.thresholds:
-        if name.removesuffix(".mean") not in (scores := [*map(score_name, spec.scorers)]):
-            raise ConfigError(f"{file}: thresholds: {name!r} is not measured; scores of this suite: {', '.join(scores)} (and <score>.mean)")
     return Suite(
         folder=file.parent,
         scenarios=scenarios,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import Tool
+from pytest_agentbench.scenarios import Tool, content_text
 
 SYSTEM_PROMPT = """\
 You help a customer. These tools are there:
@@ -47,14 +46,6 @@ def question_text(messages: Sequence[Json], max_history: int) -> str:
     history = "\n".join(filter(None, map(_told, earlier)))
     question = "\n".join(map(content_text, messages[start:]))
     return f"Previous conversation history:\n{history}\n\nQuestion: {question}"
-
-
-def content_text(message: Json) -> str:
-    """The text of a message, whether its content is a text or a list of parts."""
-    content: Any = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
 
 
 def _tool_line(tool: Tool, *, schema: bool) -> str:

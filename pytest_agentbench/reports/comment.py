@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.cutting import cut
-from pytest_agentbench.reports.markup import code, prose, table
+from pytest_agentbench.reports.markup import code, known_name, prose, table
 from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
 from pytest_agentbench.reports.wording import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text
 
@@ -34,7 +34,7 @@ def lines(run: Json) -> Iterator[str]:
     yield marker(run)
     yield f"## agentbench: {headline(run)}"
     yield ""
-    yield f"Backend {code(run['backend']['name'])}, model {code(str(run['backend']['served_model']))}, run {code(run['id'])}.\n"
+    yield f"Backend {code(run['backend']['name'])}, model {known_name(run['backend']['served_model'])}, run {code(run['id'])}.\n"
     rows = [
         [prose(name), prose(score), mean_text(found["mean"]), statuses_text(suite["rollouts"])]
         for name, suite in run["suites"].items()

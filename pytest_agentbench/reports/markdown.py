@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_agentbench.quantiles import HIGH
+from pytest_agentbench.quantiles import HIGH, INFINITE
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comparison
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
-from pytest_agentbench.reports.markup import WHOLE, code, fenced, prose, table
+from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
@@ -36,6 +38,7 @@ from pytest_agentbench.reports.wording import (
     passed_text,
     percent,
     quarantine_text,
+    question_of,
     range_text,
     restarts_text,
     resume_text,
@@ -64,7 +67,7 @@ def lines(run: Json) -> Iterator[str]:
     yield f"# Run {run['id']}: {headline(run)}"
     yield ""
     asked = run["settings"]["concurrency"] or "an unknown number of"
-    yield f"Backend {code(backend['name'])}, model {code(str(backend['served_model']))}, {asked} rollouts in flight asked for."
+    yield f"Backend {code(backend['name'])}, model {known_name(backend['served_model'])}, {asked} rollouts in flight asked for."
     yield from _origin(run.get("imported"))
     if backend.get("note"):
         yield f"\n> {prose(backend['note'])}"
@@ -137,10 +140,13 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
     if suite["worst"]:
         yield f"\n### Lowest {suite['scorers'][0]}\n"
         rows = [
-            [code(each["id"]), number(each["score"], 3), code(tools_text(each["expected_tools"])), code(tools_text(each["actual_tools"]))]
+            [
+                *(code(each["id"]), number(each["score"], 3), code(question_of(each))),
+                *(code(tools_text(each["expected_tools"])), code(tools_text(each["actual_tools"]))),
+            ]
             for each in suite["worst"]
         ]
-        yield from table(["scenario", suite["scorers"][0], "expected tools", "actual tools"], rows)
+        yield from table(["scenario", suite["scorers"][0], "the customer asks", "expected tools", "actual tools"], rows)
     if suite["errors"]:
         yield "\n### Not measured\n"
         yield from table(
@@ -190,8 +196,8 @@ def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:
 def _timings(performance: Json) -> Iterator[str]:
     rows = [[title, *_cells(found, COLUMNS)] for name, title in (*TIMINGS, *MORE_TIMINGS) if (found := performance[name])]
     if found := performance["ttft_adjusted_ms"]:
-        adjusted = [number(found[f"p{q}"]) for q in HIGH]
-        rows.append(["TTFT, failed calls as infinite", str(found["n"]), "-", *adjusted, "inf"])
+        adjusted = ["never" if found[f"p{q}"] == INFINITE else number(found[f"p{q}"]) for q in HIGH]
+        rows.append(["TTFT, failed calls as never", str(found["n"]), "-", *adjusted, "never"])
     yield from table(["milliseconds", "n", *COLUMNS], rows)
     rates = [[title, *_cells(found, RATE_COLUMNS)] for name, title in RATES if (found := performance[name])]
     if rates:
@@ -239,14 +245,27 @@ def _serving(serving: Json) -> Iterator[str]:
 def _setup(run: Json) -> Iterator[str]:
     yield "\n## Setup\n"
     facts = run["environment"]
-    yield f"- command: {code(' '.join(run['command']), WHOLE)}"
+    yield f"- command: {code(shlex.join(run['command']), WHOLE)}"
     for name, suite in run["suites"].items():
-        agent, thresholds = code(str(suite["agent"]), WHOLE), code(str(suite["thresholds"]), WHOLE)
-        yield f"- {prose(name)}: agent {agent}, thresholds {thresholds}, data set sha256 `{suite['dataset']['sha256']}`"
-    yield f"- changed for this run: {code(str(run['settings']['changes'] or 'nothing'), WHOLE)}"
+        data = suite["dataset"]["sha256"] or "unknown"
+        yield f"- {prose(name)}: agent {_settings(suite['agent'])}, thresholds {_settings(suite['thresholds'])}, data set sha256 `{data}`"
+    yield f"- changed for this run: {_settings(run['settings']['changes'])}"
     if "imported" in run:
         yield "- what it ran on is not recorded"
     else:
-        yield f"- Python {facts['python']}, {facts['platform']}, {facts['cpus']} CPUs, git {prose(str(facts['git']))}"
-        yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
+        cpus = "an unknown number of" if facts["cpus"] is None else facts["cpus"]
+        yield f"- Python {facts['python']}, {facts['platform']}, {cpus} CPUs, {_git_text(facts['git'])}"
+        yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items()) or 'unknown'}"
     yield "- every number here can be derived again from rollouts.jsonl beside this file"
+
+
+def _settings(settings: Json) -> str:
+    """Settings as they could stand in YAML; `none` of no settings."""
+    return code(json.dumps(settings, ensure_ascii=False, default=str), WHOLE) if settings else "none"
+
+
+def _git_text(git: Json | None) -> str:
+    """`git commit 0123456789ab, with changes that are not committed`."""
+    if git is None:
+        return "not in a git repository"
+    return f"git commit {git['commit'][:12]}{', with changes that are not committed' * git['dirty']}"

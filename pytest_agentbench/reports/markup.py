@@ -25,6 +25,11 @@ def code(text: str, width: int = WIDTH) -> str:
     return f"`{plain}`" if plain else ""
 
 
+def known_name(text: str | None) -> str:
+    """A name as it is; `unknown` where nobody knows it."""
+    return code(text or "") or "unknown"
+
+
 def prose(text: str) -> str:
     """A sentence with names and words of others in it, which are to be read as they are."""
     inert = _MARKUP.sub(lambda mark: f"\\{mark[0]}", _ENTITY.sub("&amp;", one_line(text)))

@@ -58,24 +58,24 @@ def _value(value: float | None) -> str:
 
 
 def suspects(run: Json) -> list[tuple[str, Json]]:
-    """(suite and metric, scenario that may have got worse since the baseline), the surest first."""
+    """(suite and metric, scenario that may have got worse since the baseline), the surest first; equal ones by name."""
     found = [
         (f"{rule['suite']} {rule['rule'].split()[0]}", each)
         for rule in (run.get("gate") or {}).get("rules", ())
         for each in rule["suspects"]
     ]
-    return sorted(found, key=lambda each: float(each[1]["p"]))
+    return sorted(found, key=lambda each: (float(each[1]["p"]), each[0], each[1]["scenario"]))
 
 
 def failed_tests(run: Json) -> list[Json]:
-    """Tests that failed, the lowest score first, where they have one."""
+    """Tests that failed, the lowest score first, where they have one; equal ones by id."""
     main = {suite["scorers"][0] for suite in run["suites"].values()}
     failed = [each for each in run.get("tests", {}).get("failures", ()) if each["outcome"] == "failed"]
 
-    def score(test: Json) -> float:
-        return min((value for name, value in test["properties"].items() if name in main), default=0.0)
+    def place(test: Json) -> tuple[float, str]:
+        return min((value for name, value in test["properties"].items() if name in main), default=0.0), test["id"]
 
-    return sorted(failed, key=score)
+    return sorted(failed, key=place)
 
 
 def unmeasured(run: Json) -> dict[str, list[Json]]:

@@ -26,6 +26,7 @@ RATES = (
     ("call_output_tokens_per_s", "output tok/s of a call"),
     ("rollout_steps_per_minute", "LLM calls/min of a rollout"),
 )
+ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
 LATE = 2.5  # times the time between two looks, from which on a gap is told of
 COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "p50", "p10", "p5", "p1", "min")
@@ -110,9 +111,11 @@ def number(value: Any, digits: int = 1) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`99.9 %`, `-` for nothing. What is not all of it never says 100 %."""
+    """`99.9 %`, `-` for nothing. What is not all of it never says 100 %, and what is not nothing never says 0."""
     if share is None:
         return "-"
+    if 0 < share < 0.0005:
+        return "below 0.1 %"
     return f"{min(share * 100, 99.9) if share < 1 else share * 100:.1f} %"
 
 
@@ -236,19 +239,30 @@ def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
     ratio = "unknown" if cache["hit_ratio"] is None else f"{cache['hit_ratio']:.2f} ({cache['source']})"
     preemptions = "" if serving["preemptions"] is None else f", {serving['preemptions']:.0f} preemptions"
     yield "server", f"prefix cache hit ratio {ratio}{preemptions}"
-    if serving["rounds"]:
+    if serving["rounds"] >= ENOUGH:
         used = "unknown" if usage["max"] is None else f"{percent(usage['mean'])} mean, {percent(usage['max'])} peak"
         requests = ", ".join(f"{name} {_load_text(serving[name])}" for name in ("running", "waiting"))
         yield "server", f"KV cache {used}; requests: {requests}"
     else:
-        yield "server", f"none of {serving['looks']} looks fell into the time of the calls, so nothing is known of cache and queue"
+        yield "server", f"KV cache and requests: {_too_short(serving['rounds'], serving)}"
     if serving["longest_gap_s"] > LATE * serving["every_s"]:
         yield "server", f"up to {serving['longest_gap_s']:.1f} s without a look, which should come every {serving['every_s']:g} s"
     if serving["resets"]:
         yield "server", f"counters fell {serving['resets']} times: something was started again"
     for gpu, seen in serving["gpus"].items():
-        busy, watts = number(seen["sm_percent_mean"]), number(seen["power_w_mean"], 0)
-        yield f"GPU {gpu}", f"{seen['used_mib_max']:,} of {seen['total_mib']:,} MiB at most, {busy} % busy, {watts} W mean"
+        yield f"GPU {gpu}", _gpu_text(seen) if seen["looks"] >= ENOUGH else _too_short(seen["looks"], serving)
+
+
+def _too_short(looks: int, serving: Json) -> str:
+    """Why nothing is told of what changes from look to look."""
+    times = f"{looks} look{'s' * (looks != 1)}" if looks else "no look"
+    return f"too short to sample, {times} in the time of the calls (one comes every {serving['every_s']:g} s)"
+
+
+def _gpu_text(seen: Json) -> str:
+    busy = "unknown how" if seen["sm_percent_mean"] is None else f"{seen['sm_percent_mean']:.1f} %"
+    watts = "power unknown" if seen["power_w_mean"] is None else f"{number(seen['power_w_mean'], 0)} W mean"
+    return f"{seen['used_mib_max']:,} of {seen['total_mib']:,} MiB at most, {busy} busy, {watts}"
 
 
 def doubt_lines(serving: Json) -> list[tuple[str, str]]:
@@ -326,6 +340,11 @@ def dataset_text(suite: Json) -> str:
 
 def tools_text(tools: list[str]) -> str:
     return ", ".join(tools) or "none"
+
+
+def question_of(worst: Json) -> str:
+    """What the customer asked in a scenario with a low score; empty where nobody knows."""
+    return str(worst.get("question", ""))  # runs of older versions have none
 
 
 def restarts_text(backend: Json) -> str:

@@ -111,8 +111,9 @@ class Tally:
         self._round = sample.round, sample.at_ns
         match sample:
             case GpuSample():
+                looks = self.gpus[sample.gpu]  # of a GPU that was never looked at in time it is known that it is there
                 if self._is_within(sample.at_ns):
-                    self.gpus[sample.gpu].append(sample)
+                    looks.append(sample)
             case Sample(failed="", source=source):
                 self._silent.discard(source)
                 self._take(sample)
@@ -234,8 +235,9 @@ def server(moved: Mapping[str, float]) -> Json:
 
 def _gpu(samples: Sequence[GpuSample]) -> Json:
     return {
-        "used_mib_max": max(sample.used_mib for sample in samples),
-        "total_mib": samples[-1].total_mib,
+        "looks": len(samples),
+        "used_mib_max": max((sample.used_mib for sample in samples), default=None),
+        "total_mib": samples[-1].total_mib if samples else None,
         "sm_percent_mean": _mean([sample.sm_percent for sample in samples if sample.sm_percent is not None]),
         "power_w_mean": _mean([sample.power_w for sample in samples if sample.power_w is not None]),
     }

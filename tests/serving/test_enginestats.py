@@ -109,7 +109,7 @@ def test_gaps(looks: list[int], gap: float) -> None:
 
 
 def test_gpus() -> None:
-    """Of a GPU the peak of its memory and the means of load and power are told, while calls were under way."""
+    """Of a GPU the peak of its memory and the means of load and power are told, while calls were under way; without a look, its name."""
     gpu = [
         GpuSample(number, number * MS, "0", used, 81_559, busy, watts)
         for number, used, busy, watts in ((0, 9, 0.0, 70.0), (1, 600, 50.0, None), (2, 500, 100.0, 300.0))
@@ -117,7 +117,9 @@ def test_gpus() -> None:
 
     found = summary(tally(gpu, (MS, 2 * MS)))
 
-    assert {"0": {"used_mib_max": 600, "total_mib": 81_559, "sm_percent_mean": 75.0, "power_w_mean": 300.0}} == found["gpus"]
+    assert {"0": {"looks": 2, "used_mib_max": 600, "total_mib": 81_559, "sm_percent_mean": 75.0, "power_w_mean": 300.0}} == found["gpus"]
+    nothing = dict.fromkeys(("used_mib_max", "total_mib", "sm_percent_mean", "power_w_mean"))
+    assert {"0": {"looks": 0, **nothing}} == summary(tally(gpu, (3 * MS, 4 * MS)))["gpus"]
 
 
 @pytest.mark.parametrize(

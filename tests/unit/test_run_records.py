@@ -16,7 +16,7 @@ from pytest_agentbench.gate.paired import Sample, against_limit
 from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
 from pytest_agentbench.reports.wording import score_text
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, environment, find_run, read_run, write_run
-from pytest_agentbench.scenarios import DatasetInfo, Suite
+from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
@@ -149,11 +149,13 @@ def test_a_part_of_run_json_is_one_variant() -> None:
 
 
 def test_the_worst_come_first() -> None:
-    """Five rollouts with the lowest scores, lowest first; of equal ones the first to end; nothing without a score."""
+    """Five rollouts with the lowest scores, lowest first; equal ones by id, in whatever order they end; nothing without a score."""
     scores = {"a": 0.9, "b": 0.3, "c": 0.5, "d": 0.3, "e": 1.0, "f": 0.0, "g": 0.5, "h": 0.5}
-    part = summary(rollout("x", "agent_error"), *(rollout(name, scores={"tsq": value}) for name, value in scores.items()))
+    rollouts = [rollout("x", "agent_error"), *(rollout(name, scores={"tsq": value}) for name, value in scores.items())]
 
-    assert [("f", 0.0), ("b", 0.3), ("d", 0.3), ("c", 0.5), ("g", 0.5)] == [(each["id"], each["score"]) for each in part["worst"]]
+    for order in (rollouts, rollouts[::-1], [*rollouts[4:], *rollouts[:4]]):
+        worst = summary(*order)["worst"]
+        assert [("f", 0.0), ("b", 0.3), ("d", 0.3), ("c", 0.5), ("g", 0.5)] == [(each["id"], each["score"]) for each in worst]
 
 
 def test_what_could_not_be_better_is_not_among_the_worst() -> None:
@@ -170,13 +172,40 @@ def test_the_worst_show_their_tools() -> None:
     part = summary(rollout("a", trial=2, scores={"tsq": 0.25}, expected=({"tool": "find"},), tool_calls=calls))
 
     assert [
-        {"id": "a-t2", "score": 0.25, "explanation": "because 0.25", "expected_tools": ["find"], "actual_tools": ["order", "order"]}
+        {
+            "id": "a-t2",
+            "scenario": "a",
+            "question": "",
+            "score": 0.25,
+            "explanation": "because 0.25",
+            "expected_tools": ["find"],
+            "actual_tools": ["order", "order"],
+        }
     ] == part["worst"]
 
 
+def test_the_worst_show_what_the_customer_asks() -> None:
+    """It is the scenario's last message of the user, on one line and not without end; of a scenario that nobody knows, the transcript's."""
+    user = {"role": "user", "content": [{"type": "text", "text": "Is there\na lamp?"}, {"type": "image_url"}]}
+    history = ({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."})
+    known = replace(shop("tsq"), scenarios=(Scenario("a", (*history, user)), Scenario("b", ({"role": "user", "content": "x" * 999},))))
+    transcript = ({"role": "user", "content": "And a chair?"}, {"role": "assistant"}, {"role": "user", "content": "Thanks."})
+    tally = SuiteTally()
+    for name in ("a", "b", "c"):
+        tally.add(rollout(name, scores={"tsq": 0.5}, messages=transcript), "tsq")
+
+    questions = [each["question"] for each in build_suite(known, "default", tally, {})["worst"]]
+
+    assert ["Is there a lamp?", f"{'x' * 297}...", "And a chair?"] == questions
+
+
 def test_few_errors_are_listed_all_are_counted() -> None:
-    """The list of errors is short, however many there are."""
-    part = summary(*(rollout(f"{number}", "infra_error") for number in range(30)))
+    """The list of errors is short, however many there are, and the same in whatever order they end."""
+    rollouts = [rollout(f"{number:02}", "infra_error") for number in range(30)]
+    part = summary(*rollouts)
+
+    assert [f"{number:02}" for number in range(10)] == [each["id"] for each in part["errors"]]
+    assert part == summary(*rollouts[::-1])
 
     assert (30, 10) == (part["rollouts"]["infra_error"], len(part["errors"]))
 

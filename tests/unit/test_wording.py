@@ -56,7 +56,8 @@ def test_scores() -> None:
 
 def test_shares() -> None:
     """Less than all never says 100 %."""
-    assert ("100.0 %", "99.9 %", "12.3 %", "0.0 %", "-") == (percent(1.0), percent(0.99999), percent(0.1234), percent(0.0), percent(None))
+    assert ("100.0 %", "99.9 %", "12.3 %", "below 0.1 %", "0.0 %") == tuple(map(percent, (1.0, 0.99999, 0.1234, 0.0001, 0.0)))
+    assert "-" == percent(None)
     assert ("[1.0, 2.5]", "") == (range_text([1.0, 2.5]), range_text(None))
 
 
@@ -251,21 +252,29 @@ SERVING: Json = {
 def test_what_the_server_says() -> None:
     """Cache, load and preemptions are told where they are known, restarts where there were some, GPUs where there are any."""
     quiet = {**SERVING, "rounds": 0, "resets": 2, "prefix_cache": {"hit_ratio": None, "source": None}, "preemptions": None}
-    gpu = {"used_mib_max": 70_000, "total_mib": 81_559, "sm_percent_mean": 87.5, "power_w_mean": None}
+    gpu = {"looks": 9, "used_mib_max": 70_000, "total_mib": 81_559, "sm_percent_mean": 87.5, "power_w_mean": None}
 
     assert [
         ("server", "prefix cache hit ratio 0.62 (vllm:prefix_cache_hits_total), 3 preemptions"),
         ("server", "KV cache 25.0 % mean, 50.0 % peak; requests: running 3.2 mean 8 peak, waiting unknown"),
-        ("GPU 0", "70,000 of 81,559 MiB at most, 87.5 % busy, - W mean"),
+        ("GPU 0", "70,000 of 81,559 MiB at most, 87.5 % busy, power unknown"),
     ] == [*server_lines({**SERVING, "gpus": {"0": gpu}})]
     assert [
         ("server", "prefix cache hit ratio unknown"),
-        ("server", "none of 12 looks fell into the time of the calls, so nothing is known of cache and queue"),
+        ("server", "KV cache and requests: too short to sample, no look in the time of the calls (one comes every 1 s)"),
         ("server", "counters fell 2 times: something was started again"),
     ] == [*server_lines(quiet)]
+    once = {**gpu, "looks": 1, "sm_percent_mean": 0.0}
+    assert [
+        ("server", "KV cache and requests: too short to sample, 2 looks in the time of the calls (one comes every 1 s)"),
+        ("GPU 0", "too short to sample, 1 look in the time of the calls (one comes every 1 s)"),
+    ] == [*server_lines({**SERVING, "rounds": 2, "kv_usage": {"mean": 0.0, "max": 0.0}, "gpus": {"0": once}})][1:]
     late = ("server", "up to 3.9 s without a look, which should come every 1 s")
     assert [late] == [*server_lines({**SERVING, "longest_gap_s": 3.9})][2:]
     assert [("differs", "a"), ("sampling", "b")] == doubt_lines({**SERVING, "disagreements": ["a"], "notes": ["b"]})
+
+
+ASKED = ({"role": "user", "content": "Is there a lamp?"},)
 
 
 def run_with(*rollouts: Rollout) -> Json:
@@ -293,7 +302,7 @@ def run_with(*rollouts: Rollout) -> Json:
 
 def test_a_report(tmp_path: Path) -> None:
     """The report names verdict, backend, data set and label source; a low score with its tools; an error with its first line."""
-    low = Rollout("shop", "s|0", "default", 1, status="ok", scores={"tsq": Score(0.25)}, expected=({"tool": "find"},))
+    low = Rollout("shop", "s|0", "default", 1, status="ok", scores={"tsq": Score(0.25)}, expected=({"tool": "find"},), messages=ASKED)
     lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason="KeyError: 'x'\nTraceback")
 
     lines = write(run_with(low, lost), tmp_path).read_text().splitlines()
@@ -303,7 +312,7 @@ def test_a_report(tmp_path: Path) -> None:
         "> a baseline",
         "Data set the shop: 3 scenarios, labels: hand, sha256 000000000000.",
         "Rollouts: 1 ok, 1 agent_error; none was tried more than once.",
-        "| `s\\|0` | 0.250 | `find` | `none` |",
+        "| `s\\|0` | 0.250 | `Is there a lamp?` | `find` | `none` |",
         "| `s-1` | agent_error | `KeyError: 'x'` |",
     } <= set(lines)
 
@@ -317,7 +326,7 @@ def test_a_report_of_timings(tmp_path: Path) -> None:
 
     assert {
         "| TTFT | 9 | 10.0 | 10.0 [10.0, 10.0] | - | - | - | 10.0 |",
-        "| TTFT, failed calls as infinite | 10 | - | 10.0 | inf | - | - | inf |",
+        "| TTFT, failed calls as never | 10 | - | 10.0 | never | - | - | never |",
         "| output tok/s of a call | 9 | 50.0 | 50.0 [50.0, 50.0] | - | - | - | 50.0 |",
         "| decoding | 60.0 % | 30.0 | 30.0 |",
         "- failed: 1 cut: the connection closed in the middle of the answer, or before it",
@@ -340,18 +349,18 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
         "Planned 3 rollouts, 2 finished, 1 not run. pytest's exit status: 0.",
         "Timings: **no verdict: no call was measured**.",
         "- command: `pytest -q`",
-        "- Python 3.11, x, 2 CPUs, git None",
+        "- Python 3.11, x, 2 CPUs, not in a git repository",
         "- packages: pytest 9",
     } <= set(text.splitlines()) & set(quiet.splitlines())
     told = (
         "the engine died",
         "Scorers failed: tsq 1 times.",
         "- shop tsq.mean nothing >= 0.8: FAILS",
-        "- changed for this run: `{'agent.seed': 1}`",
+        '- changed for this run: `{"agent.seed": 1}`',
     )
     for words in told:
         assert (True, False) == (words in text, words in quiet)
-    assert "- changed for this run: `nothing`" in quiet
+    assert "- changed for this run: none" in quiet
 
 
 @pytest.mark.parametrize("reason", ["", "\n", "half a \ud83d letter"])
