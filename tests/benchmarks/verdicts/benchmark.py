@@ -19,7 +19,7 @@ from tests.benchmarks.verdicts.kinds import KINDS
 from tests.benchmarks.verdicts.others import latencies, limits, unbounded
 from tests.benchmarks.verdicts.page import Page
 
-RUNS, QUICK = 2500, 400  # simulated comparisons of each cell, change and margin
+RUNS, QUICK = 1500, 350  # simulated comparisons of each cell, change and margin
 SIZES = (20, 100, 300)
 TRIALS = (1, 3, 5)
 UNLIKE = ((1, 3), (3, 9), (5, 1), (2, 6))  # trials of the run and of its baseline
