@@ -48,7 +48,7 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
     result.stdout.fnmatch_lines(
         [
             "gate * PASS; compared with 2*; 2 tests below a threshold, which do not count here",
-            "rule * shop tsq >= -0.5 vs baseline: PASS, -0.100 [[]-0.*, +0.*[]] against -0.500; 20 scenarios, 20 and 20 trials, 95 % tango",
+            "rule * shop tsq >= -0.5 vs baseline: PASS, -0.100 [[]-0.*[]] against -0.500; of suite: 20 scenarios, 20 and 20 trials, *tango",
             "*a change of 0.* is found by such a run 4 times out of 5",
             "*== 18 passed, 2 below in *",
         ]
@@ -77,15 +77,15 @@ def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(("option", "status"), [((), 0), (("--agentbench-inconclusive=fail",), CANNOT_TELL)])
 def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> None:
-    """Twenty scenarios cannot show that a drop is below 0.05: the start says so, and the exit status is what was asked for."""
+    """Twenty rollouts cannot show that a drop is below 0.05: the start says what can, and the exit status is what was asked for."""
     result = gated.run("scenarios/shop", "--agentbench-baseline=before", *option)
 
     assert status == result.ret
     result.stdout.fnmatch_lines(
         [
-            "agentbench: shop: `tsq >= -0.05 vs baseline` is a margin too small for this suite: 20 scenarios with 1 trial *",
+            "agentbench: shop: `tsq >= -0.05 vs baseline` is a margin too small for 20 scenarios with 1 trial: *=4 can",
             "gate * INCONCLUSIVE*",
-            "*the interval holds the threshold: more trials or scenarios make it narrower",
+            "*no score differs in 20 rollouts, which rules out a drop of 0.161; the margin is 0.05: 4 trials, or *",
         ]
     )
 
@@ -293,9 +293,9 @@ def test_banking_against_itself_and_against_worse(banking: Project, way: tuple[s
 
 
 def test_reports_and_gate_have_one_interval(project: Project) -> None:
-    """Scenarios that the data put into clusters have one interval, the clustered one, in the gate, in run.json and in every report."""
+    """Asked of the population, scenarios in clusters have one interval, the clustered one, in the gate, in run.json and in every report."""
     entries = [{**project.entry(f"shop-{n}"), "cluster": f"template {n % 12}"} for n in range(24)]
-    project.suite(scenarios=24, gate=["tsq >= 0.5"])
+    project.suite(scenarios=24, gate=["tsq >= 0.5 of population"])
     project.write("scenarios/shop/data.json", json.dumps(entries))
     wrong = [{"match": {"turn": 0, "contains": f"shop-{n}:"}, "text": "No."} for n in (1, 2, 13, 14)]
     project.backend([*wrong, *FIND_THEN_ANSWER])
@@ -306,7 +306,7 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
 
     assert ("clustered adjusted t", 12) == (mean["method"], mean["clusters"])
     assert tuple(rule[name] for name in ("low", "high", "method")) == pytest.approx(tuple(mean[name] for name in ("low", "high", "method")))
-    assert f"{interval} mean, 95 % interval over 24 scenarios in 12 clusters" in result.stdout.str()
+    assert f"{interval} mean, 95 % interval of the population over 24 scenarios in 12 clusters" in result.stdout.str()
     for report in ("report.md", "comment.md"):
         assert interval in (project.directory / report).read_text()
     assert f"{mean['low']}" in (project.directory / "metrics.txt").read_text()

@@ -12,7 +12,7 @@ from pytest_agentbench.gate.means import suite_interval
 from pytest_agentbench.gate.paired import Sample, compare
 from pytest_agentbench.gate.trials import Side, guarded, noise, packed, plain
 from tests.benchmarks.verdicts import population, suite
-from tests.benchmarks.verdicts.benchmark import RISK, RUNS, uneven, within
+from tests.benchmarks.verdicts.benchmark import RISK, uneven, within
 from tests.benchmarks.verdicts.families import families
 from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, crash, fade
 from tests.benchmarks.verdicts.page import Page
@@ -47,7 +47,7 @@ def test_verdicts_about_a_population_hold(cell: population.Cell) -> None:
 
     assert outcome.wrong_pass <= within(RISK, FEW)
     assert outcome.wrong_fail <= within(RISK, FEW)
-    assert outcome.fails[0] > 0.9 * outcome.fails[1], "now and before"
+    assert outcome.fails[0] >= 0.9 * outcome.fails[1], "now and before"
 
 
 @pytest.mark.parametrize("trials", [(1, 1), (3, 3), (1, 3), (5, 2)])
@@ -99,7 +99,8 @@ def test_the_committed_table_holds() -> None:
     of_suite, _, rest = PAGE.read_text("utf-8").partition("### A run against a limit")
     suites = re.findall(r"^\| \d+ \| [\d to]+ \| \w+ \| ([\d.]+) % [\w. ]+ \([\d.]+ %\) \| ([\d.]+) % ", of_suite, re.MULTILINE)
     populations = re.findall(r"^\| \d+(?: in \d+)?(?: unequal)? \| \d \| \w+ \| ([\d.]+) % \| ([\d.]+) % \(", rest, re.MULTILINE)
-    most = 100 * within(RISK, RUNS)
+    (runs,) = re.findall(r"Each share is of ([\d,]+) comparisons", of_suite)
+    most = 100 * within(RISK, int(runs.replace(",", "")))
 
     assert (91, 60) == (len(suites), len(populations))
     assert [] == [row for row in (*suites, *populations) if max(map(float, row)) > most]

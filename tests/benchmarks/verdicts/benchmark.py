@@ -95,7 +95,8 @@ def result(found: Page, options: Options, cpu_s: float) -> Result:
     ]
     if options.table is not None:
         versions = f"Python {platform.python_version()}, numpy {np.__version__}, in {cpu_s / 60:.0f} minutes of CPU"
-        made = f"Made by `python -m tests.benchmarks verdicts --table {options.table}` with {versions}."
+        quick = "--quick " if options.quick else ""
+        made = f"Made by `python -m tests.benchmarks verdicts {quick}--table {options.table}` with {versions}."
         options.table.write_text(found.text(made, FEWEST_CLUSTERS, FEWEST_UNBOUNDED), encoding="utf-8")
     gross = [f"{figure.name} is {figure.value:.3f}, more than {figure.limit:.3f}" for figure in figures if not figure.holds]
     notes = [f"{found.runs:,} simulated comparisons of each cell, change and margin, {cpu_s:.0f} s of CPU", *found.weak, *found.off]
