@@ -47,9 +47,9 @@ class Row(NamedTuple):
 def rows(run: Json, shown: str) -> Iterator[Row]:
     """The page from top to bottom; `shown` is the run directory as the reader can open it."""
     yield Row(VERDICT, headline(run), verdict_colour(run["verdict"]))
-    yield from failure_rows(run)
-    yield from _tests(run)
     yield from trouble_rows(run)
+    if "imported" in run:
+        yield Row("imported", next(imported_lines(run["imported"])))
     yield from _gate(run.get("gate"))
     yield from _limits(run["limits"])
     yield from _arms(run.get("ab"))
@@ -70,7 +70,7 @@ def verdict_colour(verdict: str) -> str:
     return {"PASS": "green", "FAIL": "red"}.get(verdict, "yellow")
 
 
-def failure_rows(run: Json) -> Iterator[Row]:
+def _failure(run: Json) -> Iterator[Row]:
     """Why the backend failed, which is told in all its lines by the first test that it keeps from running."""
     if failure := run["backend"]["failure"]:
         first, *others = [brief(failure)] if run["tests"].get("errors") else failure.split("\n")
@@ -79,7 +79,9 @@ def failure_rows(run: Json) -> Iterator[Row]:
 
 
 def trouble_rows(run: Json) -> Iterator[Row]:
-    """What keeps a run from being one undisturbed session in which all was measured."""
+    """What keeps a run from being one undisturbed session in which all was measured and all went well."""
+    yield from _failure(run)
+    yield from _tests(run["tests"])
     if sessions := sessions_text(run):
         yield Row("resumed", sessions)
     yield from (Row("damaged", sentence, "yellow") for sentence in damage_lines(run))
@@ -91,12 +93,10 @@ def trouble_rows(run: Json) -> Iterator[Row]:
         yield Row("not run", f"{run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", "yellow")
 
 
-def _tests(run: Json) -> Iterator[Row]:
-    if "imported" in run:
-        yield Row("imported", next(imported_lines(run["imported"])))
-    counts = [(run["tests"].get(name, 0), word) for name, word in (("failed", "failed"), ("errors", "could not be measured"))]
-    if any(count for count, _ in counts):
-        yield Row("tests", ", ".join(f"{count} {word}" for count, word in (*counts, (run["tests"]["passed"], "passed")) if count), "red")
+def _tests(tests: Json) -> Iterator[Row]:
+    words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
+    if tests.get("failed") or tests.get("errors"):
+        yield Row("tests", ", ".join(f"{tests[name]} {word}" for name, word in words.items() if tests[name]), "red")
 
 
 def _gate(gate: Json | None) -> Iterator[Row]:
@@ -188,6 +188,6 @@ def _timings(run: Json) -> Iterator[Row]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in performance["failed_calls"].items())
         yield Row("failed", f"{failed} of {performance['calls']} LLM calls: {kinds}", "yellow")
     if stopwatch["verdict"] == SATURATED:
-        yield Row("timings", f"{SATURATED}: this machine could not keep up, see Stopwatch in report.md", "red")
+        yield Row("timings", f"{SATURATED}: this machine could not keep up, see report.md", "red")
     elif stopwatch["verdict"] == WARN:
-        yield Row("timings", f"{WARN}: not all of them are usable, see Stopwatch in report.md", "yellow")
+        yield Row("timings", f"{WARN}: not all of them are usable, see report.md", "yellow")

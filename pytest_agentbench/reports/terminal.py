@@ -12,7 +12,7 @@ from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
-from pytest_agentbench.reports.firstpage import VERDICT, Row, failure_rows, rows, trouble_rows, verdict_colour
+from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -31,6 +31,7 @@ from pytest_agentbench.reports.wording import (
     mean_text,
     number,
     quarantine_text,
+    question_of,
     range_text,
     resume_text,
     retried_text,
@@ -100,7 +101,7 @@ def write_rows(terminal: Terminal, page: Sequence[Row], width: int) -> None:
 def write_whole(terminal: Terminal, run: Json, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
     """All that a run says of itself, a line each however long, but for what only report.md has."""
     terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run["verdict"]))
-    write_rows(terminal, [*failure_rows(run), *trouble_rows(run)], sys.maxsize)
+    write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
     for line in imported_lines(run["imported"]) if "imported" in run else ():
         terminal.write_line(f"imported    {line}")
     for name, suite in run["suites"].items():
@@ -182,6 +183,8 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
     for each in suite["worst"]:
         terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
         terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")
+        if question := question_of(each):
+            terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        asks     {question}")
 
 
 def _write_performance(terminal: Terminal, performance: Json, stopwatch: Json) -> None:

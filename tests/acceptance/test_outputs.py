@@ -49,6 +49,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             "tsq         0.667 * mean, 95 % interval over 2 scenarios",
             "lowest      shop-0 0.667: expected find_item, order_item",
             "                          actual   find_item",
+            "                          asks     Customer shop-0: is there a lamp?",
             "lowest      shop-1 0.667: *",
             rollout,
             rollout,

@@ -40,7 +40,7 @@ def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: t
     shown = str(Screen(written))
     assert "1/3" not in shown
     assert "to go" not in shown
-    for line in ("test session starts", "agentbench: suites shop (3 scenarios)", "shop        3 rollouts, all ok", "1 failed, 2 passed"):
+    for line in ("test session starts", "agentbench: suites shop (3 scenarios)", "report      reports/", "1 failed, 2 passed in "):
         assert 1 == shown.count(line)
     if verbosity:
         assert 3 == sum("%]" in line and "test_tools[shop-" in line for line in shown.splitlines())
@@ -147,6 +147,7 @@ def test_a_line_of_a_log(tmp_path: Path) -> None:
     assert "agentbench 30 of 100 rollouts done · 1 test failed · 60 s · about 7 min to go" == log_line(ledger, 1, 1060.0)
     ledger.done = 100
     assert "agentbench 100 of 100 rollouts done · 2 tests failed · 2 min" == log_line(ledger, 2, 1120.0)
+    ledger.journal.close()
 
 
 @WAYS
