@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
-from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, SuiteInfo, ToolCall
 
 if TYPE_CHECKING:
     from pytest_agentbench.agents.toolbox import Toolbox
@@ -24,6 +24,7 @@ __all__ = [
     "Rollout",
     "Scenario",
     "Score",
+    "SuiteInfo",
     "ToolCall",
     "Toolbox",
 ]

@@ -32,7 +32,7 @@ def context_is_full(status: int | None, message: str) -> bool:
 def judged(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns: int | None = None) -> tuple[str, str]:
     """(status, reason) of a rollout that its agent ended so; `time_up_ns` (monotonic) is when its time was over, None: it had no end."""
     if status == "infra_error":
-        return status, reason
+        return status, refusal(calls) or reason
     failed = unmended(calls)
     if failed:
         end = "answered without it" if status == "ok" else f"then ended with {reason}"

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO, cast
 
-from pytest_agentbench.commands import backend, baseline, calibrate, diff, doctor, env, gate, imports, power, rescore, scrub, weights
+from pytest_agentbench.commands import backend, baseline, calibrate, diff, doctor, env, gate, imports, init, power, rescore, scrub, weights
+from pytest_agentbench.commands.parsing import Parser
+from pytest_agentbench.commands.pipes import Pipe, ReaderGone, abandon
 from pytest_agentbench.commands.plain import Plain
-from pytest_agentbench.errors import AgentbenchError, ConfigError, unknown_name
+from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.foreign import Output
 
-PYTEST_INI = """\
-[pytest]
-testpaths = scenarios
-addopts = --import-mode=importlib
-asyncio_default_fixture_loop_scope = function
-"""
-
-#: A directory with one of these has a pytest configuration of its own.
-PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+INTERRUPTED, UNREAD = 128 + 2, 128 + 13  # as a shell has it for programs that SIGINT and SIGPIPE end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status. A fault is one sentence on stderr and status 1 (of `gate` 4), Ctrl-C is status 130."""
-    out, errors = Output(sys.stdout), Output(sys.stderr)  # whatever a command prints may be of a model, a server or a data set
-    with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", errors)):
-        try:
-            return _run(arguments)
-        finally:
-            out.flush()
-            errors.flush()
+    """Runs one command; returns its exit status. A fault is one sentence on stderr, and its class has the status."""
+    streams = sys.stdout, sys.stderr
+    out, errors = (Output(cast("TextIO", Pipe(stream))) for stream in streams)  # what is printed may be of a model or a server
+    try:
+        with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", errors)):
+            try:
+                return _run(arguments)
+            finally:
+                out.flush()
+                errors.flush()
+    except ReaderGone:
+        abandon(*streams)
+        return UNREAD
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -43,21 +42,18 @@ def _run(arguments: Sequence[str] | None) -> int:
         status: int | None = options.run(options)
     except AgentbenchError as error:
         print(f"agentbench: {error}", file=sys.stderr)
-        return int(options.fault)
+        return error.exit_status
     except KeyboardInterrupt:
         print("agentbench: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     return status or 0
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="agentbench", description="Agent benchmarks as pytest suites. To run one: pytest scenarios/banking")
-    top.set_defaults(fault=1)
-    commands = top.add_subparsers(title="commands", required=True)
-
-    init = commands.add_parser("init", help="write a shipped suite, its backend and a pytest configuration into this directory")
-    init.add_argument("suite", help="name of the suite, for example banking")
-    init.set_defaults(run=run_init)
+def parser() -> Parser:
+    top = Parser(prog="agentbench", description="Agent benchmarks as pytest suites. To run one: pytest scenarios/banking")
+    top.add_argument("--version", action="version", version=f"agentbench {version('pytest-agentbench')}")
+    commands = top.commands()
+    init.add(commands)
 
     download = commands.add_parser("download", help="fetch a public data set at a pinned revision and convert it")
     download.add_argument("dataset", choices=["agent-leaderboard"])
@@ -97,38 +93,6 @@ def parser() -> argparse.ArgumentParser:
     env.add(commands)
     weights.add(commands)
     return top
-
-
-def run_init(options: argparse.Namespace) -> None:
-    """Copies what came with the package; never overwrites a file."""
-    from pytest_agentbench.serving.spec import shipped
-
-    suites = shipped("scenarios")
-    known = sorted(file.parent.name for file in suites.glob("*/suite.yaml"))
-    if options.suite not in known:
-        raise ConfigError(unknown_name("shipped suite", options.suite, known))
-    copies = [
-        (file, Path("scenarios", options.suite, file.relative_to(suites / options.suite))) for file in _data_files(suites / options.suite)
-    ]
-    copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
-    if there := [str(target) for _, target in copies if target.exists()]:
-        raise ConfigError(
-            f"not overwriting {there[0]}{f' and {len(there) - 1} more' if there[1:] else ''}; remove it or use an empty directory"
-        )
-    for source, target in copies:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        print(f"wrote {target}")
-    if own := next((file for file in map(Path, PYTEST_FILES) if file.exists()), None):
-        print(f"left {own} alone; the suite needs nothing in it")
-    else:
-        Path("pytest.ini").write_text(PYTEST_INI)
-        print("wrote pytest.ini")
-    print(f"now run: pytest scenarios/{options.suite}")
-
-
-def _data_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
 
 
 def run_download(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The errors of pytest-agentbench, and what each of them means for a test.
+"""The errors of pytest-agentbench, what each of them means for a test, and the exit status of a command that ends with it.
 
 AgentbenchError
 ├── ConfigError        a file or an option is wrong: one sentence with the file, the fault and what would work
@@ -19,11 +19,15 @@ from __future__ import annotations
 
 
 class AgentbenchError(Exception):
-    """Any error that this package raises on purpose."""
+    """Any error that this package raises on purpose: what was asked for is right, and could not be done."""
+
+    exit_status = 1
 
 
 class ConfigError(AgentbenchError):
     """A file or an option is wrong; the message names it and says what would work."""
+
+    exit_status = 4  # pytest's, for a wrong option
 
 
 class MissingData(ConfigError):

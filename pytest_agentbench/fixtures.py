@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey, SuiteInfo
 from pytest_agentbench.worker import refuse
 
 if TYPE_CHECKING:
@@ -51,9 +51,20 @@ def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
     return dict(limits)
 
 
-def suite(request: pytest.FixtureRequest) -> Json:
+def suite(request: pytest.FixtureRequest) -> SuiteInfo:
     """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
-    return dict(_suite(request))
+    known = _suite(request)
+    return SuiteInfo(
+        name=known["name"],
+        description=known["description"],
+        ids=tuple(known["ids"]),
+        variants=tuple(known["variants"]),
+        trials=known["trials"],
+        thresholds=dict(known["thresholds"]),
+        scorers=tuple(known["scorers"]),
+        label_source=known["label_source"],
+        quarantined=dict(known["quarantined"]),
+    )
 
 
 def backend(request: pytest.FixtureRequest) -> Endpoint:
@@ -81,7 +92,10 @@ def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
     except (InfraError, MissingError) as error:
         refuse(str(error), "missing" if isinstance(error, MissingError) else "infra_error")
     yield opened
-    client.__exit__(None, None, None)
+    try:
+        client.__exit__(None, None, None)
+    except InfraError as error:
+        refuse(str(error), "infra_error")
 
 
 def _worker(request: pytest.FixtureRequest) -> Worker:

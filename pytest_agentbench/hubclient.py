@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import AgentbenchError, ConfigError
 
 #: Base classes of what the hub's client raises when there is no network, or when it is told that there is none.
 _UNREACHABLE = {"RequestError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}
@@ -33,4 +33,4 @@ def one_line_errors(repository: str, revision: str) -> Iterator[None]:
         host = optional("huggingface_hub").constants.ENDPOINT
         what = "is unreachable, no" if names & _UNREACHABLE else "refuses"
         reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"{host} {what} {repository} at revision {revision}: {type(error).__name__}: {reason}") from error
+        raise AgentbenchError(f"{host} {what} {repository} at revision {revision}: {type(error).__name__}: {reason}") from error

@@ -39,21 +39,28 @@ class PooledTap:
 
     def open_now(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
         """(id, base URL, model); raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
-        answer, _ = self._asker.ask({"op": "open", "key": key, "access": asdict(access)})
-        if answer["reason"]:
-            raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
+        answer, _ = answered(self._asker, {"op": "open", "key": key, "access": asdict(access)})
         return answer["id"], answer["base_url"], answer["model"]
 
     async def said(self, id: str) -> list[Json]:
-        said: list[Json] = json.loads(self._asker.ask({"op": "said", "id": id})[1] or b"[]")
+        said: list[Json] = json.loads(answered(self._asker, {"op": "said", "id": id})[1])
         return said
 
     async def close(self, id: str) -> list[Json]:
         return self.close_now(id)
 
     def close_now(self, id: str) -> list[Json]:
-        calls: list[Json] = json.loads(self._asker.ask({"op": "close", "id": id})[1] or b"[]")
+        """The calls made under this id; raises InfraError when nobody can tell them any more."""
+        calls: list[Json] = json.loads(answered(self._asker, {"op": "close", "id": id})[1])
         return calls
+
+
+def answered(asker: Asker, question: Json, body: bytes = b"") -> wire.Frame:
+    """The pool's answer; raises InfraError where it is a refusal, MissingError when this machine lacks what it needs."""
+    answer, content = asker.ask(question, body)
+    if answer.get("reason"):
+        raise (MissingError if answer["status"] == "missing" else InfraError)(answer["reason"])
+    return answer, content
 
 
 def run_inline(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
@@ -78,8 +85,8 @@ def _run(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
 
 
 def submitted(asker: Asker, rollout: Rollout) -> Rollout:
-    """The rollout as it stands in the journal, redacted."""
-    return Rollout.from_json(asker.ask({"op": "submit"}, record_line(rollout))[1])
+    """The rollout as it stands in the journal, redacted; raises InfraError when it could not be written."""
+    return Rollout.from_json(answered(asker, {"op": "submit"}, record_line(rollout))[1])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pytest_agentbench.blame import context_is_full
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap import jsontext
+from pytest_agentbench.tap.heads import OURS
 from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ def failure(status: int, content: bytes, asked: bytes = b"") -> Exception:
     try:
         error = orjson.loads(content)["error"]
         message, code = str(error["message"]), str(error.get("code"))
+        if error.get("type") == OURS:
+            return InfraError(message)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         message, code = text[:300], ""
     if context_is_full(status, f"{code} {message}"):

@@ -123,6 +123,21 @@ class Score(float):
 
 
 @dataclass(frozen=True)
+class SuiteInfo:
+    """What a test may know of its suite."""
+
+    name: str
+    description: str
+    ids: tuple[str, ...]  # of all scenarios of the data set
+    variants: tuple[str, ...]  # that run
+    trials: int
+    thresholds: Mapping[str, float]  # in force
+    scorers: tuple[str, ...]  # names of scores, the first of which is the suite's main one
+    label_source: str  # of its data: `hand`, `heuristic-v1`, ...
+    quarantined: Mapping[str, str]  # scenario -> by whom, why and until when
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """Where a backend answers."""
 
@@ -134,6 +149,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every call
     requests_per_minute: float | None = None  # that it takes; None: as many as come
     labels: Json = field(default_factory=dict)  # how rollouts are announced, as `labels` of a backend YAML has it; empty: not at all
+    api_key_env: str | None = None  # the environment variable that `api_key` is from
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
 from pytest_agentbench.journal import FILE, read_journal, record_line, sealed
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import EVALUABLE, Json, Rollout
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
-from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, load_scorer
+from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, load_scorer
 from pytest_agentbench.scoring import no_judge, scored, wants_judge
 
 
@@ -77,6 +77,14 @@ class Group:
             self.reasons = {**new.score_errors, **self.reasons}
 
 
+def refuse_empty(run: Json, source: Path) -> None:
+    """Raises ConfigError for a run of which no rollout came far enough to be scored."""
+    counts: Counter[str] = sum((Counter(part["rollouts"]) for part in run["suites"].values()), Counter())
+    if not any(counts[status] for status in EVALUABLE):
+        known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        raise ConfigError(f"{source} has nothing to score: {f'its rollouts are {known}' if known else 'it has no rollouts'}")
+
+
 def load_groups(run: Json, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, Group]:
     """The groups of a run by their names; `folders` of suites take the place of those that the run names, `names` are scorers, or all.
 
@@ -105,6 +113,7 @@ def _loaded(folder: Path, name: str) -> Suite:
     if not (folder / SUITE_FILE).is_file():
         raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
     suite = load_suite(folder / SUITE_FILE)
+    check_scores(suite)
     if suite.name != name:
         raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, and the run has no rollouts of it but of {name!r}")
     return suite

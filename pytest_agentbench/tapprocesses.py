@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import threading
 from pathlib import Path
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.serving.ports import shared_port
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.tap.clock import stamps_wanted
 
@@ -17,7 +17,8 @@ class TapProcesses:
 
     def __init__(self, processes: int, budgets: Json, logs: Path) -> None:
         """`budgets` in seconds by name."""
-        self._reserved = _reserved()
+        self._reserved = shared_port()
+        stamps_wanted(self._reserved)  # so that the kernel goes on stamping while no tap is there to want it
         self._token = secrets.token_urlsafe(16)
         self._config = {"token": self._token, "port": self._reserved.getsockname()[1], "budgets": budgets}
         self._logs = logs
@@ -60,13 +61,3 @@ class TapProcesses:
 def _names(count: int) -> list[str]:
     """tap, tap-2, tap-3, ..."""
     return ["tap", *(f"tap-{number}" for number in range(2, count + 1))]
-
-
-def _reserved() -> socket.socket:
-    """A port of loopback that several taps can listen on, ours until the socket is closed."""
-    sock = socket.socket()
-    if hasattr(socket, "SO_REUSEPORT"):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    sock.bind(("127.0.0.1", 0))
-    stamps_wanted(sock)  # so that the kernel goes on stamping while no tap is there to want it
-    return sock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_agentbench import wire
-from pytest_agentbench.errors import MissingError, ScorerFailed
+from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
 from pytest_agentbench.foreign import one_line
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.selection import first_scenarios
@@ -214,6 +214,8 @@ class Worker:
                 self._keep(item, rollout, rollout.reason)
             except MissingError as error:
                 item.stash[TROUBLE] = str(error), "missing"
+            except InfraError as error:
+                item.stash[TROUBLE] = str(error), "infra_error"
         else:
             self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
 

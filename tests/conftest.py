@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.reports.ci import DETECTED
+from tests import certificates as certificate_files
 from tests.project import Project
 
 #: Where the slow tests are: whole sessions that are killed, containers, commands of the docs, runs upon runs.
@@ -35,3 +37,17 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     for variable in (*DETECTED, "CI", "BUILD_NUMBER"):
         monkeypatch.delenv(variable, raising=False)
     return Project(pytester)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem, and server.pem and server.key that it vouches for, for 127.0.0.1 only."""
+    return certificate_files.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def tls(certificates: Path) -> ssl.SSLContext:
+    """Of a server with that certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    return context

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,22 @@ def test_tools(rollout, thresholds):
     assert rollout.score("tsq") >= thresholds["tsq"]
 """
 
+#: Plugins of the development environment. To load them would cost each session in a test half a second of CPU a process.
+OTHER_PLUGINS = ("anyio", "benchmark", "hypothesispytest", "pytest_cov", "randomly", "rerunfailures", "timeout")
+
+
+ALONE = tuple(word for name in OTHER_PLUGINS for word in ("-p", f"no:{name}"))
+
+#: A pytest in a process of its own, without the other plugins.
+PYTEST = (sys.executable, "-u", "-m", "pytest", *ALONE)
+
 #: Tests that hold in one process and with two workers, however few would be enough.
 WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+
+
+def without_waits(backend: Path) -> None:
+    """Has an embedded engine answer at once."""
+    backend.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", backend.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 class Project:
@@ -55,9 +71,10 @@ class Project:
         self.backend()
 
     def shipped(self, suite: str) -> None:
-        """The suite as this repository ships it, and the embedded engine."""
+        """The suite as this repository ships it, and the embedded engine, which does not wait."""
         shutil.copytree(ROOT / "scenarios" / suite, self.root / "scenarios" / suite, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "backends" / "embedded.yaml", self.root / "backends")
+        without_waits(self.root / "backends" / "embedded.yaml")
 
     def backend(self, rules: Sequence[Json] = FIND_THEN_ANSWER, name: str = "embedded", **keys: Any) -> None:
         """backends/NAME.yaml: the embedded engine, answering from a script."""
@@ -100,10 +117,9 @@ class Project:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def run(self, *arguments: str, randomly: bool = False) -> pytest.RunResult:
-        """Runs pytest in a process of its own; other plugins of this environment stay out unless asked for."""
-        quiet = () if randomly else ("-p", "no:randomly")
-        return self.pytester.runpytest_subprocess(*quiet, *arguments, timeout=120)
+    def run(self, *arguments: str) -> pytest.RunResult:
+        """Runs pytest in a process of its own; of the other plugins of this environment it has those that are named with -p."""
+        return self.pytester.runpytest_subprocess(*ALONE, *arguments, timeout=120)
 
     def good_run(self, name: str) -> None:
         """A run of the suite in which all is well, kept under this name."""

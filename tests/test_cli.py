@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -46,18 +48,57 @@ def test_init_writes_a_project(empty: Path, capsys: Capture) -> None:
     assert "embedded" == load_backend("embedded", empty).name
 
 
+def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
+    """`init` alone writes nothing and says which suites there are, what each is, and how to get one."""
+    status = main(["init"])
+
+    banking, bfcl, last = capsys.readouterr().out.splitlines()
+    assert 0 == status
+    assert banking.startswith("banking    A hundred bank customers")
+    assert bfcl.startswith("bfcl ")
+    assert "to write one of them into this directory: agentbench init banking" == last
+    assert [] == files(empty)
+
+
+def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
+    """A second `init` writes only what is not there: a file of its own that was removed, and another suite beside the first."""
+    main(["init", "banking"])
+    (empty / "scenarios/banking/README.md").unlink()
+    capsys.readouterr()
+
+    again, once_more, other = (main(["init", name]) for name in ("banking", "banking", "bfcl"))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert (0, 0, 0) == (again, once_more, other)
+    assert ["wrote scenarios/banking/README.md", "6 of 7 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["7 of 7 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
+    assert "1 of 4 files were there already" in lines[5:]
+
+
 @pytest.mark.parametrize("there", ["backends/embedded.yaml", "scenarios/banking/suite.yaml"])
-def test_init_overwrites_nothing(empty: Path, capsys: Capture, there: str) -> None:
-    """Where one of its files exists, `init` leaves it as it is, writes no other, and names it."""
+def test_init_keeps_what_differs(empty: Path, capsys: Capture, there: str) -> None:
+    """A file that is there and is not as it came stays as it is and is named; the others are written."""
     (empty / there).parent.mkdir(parents=True)
     (empty / there).write_text("mine")
 
     status = main(["init", "banking"])
 
-    assert 1 == status
-    assert [there] == files(empty)
+    lines = capsys.readouterr().out.splitlines()
+    assert 0 == status
     assert "mine" == (empty / there).read_text()
-    assert f"agentbench: not overwriting {there}; remove it or use an empty directory\n" == capsys.readouterr().err
+    assert f"kept {there}, which differs from the one that came with agentbench" in lines
+    assert {"backends/embedded.yaml", "pytest.ini", "scenarios/banking/suite.yaml"} <= set(files(empty))
+
+
+def test_init_where_nothing_can_be_written(empty: Path, capsys: Capture) -> None:
+    """A file where a folder has to be is one sentence."""
+    (empty / "scenarios").write_text("mine")
+
+    status = main(["init", "banking"])
+
+    assert 4 == status
+    assert "agentbench: scenarios/banking/README.md: cannot be written: Not a directory\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg"])
@@ -78,7 +119,7 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
     """`init` of a suite that is not shipped writes nothing and lists those that are."""
     status = main(["init", "bankng"])
 
-    assert 1 == status
+    assert 4 == status
     assert [] == files(empty)
     assert "agentbench: no shipped suite 'bankng'; known: banking, bfcl\n" == capsys.readouterr().err
 
@@ -97,10 +138,10 @@ def test_subset(empty: Path, capsys: Capture) -> None:
 
 
 def test_subset_of_nothing(empty: Path, capsys: Capture) -> None:
-    """A missing file is one sentence and exit status 1."""
+    """A missing file is one sentence and the exit status of a usage error."""
     status = main(["subset", "none.json", "few.json"])
 
-    assert 1 == status
+    assert 4 == status
     assert [] == files(empty)
     assert "agentbench: none.json: No such file or directory\n" == capsys.readouterr().err
 
@@ -132,7 +173,7 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
     """A domain that the data set does not have is refused, with those that it has, before the network is asked."""
     status = main(["download", "agent-leaderboard", "--domains", "bank", "--revision", "v1"])
 
-    assert 1 == status
+    assert 4 == status
     assert [] == files(empty)
     assert "agentbench: no domain 'bank'; known: banking, healthcare, insurance, investment, telecom\n" == capsys.readouterr().err
 
@@ -141,7 +182,7 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
     ("command", "words"),
     [
         ((), ["init", "download", "subset", "pytest scenarios/banking"]),
-        (("init",), ["suite"]),
+        (("init",), ["SUITE", "default: list them"]),
         (("download",), ["--domains", "--revision", "--output", "agent-leaderboard"]),
         (("show",), ["RUN", "--as", "aiperf", "guidellm", "mlperf", "nat", "vllm-bench", "--reports"]),
         (("subset",), ["--limit", "--seed", "input", "output"]),
@@ -157,11 +198,64 @@ def test_help(capsys: Capture, command: tuple[str, ...], words: list[str]) -> No
     assert [] == [word for word in words if word not in said]
 
 
-def test_no_command(capsys: Capture) -> None:
-    """Without a command, or without a revision to download, the usage and exit status 2."""
-    for arguments in ([], ["download", "agent-leaderboard"]):
-        with pytest.raises(SystemExit) as end:
-            main(arguments)
+def test_version(capsys: Capture) -> None:
+    """`--version` is that of the distribution."""
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
 
-        assert 2 == end.value.code
-        assert capsys.readouterr().err.startswith("usage: agentbench")
+    assert 0 == end.value.code
+    assert f"agentbench {version('pytest-agentbench')}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "command"), [((), "init"), (("backend",), "up"), (("baseline",), "promote"), (("env",), "create")])
+def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> None:
+    """Without a command the whole help is on stderr, and the exit status is that of a usage error, for nothing was asked."""
+    status = main(words)
+
+    printed = capsys.readouterr()
+    assert (4, "") == (status, printed.out)
+    assert printed.err.startswith(" ".join(["usage: agentbench", *words]))
+    assert f"    {command} " in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("download", "agent-leaderboard"), "agentbench download: the following arguments are required: --revision"),
+        (("shwo",), "agentbench: argument COMMAND: invalid choice: 'shwo' (choose from"),
+        (("show", "--colour"), "agentbench: unrecognized arguments: --colour"),
+        (("subset", "a", "b", "--limit", "few"), "agentbench subset: argument --limit: invalid int value: 'few'"),
+        (("gate", "--inconclusive", "maybe"), "agentbench gate: argument --inconclusive: invalid choice: 'maybe'"),
+        (("show", "no-such-run"), "agentbench: no run 'no-such-run'"),
+        (("gate", "no-such-run"), "agentbench: no run 'no-such-run'"),
+        (("env", "create", "no-such-one"), "agentbench: no environment 'no-such-one'"),
+        (("backend", "down", "no-such-one"), "agentbench: no stack 'no-such-one' runs"),
+        (("doctor", "no-such-one"), "agentbench: no backend 'no-such-one'"),
+        (("power", "no-such-folder"), "agentbench: there is no suite in no-such-folder"),
+        (("scrub", "no-such-folder"), "agentbench: no-such-folder is no directory"),
+    ],
+)
+def test_usage_errors_have_one_status(empty: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """Whoever finds the mistake, the parser or the command, the exit status is 4, as pytest has it for a wrong option."""
+    try:
+        status = main(words)
+    except SystemExit as end:
+        status = int(str(end.code))
+
+    assert 4 == status
+    assert capsys.readouterr().err.splitlines()[-1].startswith(sentence)
+    assert [] == files(empty)
+
+
+@pytest.mark.parametrize("words", ["init banking", "--help", "doctor", "env list", "shwo"])
+def test_a_reader_that_leaves(empty: Path, words: str) -> None:
+    """`agentbench ... | head`: no traceback, and the exit status that a shell has for a program that SIGPIPE ends."""
+    read, write = os.pipe()
+    os.close(read)
+    stream = "stderr" if words == "shwo" else "stdout"
+    command = [sys.executable, "-m", "pytest_agentbench.cli", *words.split()]
+    done = subprocess.Popen(command, cwd=empty, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}, text=True)  # type: ignore[call-overload]
+    os.close(write)
+    out, err = done.communicate(timeout=60)
+
+    assert (128 + signal.SIGPIPE, "") == (done.returncode, (out or "") + (err or ""))

@@ -55,7 +55,7 @@ from pytest_agentbench.serving.stackspec import ContainerSpec
 from pytest_agentbench.settings import OPTIONS
 from pytest_agentbench.slo import OBJECTIVES
 from pytest_agentbench.suitespec import DatasetSpec, JudgeSpec, SuiteSpec
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import ALONE, FIND_THEN_ANSWER, Project, without_waits
 from tests.router import routing
 
 ROOT = Path(__file__).parents[1]
@@ -197,6 +197,7 @@ class Reader:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{here['PATH']}",
             "PYTHONPATH": str(self.site),
             "MY_API_KEY": "0123456789",
+            "PYTEST_ADDOPTS": shlex.join(ALONE),
         }
 
 
@@ -288,8 +289,7 @@ def reader(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Read
     folder.mkdir()
     monkeypatch.chdir(folder)
     main(["init", "banking"])
-    embedded = folder / "backends" / "embedded.yaml"
-    embedded.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", embedded.read_text(encoding="utf-8")), encoding="utf-8")
+    without_waits(folder / "backends" / "embedded.yaml")
     return Reader(folder, tmp_path / "site", server)
 
 
@@ -297,6 +297,18 @@ def reader(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Read
 def test_snippets(reader: Reader, page: Path) -> None:
     """Every snippet of a page works, in the order in which they stand there."""
     reader.work_through(page)
+
+
+def test_slower_is_slower(reader: Reader) -> None:
+    """The backend `slower` of docs/ab.md waits at least as long as the shipped one at every point, and longer at one of them."""
+    (yaml,) = (each for each in BLOCKS if each.file == "backends/slower.yaml")
+    reader.write(yaml)
+    slower, shipped = (load_backend(str(file), ROOT) for file in (reader.project / "backends/slower.yaml", ROOT / "backends/embedded.yaml"))
+
+    assert isinstance(slower, EmbeddedSpec)
+    assert isinstance(shipped, EmbeddedSpec)
+    assert (slower.ttft_ms, slower.itl_ms) > (shipped.ttft_ms, shipped.itl_ms)
+    assert slower.itl_ms >= shipped.itl_ms
 
 
 NOT_RUN = [(each, command, why) for each in BLOCKS for command in each.commands if (why := why_not(each, command))]

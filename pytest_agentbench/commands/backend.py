@@ -25,7 +25,7 @@ SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks 
 def add(commands: Any) -> None:
     """The parsers of these commands."""
     backend = commands.add_parser("backend", help="boot a stack by hand, look at it, check it, end it")
-    actions = backend.add_subparsers(title="actions", required=True)
+    actions = backend.commands("actions")
     up = _named(actions, "up", "boot a stack and keep it for sessions to come", run_up)
     up.add_argument("--for", dest="keep", default="1h", metavar="TIME", help="how long it stays when nobody uses it (default: 1h)")
     up.add_argument("--gpu-wait", default="0s", metavar="TIME", help="wait this long for GPUs that others have")

@@ -10,7 +10,7 @@ from typing import Any
 def add(commands: Any) -> None:
     """The parser of this command."""
     baseline = commands.add_parser("baseline", help="make a run the baseline of its suites")
-    actions = baseline.add_subparsers(title="actions", required=True)
+    actions = baseline.commands("actions")
     promote = actions.add_parser("promote", help="write reports/baselines/<suite>.jsonl: scores, derived timings and hashes, no texts")
     promote.add_argument(
         "name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)"

@@ -11,7 +11,7 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 def add(commands: Any) -> None:
     """The parsers of these commands."""
     env = commands.add_parser("env", help="make and list the environments that engines run in, each with an interpreter of its own")
-    verbs = env.add_subparsers(title="commands", required=True)
+    verbs = env.commands()
     create = verbs.add_parser("create", help="make environments with pinned versions; one that is there is left alone")
     create.add_argument("names", nargs="+", metavar="NAME", help="as `agentbench env list` has them")
     create.set_defaults(run=run_create)

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"
     )
     gate.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
-    gate.set_defaults(run=run_gate, fault=4)  # 1 would be a regression
+    gate.set_defaults(run=run_gate)
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,13 @@ def run_rescore(options: argparse.Namespace) -> None:
     from pytest_agentbench.foreign import one_line
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
-    from pytest_agentbench.rescoring import floors, load_groups, rescore
+    from pytest_agentbench.rescoring import floors, load_groups, refuse_empty, rescore
     from pytest_agentbench.run import find_run, read_run, write_run
     from pytest_agentbench.scenarios import load_suite, suite_file
 
     source = find_run(options.name, options.reports)
     run = read_run(source)
+    refuse_empty(run, source)
     folders = {load_suite(file).name: file.parent for file in map(suite_file, options.suite)}
     groups = load_groups(run, folders, options.scorer)
     target, new, changes = asyncio.run(rescore(run, source, groups))

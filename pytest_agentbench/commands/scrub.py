@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
 
 
 def run_scrub(options: argparse.Namespace) -> None:
-    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.errors import AgentbenchError, ConfigError
     from pytest_agentbench.redact import Redactor
     from pytest_agentbench.scrub import scrub
 
@@ -25,5 +25,5 @@ def run_scrub(options: argparse.Namespace) -> None:
     for log in cleaned:
         print(f"scrubbed {log}")
     if failed:
-        raise ConfigError("; ".join(f"{log}: {error.strerror}; its secrets are still in it" for log, error in failed.items()))
+        raise AgentbenchError("; ".join(f"{log}: {error.strerror}; its secrets are still in it" for log, error in failed.items()))
     print(f"{len(cleaned)} logs had secrets in them" if cleaned else "no log had a secret in it")

@@ -10,7 +10,7 @@ from typing import Any
 def add(commands: Any) -> None:
     """The parsers of these commands."""
     weights = commands.add_parser("weights", help="fetch the weights of models")
-    verbs = weights.add_subparsers(title="commands", required=True)
+    verbs = weights.commands()
     get = verbs.add_parser("get", help="fetch a model from the Hugging Face hub, after a look at its licence, the token and the disk")
     get.add_argument("model", help="for example meta-llama/Llama-3.3-70B-Instruct")
     get.add_argument("--to", type=Path, metavar="DIR", help="a folder of its own (default: the hub's cache, where engines look for it)")

@@ -18,6 +18,7 @@ def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> i
     """
     if limit < 1:
         raise ConfigError(f"{source}: a subset has at least one scenario, not {limit}")
+    _check_output(source, output)
     everything = [entry for _, entry in entries(source)]
     if not everything:
         raise ConfigError(f"{source}: no scenarios in it")
@@ -27,13 +28,20 @@ def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> i
     return count
 
 
+def _check_output(source: Path, output: Path) -> None:
+    """A mistyped path makes no folders, and a subset does not take the place of what it is taken from."""
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: there is no directory {output.parent}; make it, or name a file in one that is there")
+    if output.exists() and source.exists() and output.samefile(source):
+        raise ConfigError(f"{output}: is the file that the scenarios are taken from; name another one")
+
+
 def _write(output: Path, chosen: list[object]) -> None:
     if output.suffix == ".jsonl":
         text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in chosen)
     else:
         text = json.dumps(chosen, indent=2, ensure_ascii=False) + "\n"
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{output}: cannot be written: {error.strerror}") from error

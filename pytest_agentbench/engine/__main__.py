@@ -57,7 +57,7 @@ async def _serve(config: EngineConfig, engine: Engine) -> None:
 
 async def _listen(runner: web.AppRunner, config: EngineConfig) -> None:
     try:
-        await web.TCPSite(runner, config.host, config.port, backlog=BACKLOG).start()
+        await web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, reuse_port=config.held or None).start()
     except OSError as error:
         raise ConfigError(f"{WHERE}: cannot listen on port {config.port} of {config.host}: {error.strerror}") from None
 

@@ -19,6 +19,7 @@ class EngineConfig(Spec):
     model: str = Field(default="embedded-lexical", min_length=1)  # the only name that requests may ask for
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)  # 0 takes a free one
+    held: bool = False  # whether who starts it holds the port, with SO_REUSEPORT, so that nobody else takes it between two engines
     ttft_ms: Milliseconds = 0  # from a request's start to its first token
     itl_ms: Milliseconds = 0  # between tokens
     jitter: float = Field(default=0, ge=0, le=1)  # share by which each of these times may differ

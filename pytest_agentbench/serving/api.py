@@ -6,13 +6,19 @@ import json
 import ssl
 from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.redact import MARK, Redactor
+from pytest_agentbench.serving.denials import unanswered
+from pytest_agentbench.tap.dialects.reading import error_message, is_error
 
 TIMEOUT = 30.0  # seconds for an answer, unless the caller says otherwise
+LONGEST = 300  # letters of an answer in a sentence
+SHORTEST = 4  # letters of a key that is looked for in it: a shorter one would blank out words
 
 
 class Said(NamedTuple):
@@ -21,6 +27,16 @@ class Said(NamedTuple):
     status: int
     reason: str
     text: str
+    endpoint: Endpoint
+
+    @property
+    def words(self) -> str:
+        """What the server said, in one line: the sentence of an error, or how the answer begins. Without the key, should it be in it."""
+        answer = self.json()
+        text = " ".join((error_message(answer) if is_error(answer) else self.text).split())
+        for secret in (self.endpoint.api_key or "", *self.endpoint.headers.values()):
+            text = text.replace(secret, MARK) if len(secret) >= SHORTEST else text
+        return Redactor().plain(text)[:LONGEST]
 
     def json(self) -> Any:
         """The answer as JSON; None when it is none."""
@@ -30,8 +46,8 @@ class Said(NamedTuple):
             return None
 
     def __str__(self) -> str:
-        text = " ".join(self.text.split())
-        return f"{self.status} {self.reason}{f': {text[:300]}' if text and self.status != 200 else ''}"
+        words = self.words if self.status != 200 else ""
+        return f"{self.status} {self.reason}{f': {words}' if words else ''}"
 
 
 class Api:
@@ -59,18 +75,17 @@ class Api:
         return self._opener.open(Request(f"{self.endpoint.url}{path}", body, headers), timeout=timeout)
 
     def _ask(self, path: str, body: bytes | None, timeout: float) -> Said:
-        """Raises BackendError when there is no answer at all."""
+        """Raises BackendError when there is no answer at all, NeverReady when there will be none."""
         try:
             with self._open(path, body, timeout) as answer:
-                return Said(answer.status, answer.reason, answer.read().decode(errors="replace"))
+                return Said(answer.status, answer.reason, answer.read().decode(errors="replace"), self.endpoint)
         except HTTPError as error:
             with error:  # it holds the connection
-                return Said(error.code, str(error.reason), error.read().decode(errors="replace"))
-        except (OSError, HTTPException) as error:
-            method = "GET" if body is None else "POST"
-            raise BackendError(
-                f"{method} {self.endpoint.url}{path} got no answer: {getattr(error, 'reason', error) or repr(error)}"
-            ) from error
+                return Said(error.code, str(error.reason), error.read().decode(errors="replace"), self.endpoint)
+        except (OSError, HTTPException, UnicodeError) as error:
+            what = f"{'GET' if body is None else 'POST'} {self.endpoint.url}{path} got no answer"
+            reason = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
+            raise unanswered(what, reason, self.endpoint, urlsplit(self.endpoint.url).hostname or "") from error
 
 
 def _opener(endpoint: Endpoint) -> OpenerDirector:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Protocol
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.identity import file_digest
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.serving.ports import shared_port
 from pytest_agentbench.serving.process import Child
 from pytest_agentbench.serving.ready import listed_models
 from pytest_agentbench.serving.sampler import Sources, Target
@@ -22,6 +24,9 @@ from pytest_agentbench.serving.versions import told
 Tell = Callable[[Collection[str]], bool]
 
 ENGINE = "engine"  # what a session calls the built-in one
+
+#: aiohttp reads the certificates of this machine twice when it is imported: an eighth of a second of CPU for an engine that calls nobody.
+NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 
 
 class Backend(Protocol):
@@ -82,6 +87,7 @@ class Embedded(Backend):
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
         self.child: Child | None = None
         self.port = 0
+        self._held: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
         self._log = Path()
         self._starting = threading.Lock()
         self._stopped = False
@@ -97,10 +103,13 @@ class Embedded(Backend):
 
     def start(self, directory: Path) -> Endpoint:
         self._log = directory / "engine.log"
-        child = self._started(self.spec.port)
+        if not self.spec.port:
+            self._held = shared_port()
+        self.port = self._held.getsockname()[1] if self._held else self.spec.port
+        child = self._started()
         if child is None:
             raise BackendError("it was stopped before it started")
-        self.port = child.ready()["port"]
+        child.ready()
         endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name)
         self.models = listed_models(endpoint)
         return endpoint
@@ -109,13 +118,15 @@ class Embedded(Backend):
     def _model(self) -> str:
         return self.spec.model or f"embedded-{self.spec.policy}"
 
-    def _started(self, port: int) -> Child | None:
-        """A new engine on this port; None when it is to be stopped."""
+    def _started(self) -> Child | None:
+        """A new engine on its port; None when it is to be stopped."""
         options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
+        where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
         with self._starting:
             if self._stopped:
                 return None
-            self.child = Child("pytest_agentbench.engine", {**options, "model": self._model, "host": "127.0.0.1", "port": port}, self._log)
+            config = {**options, "model": self._model, **where}
+            self.child = Child("pytest_agentbench.engine", config, self._log, variables=NO_CERTIFICATES)
             return self.child
 
     @property
@@ -136,7 +147,7 @@ class Embedded(Backend):
             died = child.obituary("died in the middle of the run")
             if not tell([ENGINE]):
                 return died
-            if (child := self._started(self.port)) is not None:
+            if (child := self._started()) is not None:
                 try:
                     child.ready()
                 except BackendError as error:
@@ -149,6 +160,8 @@ class Embedded(Backend):
             self._stopped = True
         if self.child is not None:
             self.child.stop()
+        if self._held is not None:
+            self._held.close()
 
 
 class Url(Backend):
@@ -199,7 +212,7 @@ class Url(Backend):
 def url_endpoint(spec: UrlSpec) -> Endpoint:
     """Raises ConfigError when the key is not where the YAML says."""
     rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump(exclude_defaults=True)
-    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels)
+    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels, spec.api_key_env)
 
 
 def _api_key(spec: UrlSpec) -> str | None:

@@ -42,6 +42,15 @@ class Reserved:
             self.let_go(port)
 
 
+def shared_port() -> socket.socket:
+    """A free port of loopback, ours until the socket is closed, on which processes of this user with SO_REUSEPORT can listen meanwhile."""
+    sock = socket.socket()
+    if hasattr(socket, "SO_REUSEPORT"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
 def is_free(port: int) -> bool:
     """Whether nobody listens on a port of this machine, whatever the address."""
     with socket.socket() as probe:

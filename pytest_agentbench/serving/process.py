@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ _SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it i
 class Child:
     """One `python -m <module>` in a session of its own."""
 
-    def __init__(self, module: str, config: dict[str, Any], log: Path, *, pass_fds: tuple[int, ...] = ()) -> None:
-        """Starts it; does not wait. stderr goes to `log`."""
+    def __init__(
+        self, module: str, config: dict[str, Any], log: Path, *, pass_fds: tuple[int, ...] = (), variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment."""
         self.module = module
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env=child_environment(),
+                env={**child_environment(), **(variables or {})},
                 start_new_session=True,
                 pass_fds=pass_fds,
             )

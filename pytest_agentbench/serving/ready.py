@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving.api import Api, Said
+from pytest_agentbench.serving.denials import NeverReady, denied, is_final, unanswered
 from pytest_agentbench.serving.labelproof import Program, program, prove
 from pytest_agentbench.serving.stackspec import ReadySpec
 
@@ -35,10 +36,6 @@ TOOL = {
 }
 
 
-class NeverReady(BackendError):
-    """Waiting does not help: the endpoint says no and will go on to."""
-
-
 class Rung(NamedTuple):
     """One thing that is proven."""
 
@@ -47,21 +44,26 @@ class Rung(NamedTuple):
     seconds: float  # that it took, waiting included
 
 
-def listed_models(endpoint: Endpoint) -> list[str]:
-    """Names of the models an endpoint lists; raises BackendError with what was asked and what came back."""
+def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
+    """Names of the models an endpoint lists; raises BackendError with what was asked and what came back.
+
+    That is NeverReady where the same would come again; a server that `boots` may still change its mind about what it has.
+    """
     url = f"{endpoint.url}/models"
-    hint = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
     api = Api(endpoint)
     try:
         said = api.get("/models")
+    except NeverReady:
+        raise
     except BackendError as error:
-        raise BackendError(f"{error}; {hint}") from error
+        raise BackendError(f"{error}; {HINT_BASE}") from error
     if said.status != 200:
-        raise BackendError(f"GET {url} answered {said.status} {said.reason}; {hint}")
+        raise denied(f"GET {url} answered {said}", said.status, endpoint, boots=boots, hint=HINT_BASE)
     try:
         models = [str(model["id"]) for model in json.loads(said.text)["data"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise BackendError(f"GET {url} did not answer with a list of models ({error!r}); {hint}") from error
+        no_list = f"GET {url} answered {said}, but with no list of models: {said.words or 'nothing'}"
+        raise (BackendError if boots else NeverReady)(f"{no_list}; {HINT_BASE}") from error
     if not models:
         raise BackendError(f"GET {url} lists no model")
     return models
@@ -77,8 +79,14 @@ class Ladder:
         deadline: float = math.inf,
         alive: Callable[[], None] = lambda: None,
         on_wait: Callable[[str], None] = lambda _: None,
+        *,
+        boots: bool = False,
     ) -> None:
-        """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed."""
+        """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed.
+
+        `boots`: the server is being started, so that a path or a model that it does not have may come yet.
+        """
+        self.boots = boots
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
         self.workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knows, as soon as that has been asked
@@ -137,15 +145,18 @@ class Ladder:
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((host, port), timeout=5).close()
+        except (socket.gaierror, UnicodeError) as error:
+            raise unanswered(f"no connection to {host}:{port}", error, self.endpoint, host) from error
         except OSError as error:
             raise BackendError(f"nothing listens on {host}:{port} ({error.strerror or error})") from error
         return f"{host}:{port}"
 
     def _models(self) -> str:
-        models = listed_models(self.endpoint)
+        models = listed_models(self.endpoint, boots=self.boots)
         self.model = self.endpoint.model or models[0]
         if self.model not in models:
-            raise BackendError(f"{self.endpoint.url} does not serve {self.model!r}; it lists: {', '.join(models)}")
+            missing = f"{self.endpoint.url} does not serve {self.model!r}; it lists: {', '.join(models)}"
+            raise (BackendError if self.boots else NeverReady)(missing)
         return ", ".join(models)
 
     def _workers(self) -> str:
@@ -162,7 +173,10 @@ class Ladder:
     def _chat(self) -> str:
         """As many one-token chats as have to go well in a row."""
         for _ in range(self.spec.in_a_row):
-            _choice(self._post(CHAT))
+            said = self._post(CHAT)
+            if said.status != 200:
+                raise denied(f"a chat was answered {said}", said.status, self.endpoint, boots=self.boots)
+            _choice(said)
         return f"{self.spec.in_a_row} in a row"
 
     def _tools(self) -> str:
@@ -170,7 +184,7 @@ class Ladder:
         asked = {"max_tokens": 512, "messages": question, "tools": [TOOL], "tool_choice": self.spec.tools}
         for _ in range(TOOL_TRIES):
             said = self._post(asked)
-            if 400 <= said.status < 500:
+            if is_final(said.status, boots=self.boots):
                 raise NeverReady(f"a chat with tools (tool_choice {self.spec.tools}) was answered {said}; {HINT_TOOLS}")
             calls = _choice(said)["message"].get("tool_calls") or []
             if calls:
@@ -193,7 +207,7 @@ class Ladder:
     def _post(self, fields: Json) -> Said:
         said = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if said.status in (401, 403):
-            raise NeverReady(f"a chat was answered {said}; is the key right?")
+            raise denied(f"a chat was answered {said}", said.status, self.endpoint)
         return said
 
 
@@ -208,6 +222,7 @@ def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
         raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 
 
+HINT_BASE = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
 HINT_TOOLS = "does the engine have its tool parser? `ready: {tools: none}` is for a stack that calls none"
 
 
@@ -221,7 +236,7 @@ def _choice(said: Said) -> Any:
             return choice
     except (LookupError, TypeError, AttributeError):
         pass
-    raise BackendError(f"a chat was answered {said.status} {said.reason}: {' '.join(said.text.split())[:300]}")
+    raise BackendError(f"a chat was answered {said.status} {said.reason}: {said.words}")
 
 
 def _workers(said: Any) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -155,7 +155,16 @@ def find_backend(wanted: str, root: Path) -> Path:
 
 def known_backends(root: Path) -> list[str]:
     """All that can be chosen by name; NAME.script.yaml is what a backend says, and none itself."""
-    return sorted({file.stem for folder in _folders(root) for file in folder.glob("*.yaml") if not file.stem.endswith(".script")})
+    return sorted({name for folder in _folders(root) for name in _names(folder)})
+
+
+def own_backends(root: Path) -> list[str]:
+    """Those of them that are the project's own."""
+    return sorted(_names(_folders(root)[0]))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    return (file.stem for file in folder.glob("*.yaml") if not file.stem.endswith(".script"))
 
 
 def _folders(root: Path) -> list[Path]:

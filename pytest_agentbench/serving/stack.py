@@ -198,7 +198,7 @@ class Stack:
     def _ladder(self, deadline: float, on_wait: Log) -> Ladder:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
-        return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait)
+        return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
 
     # ------------------------------------------------------------------------------------------------ while it runs
 

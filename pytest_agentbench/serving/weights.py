@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.hubclient import one_line_errors, optional
 
 GB = 1e9  # bytes
@@ -62,10 +62,10 @@ def _left_out(files: Sequence[str]) -> list[str]:
 
 
 def _room(folder: Path, missing: float) -> None:
-    """Raises ConfigError where the disk has less room than that, in GB."""
+    """Raises AgentbenchError where the disk has less room than that, in GB."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free / GB
     if missing and free < missing + SPARE:
-        raise ConfigError(
+        raise AgentbenchError(
             f"{folder} has {free:.1f} GB free, and {missing:.1f} GB are to come: free some, or name another disk with --to or HF_HOME"
         )

@@ -245,7 +245,7 @@ class AgentConnection(asyncio.Protocol):
 
     def _say_no(self, status: int, message: str, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
-        self.answer(status, error_body(message, None))
+        self.answer(status, error_body(status, message, None))
         if not keep_alive:
             self.transport.close()
 

@@ -118,8 +118,8 @@ class Taps:
     def _upstream(self, endpoint: Endpoint) -> Json:
         rate = endpoint.requests_per_minute
         each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
-        facts = {"url": endpoint.url, "api_key": endpoint.api_key, "ca_file": endpoint.ca_file, "headers": dict(endpoint.headers)}
-        return {**facts, "requests_per_minute": each}
+        key = {"api_key": endpoint.api_key, "api_key_env": endpoint.api_key_env}
+        return {"url": endpoint.url, **key, "ca_file": endpoint.ca_file, "headers": dict(endpoint.headers), "requests_per_minute": each}
 
     def leave(self) -> None:
         """Closes the lines; the taps go on."""

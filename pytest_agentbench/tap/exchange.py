@@ -73,8 +73,11 @@ class Request:
 class Exchange:
     """A request, from its last byte at the tap to the last byte of its answer."""
 
-    def __init__(self, agent: AgentConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False) -> None:
+    def __init__(
+        self, agent: AgentConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
+    ) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
+        self.key_advice = key_advice  # what to do when the backend turns the key down
         self.labels = labels  # headers that the backend gets, unless the agent sent some of these names
         self.keep = keep  # whether the record holds what the model said
         self.held_ns = 0  # by a rate limit
@@ -204,12 +207,13 @@ class Exchange:
         reading = self.answer.reading
         if self.status != 200 and reading.error_kind not in UNREAD:
             return self._refusal(self.status or 0, _said(self.answer.body))
-        return reading.error_kind, reading.error
+        return reading.error_kind, f"HTTP {self.status}: {reading.error}" if reading.error_kind else ""
 
     def _refusal(self, status: int, said: str) -> tuple[str, str]:
         """(kind, sentence) of an answer with another status than 200."""
         broken = status in REFUSALS and not context_is_full(status, said) and holds_broken_arguments(self.request.body)
-        return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}"
+        advice = f"; {self.key_advice}" if self.key_advice and status in (401, 403) else ""
+        return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}{advice}"
 
     def _assembled(self, answer: Answer) -> bytes:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""
@@ -223,7 +227,7 @@ class Exchange:
         elif said_no and self.answer is not None and kind not in UNREAD:
             self.agent.answer(self.status or 502, self.answer.body, [*self._content_type(), *headers])
         else:
-            self.agent.answer(_status_for(kind), error_body(message, kind))
+            self._answer_fault(kind, message)
 
     def _content_type(self) -> Headers:
         kind = header(self.headers, b"content-type")
@@ -238,7 +242,11 @@ class Exchange:
         elif self.agent.started:
             self.agent.cut_answer(said_all)
         else:
-            self.agent.answer(_status_for(broken), error_body(message, broken))
+            self._answer_fault(broken, message)
+
+    def _answer_fault(self, kind: str, message: str) -> None:
+        status = 504 if kind in LATE else 502
+        self.agent.answer(status, error_body(status, message, kind))
 
     def _record(self, dialect: Dialect, reading: Reading, ended: int, kind: str | None, message: str) -> LLMCall:
         return LLMCall(
@@ -274,10 +282,6 @@ class Exchange:
 
 def _status_kind(status: int) -> str:
     return STATUSES.get(status, "server_error" if status >= 500 else "http_status")
-
-
-def _status_for(kind: str) -> int:
-    return 504 if kind in LATE else 502
 
 
 def _retry_after(value: bytes) -> float | None:

@@ -15,6 +15,8 @@ Headers = list[tuple[bytes, bytes]]
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 VALUE = re.compile(r"[\t -~\xa0-\xff]*")
 
+OURS = "agentbench_tap"  # the type of errors that no backend has said
+
 JSON_TYPE = (b"content-type", b"application/json")
 
 #: Headers that concern one connection only (RFC 9110, 7.6.1).
@@ -60,9 +62,10 @@ def written(headers: Mapping[str, str]) -> Headers:
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
-def error_body(message: str, code: str | None) -> bytes:
-    """An error in OpenAI's shape; `type` says that it is the tap's."""
-    return jsontext.dumps({"error": {"message": message, "type": "agentbench_tap", "code": code}})
+def error_body(status: int, message: str, code: str | None) -> bytes:
+    """An error in OpenAI's shape; `type` and `note` say that it is the tap's, and so is the status."""
+    note = f"the status {status} is of agentbench's tap, not of the backend"
+    return jsontext.dumps({"error": {"message": message, "type": OURS, "code": code, "note": note}})
 
 
 def _head(first: bytes, headers: Headers) -> bytes:

@@ -22,7 +22,7 @@ from pytest_agentbench.tap.turns import Turns
 from pytest_agentbench.tap.upstream import Upstream
 
 #: What the pool may say of a backend.
-OF_UPSTREAM = ("url", "api_key", "ca_file", "headers", "requests_per_minute")
+OF_UPSTREAM = ("url", "api_key", "ca_file", "headers", "requests_per_minute", "api_key_env")
 
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
 
@@ -89,7 +89,7 @@ class Relay:
         caller = self.open[id]
         upstream = caller.upstream or self.upstream
         assert upstream is not None
-        exchange = Exchange(agent, request, self.budgets, caller.headers, caller.keep)
+        exchange = Exchange(agent, request, self.budgets, caller.headers, caller.keep, upstream.key_advice)
         caller.exchanges.append(exchange)
         dialect = request.dialect
         if dialect is None:

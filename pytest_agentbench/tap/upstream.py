@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httptools
 from aiohappyeyeballs import start_connection
 
+from pytest_agentbench.remedies import of_key, of_tls
 from pytest_agentbench.tap.addresses import Addresses
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
@@ -39,6 +40,7 @@ class Upstream:
         ca_file: str | None = None,
         headers: Mapping[str, str] | None = None,
         requests_per_minute: float | None = None,
+        api_key_env: str | None = None,
     ) -> None:
         """Raises ValueError, TypeError or OSError for what cannot be an address, a key, a file of certificates, headers or a rate."""
         parts = urlsplit(url)
@@ -53,8 +55,10 @@ class Upstream:
         if api_key:
             self.own.append((b"authorization", b"Bearer " + api_key.encode()))
         self.own += written(headers or {})
+        self.key_advice = of_key(api_key_env, sent=any(name == b"authorization" for name, _ in self.own))
         self.replaced = OWN | {name for name, _ in self.own}  # headers of agents that do not travel on
         self.pace = None if requests_per_minute is None else Pace(requests_per_minute)
+        self.ca_file = ca_file
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = Addresses(self.host, self.port)
@@ -94,7 +98,8 @@ class Upstream:
             if budget.expired():
                 exchange.failed("timeout_connect", f"no connection to {self.authority} within {exchange.budgets.connect:g} s")
             else:
-                exchange.failed("connect", f"no connection to {self.authority}: {error}")
+                why = of_tls(error, self.host, self.ca_file) if isinstance(error, ssl.SSLError) else error
+                exchange.failed("connect", f"no connection to {self.authority}: {why}")
             return
         if exchange.over:  # the agent left in the meantime
             connection.rest()

@@ -139,7 +139,7 @@ def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:
     """It is named, with those that are."""
     old = ran(shop)
 
-    assert 1 == main(["diff", old.name, "20000101-000000"])
+    assert 4 == main(["diff", old.name, "20000101-000000"])
 
     assert f"no run '20000101-000000'; known: {old.name}" in capsys.readouterr().err
 

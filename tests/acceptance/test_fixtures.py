@@ -19,10 +19,10 @@ def test_backend(backend):
         assert json.load(answer)["data"][0]["id"] == backend.model
 
 def test_suite(suite):
-    wanted = {"name": "shop", "description": "A shop.", "trials": 1, "label_source": "hand"}
-    assert {name: suite[name] for name in wanted} == wanted
-    assert [*suite["ids"], *suite["scorers"], *suite["variants"]] == ["shop-0", "shop-1", "tsq", "default"]
-    assert suite["thresholds"] == {"tsq": 0.25, "tsq.mean": 0.5}
+    assert (suite.name, suite.description, suite.trials, suite.label_source) == ("shop", "A shop.", 1, "hand")
+    assert (suite.ids, suite.scorers, suite.variants) == (("shop-0", "shop-1"), ("tsq",), ("default",))
+    assert suite.thresholds == {"tsq": 0.25, "tsq.mean": 0.5}
+    assert suite.quarantined == {}
 
 def test_thresholds(thresholds):
     assert thresholds == {"tsq": 0.25, "tsq.mean": 0.5}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.serving.process import child_environment
-from tests.project import WAYS, Project
+from tests.project import PYTEST, WAYS, Project
 from tests.small_stacks import PASSES, agentbench, own_folder, stack
 from tests.unit.nat_job import call, item, tool, write_job
 
@@ -88,7 +87,7 @@ def shop(project: Project) -> None:
 
 def run(project: Project, *arguments: str) -> str:
     """What pytest prints, letter by letter."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *arguments]
+    command = [*PYTEST, *arguments]
     done = subprocess.run(command, cwd=project.root, env=child_environment(), capture_output=True, timeout=120, check=False)
     return (done.stdout + done.stderr).decode()
 

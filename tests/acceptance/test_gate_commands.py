@@ -122,7 +122,7 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
     gated.backend(TWO_WRONG)
     worse = gated.run("scenarios/shop", "--agentbench-gate=tsq >= -0.5 vs baseline")
     worse.stdout.fnmatch_lines(["gate * PASS; compared with 2*"])
-    assert 1 == main(["baseline", "promote"])
+    assert 4 == main(["baseline", "promote"])
     told = capsys.readouterr()
     assert "shop tsq: 1.000 -> 0.900 (20 scenarios)\n" in told.out
     assert f"agentbench: {path} would become worse in shop tsq; --reason TEXT says why that is right, and is kept in the file\n" == told.err
@@ -138,7 +138,7 @@ def test_no_basis(gated: Project, capsys: Capture) -> None:
     gated.backend(ONE_FAILS)
     gated.run("scenarios/shop", "--agentbench-retries=0")
 
-    assert 1 == main(["baseline", "promote"])
+    assert 4 == main(["baseline", "promote"])
     assert "is no baseline for shop: 1 of 20 rollouts ended as infra_error, more than 2 %" in capsys.readouterr().err
     assert not (gated.root / "reports" / "baselines").exists()
 
@@ -152,7 +152,7 @@ def test_no_basis(gated: Project, capsys: Capture) -> None:
 )
 def test_promoting_what_is_not_there(gated: Project, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
     """Wrong names are refused in a sentence."""
-    assert 1 == main(["baseline", "promote", "before", *words])
+    assert 4 == main(["baseline", "promote", "before", *words])
     assert sentence in capsys.readouterr().err
 
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_calibrated(gated: Project, capsys: Capture, words: tuple
     """One run, the same run twice and a suite that did not run say nothing."""
     gated.run("scenarios/shop", "--agentbench-limit=2")
 
-    assert 1 == main(["calibrate", *words])
+    assert 4 == main(["calibrate", *words])
     assert sentence in capsys.readouterr().err
 
 
@@ -210,7 +210,7 @@ def test_power_of_a_run(gated: Project, capsys: Capture) -> None:
     assert 0 == main(["power", "shop", "--run", "latest", "--trials", "1,3"])
     said = capsys.readouterr().out
     assert "shop: 20 scenarios; tsq of a trial varies by 0.000 around its scenario's mean (standard deviation), as in 2" in said
-    assert 1 == main(["power", "shoop", "--run", "latest"])
+    assert 4 == main(["power", "shoop", "--run", "latest"])
     assert "there is no suite in shoop: it should be a folder with a suite.yaml, such as scenarios/banking" in capsys.readouterr().err
-    assert 1 == main(["power", "scenarios/shop", "--run", "before"])
+    assert 4 == main(["power", "scenarios/shop", "--run", "before"])
     assert "before has one trial of a scenario" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import TEST_FILE, WAYS, Project
+from tests.project import OTHER_PLUGINS, TEST_FILE, WAYS, Project
 
 STRICT = """[pytest]
 addopts = --import-mode=importlib --strict-markers -p their_plugin -p no:cacheprovider
@@ -114,6 +114,7 @@ class Theirs(unittest.TestCase):
 ''',
 }
 
+EVERY_PLUGIN = [word for name in OTHER_PLUGINS for word in ("-p", name)]
 SEED = ("--randomly-seed=7",)
 
 #: What people do in such a project.
@@ -142,8 +143,8 @@ def theirs(project: Project) -> Project:
 @pytest.mark.parametrize("arguments", DOINGS.values(), ids=DOINGS)
 def test_nothing_changes(theirs: Project, arguments: tuple[str, ...]) -> None:
     """Output, errors and exit status are the same with us and without, but for our name among the plugins."""
-    without = theirs.run("-p", "no:agentbench", *SEED, *arguments, randomly=True)
-    beside = theirs.run(*SEED, *arguments, randomly=True)
+    without = theirs.run(*EVERY_PLUGIN, "-p", "no:agentbench", *SEED, *arguments)
+    beside = theirs.run(*EVERY_PLUGIN, *SEED, *arguments)
 
     assert [*map(stable, without.outlines)] == [*map(stable, beside.outlines)]
     assert (without.ret, without.errlines) == (beside.ret, beside.errlines)

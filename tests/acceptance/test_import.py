@@ -78,7 +78,7 @@ def test_no_times_of_calls(job: Path, capsys: Capture) -> None:
     (job / "standardized_data_all.csv").unlink()
     assert 0 == main(["import", "nat", "nat/job_1"])
 
-    assert 1 == main(["show", "nat-job_1", "--as", "aiperf"])
+    assert 4 == main(["show", "nat-job_1", "--as", "aiperf"])
 
     said = "reports/nat-job_1 is by nat, which took no times of calls; aiperf would print nothing true"
     assert f"agentbench: {said}\n" == capsys.readouterr().err
@@ -109,7 +109,7 @@ def test_what_cannot_be_read(project: Project, job: Path, capsys: Capture, argum
     """A mistake is one sentence, and leaves no run behind."""
     project.suite("other")
 
-    assert 1 == main(["import", *arguments])
+    assert 4 == main(["import", *arguments])
 
     assert f"agentbench: {why}\n" == capsys.readouterr().err
     assert [] == [*Path("reports").glob("nat*")]

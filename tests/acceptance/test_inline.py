@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
 from pytest_agentbench.exits import CANNOT_MEASURE
 from pytest_agentbench.serving.process import child_environment
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, PYTEST, Project
 
 #: An agent that says in which process it ran.
 AGENT = """
@@ -104,7 +103,7 @@ def test_inline_and_workers_exclude_each_other(project: Project, way: tuple[str,
 
 def debug(project: Project, typed: str) -> subprocess.CompletedProcess[str]:
     """Runs pytest under --pdb and types into it."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--pdb", "scenarios/shop"]
+    command = [*PYTEST, "--pdb", "scenarios/shop"]
     return subprocess.run(
         command, cwd=project.root, env=child_environment(), input=typed, text=True, capture_output=True, timeout=60, check=False
     )

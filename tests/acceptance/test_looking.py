@@ -24,9 +24,6 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 """
 
-#: Plugins of this environment that bind sockets and start processes themselves.
-ALONE = ("-p", "no:rerunfailures", "-p", "no:benchmark")
-
 LOOKS = {
     "collect": (("--co", "-q"), "scenarios/shop/test_shop.py::test_tools[[]shop-2[]]"),
     "collect-n2": (("--co", "-q", "-n", "2"), "scenarios/shop/test_shop.py::test_tools[[]shop-2[]]"),
@@ -48,7 +45,7 @@ def test_looking_boots_nothing(project: Project, look: str) -> None:
     project.suite(scenarios=3)
     project.write("conftest.py", WATCHFUL)
 
-    result = project.run(*ALONE, *options, "scenarios/shop")
+    result = project.run(*options, "scenarios/shop")
 
     assert 0 == result.ret
     result.stdout.fnmatch_lines([shown])

@@ -17,7 +17,7 @@ def test_a_timeout_does_not_fire_on_the_wait(project: Project, way: tuple[str, .
     project.suite(scenarios=2, test=TEST_FILE + slow)
     project.backend([{"ttft_ms": 900, **rule} for rule in FIND_THEN_ANSWER])
 
-    result = project.run(*way, "--timeout=1", "scenarios/shop")
+    result = project.run(*way, "-p", "timeout", "--timeout=1", "scenarios/shop")
 
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*Timeout*1.0s*", "*FAILED *test_slow[[]shop-1[]]*"])
@@ -30,7 +30,7 @@ def test_randomly(project: Project, way: tuple[str, ...]) -> None:
     project.suite("shop", scenarios=6)
     project.suite("bank", scenarios=2)
 
-    result = project.run(*way, "scenarios", randomly=True)
+    result = project.run(*way, "-p", "randomly", "scenarios")
 
     result.assert_outcomes(passed=8)
     result.stdout.fnmatch_lines(["Using --randomly-seed=*"])
@@ -43,7 +43,7 @@ def test_coverage(project: Project, way: tuple[str, ...]) -> None:
     """pytest-cov measures the tests; the processes of the session are not measured and not disturbed."""
     project.suite(scenarios=2)
 
-    result = project.run(*way, "--cov=scenarios", "--cov-report=json", "scenarios/shop")
+    result = project.run(*way, "-p", "pytest_cov", "--cov=scenarios", "--cov-report=json", "scenarios/shop")
 
     result.assert_outcomes(passed=2)
     files = json.loads((project.root / "coverage.json").read_text())["files"]
@@ -67,13 +67,13 @@ def test_reruns(project: Project, way: tuple[str, ...]) -> None:
     project.suite(scenarios=2)
     project.backend([{"match": {"contains": "shop-1"}, "text": "No."}, *FIND_THEN_ANSWER])
 
-    result = project.run(*way, "--reruns=1", "scenarios/shop")
+    result = project.run(*way, "-p", "rerunfailures", "--reruns=1", "scenarios/shop")
 
     assert {"passed": 1, "failed": 1, "rerun": 1, "warnings": 1} == result.parseoutcomes()
     result.stdout.fnmatch_lines([ADVICE])
     assert {"shop[shop-0]": 1, "shop[shop-1]": 1} == Counter(str(rollout.key) for rollout in project.rollouts)
 
-    assert "PytestAgentbenchWarning" not in project.run(*way, "--reruns=0", "scenarios/shop").stdout.str()
+    assert "PytestAgentbenchWarning" not in project.run(*way, "-p", "rerunfailures", "--reruns=0", "scenarios/shop").stdout.str()
 
 
 @WAYS
@@ -83,12 +83,12 @@ def test_the_warning_about_reruns_and_filters(project: Project, way: tuple[str, 
     (project.root / "tox.ini").unlink()
     project.write("pytest.ini", STRICT_INI)
 
-    strict = project.run(*way, "--reruns=1", "scenarios/shop")
+    strict = project.run(*way, "-p", "rerunfailures", "--reruns=1", "scenarios/shop")
     assert {"passed": 1, "warnings": 1} == strict.parseoutcomes()
     strict.stdout.fnmatch_lines([ADVICE])
 
     project.write("pytest.ini", STRICT_INI + "    ignore::pytest_agentbench.settings.PytestAgentbenchWarning\n")
-    silenced = project.run(*way, "--reruns=1", "scenarios/shop")
+    silenced = project.run(*way, "-p", "rerunfailures", "--reruns=1", "scenarios/shop")
     assert {"passed": 1} == silenced.parseoutcomes()
 
 

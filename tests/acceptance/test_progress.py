@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from pytest_agentbench.ledger import Ledger
 from pytest_agentbench.progress import BEAT, duration_text, log_line, pause
 from pytest_agentbench.serving.process import child_environment
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, PYTEST, Project
 from tests.terminal import Screen, run_on_terminal
 
 WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2", "--agentbench-concurrency=8")], ids=["one-process", "n2"])
@@ -21,7 +20,7 @@ UNEVEN = [{"match": {"contains": "shop-0"}, "text": "No."}, *({"ttft_ms": 900, *
 
 
 def run(project: Project, *arguments: str) -> tuple[int, str]:
-    return run_on_terminal([sys.executable, "-m", "pytest", "-p", "no:randomly", *arguments], project.root, child_environment())
+    return run_on_terminal([*PYTEST, *arguments], project.root, child_environment())
 
 
 @WAYS

@@ -29,6 +29,17 @@ def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...])
     )
 
 
+def test_a_key_that_is_turned_down_by_chats_only(project: Project) -> None:
+    """Where the list of models is free to all, the first chats say what is wrong, and name the place of the key."""
+    project.backend([{"status": 401, "message": "Incorrect API key"}])
+    project.suite(scenarios=3)
+
+    result = project.run("scenarios/shop")
+
+    assert 6 == result.ret
+    result.stdout.fnmatch_lines(["*infra_error: HTTP 401: Incorrect API key; no key was sent: `api_key_env` in a backend's YAML *"])
+
+
 def test_a_scenario_that_the_server_refuses(project: Project) -> None:
     """One that is refused among others that are answered is an ERROR of its own, tried once; so is an address that is not taken later."""
     lost = {"status": 404, "message": "The model `m` does not exist."}

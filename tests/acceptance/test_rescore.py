@@ -112,7 +112,7 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
     assert ["shop exact_match: mean none, now 0.667; 3 of 3 rollouts changed"] == said[:1]
     for rollout in read_journal(rescored(shop)):
         assert {"tsq", "judged", "exact_match"} <= {*rollout.scores}
-    assert 1 == main(["rescore", "--scorer", "exact_mach"])
+    assert 4 == main(["rescore", "--scorer", "exact_mach"])
     assert "agentbench: no scorer 'exact_mach'; known: action_completion, exact, " in capsys.readouterr().err
 
 
@@ -149,18 +149,31 @@ def test_other_data(shop: Project, capsys: Capture) -> None:
     file = shop.root / "scenarios/shop/data.json"
     file.write_text(json.dumps([*json.loads(file.read_text()), shop.entry("shop-9")]))
 
-    assert 1 == main(["rescore"])
+    assert 4 == main(["rescore"])
 
     said = capsys.readouterr().err
     assert f"agentbench: {file} is not the data set of the run: size 3, now 4; sha256 " in said
     assert not rescored(shop).exists()
 
 
+def test_nothing_to_score(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A run whose backend never answered is refused in a sentence, and nothing is written."""
+    monkeypatch.chdir(project.root)
+    project.suite(scenarios=2)
+    project.run("--agentbench-backend=http://127.0.0.1:9/v1", "scenarios/shop")
+    before = sorted((project.root / "reports").iterdir())
+
+    assert 4 == main(["rescore"])
+
+    assert f"agentbench: {Path('reports/latest')} has nothing to score: " in capsys.readouterr().err
+    assert before == sorted((project.root / "reports").iterdir())
+
+
 def test_a_suite_that_moved(shop: Project, capsys: Capture) -> None:
     """A suite that is no longer where it was is named, and found again with --suite."""
     moved = (shop.root / "scenarios/shop").rename(shop.root / "store")
 
-    assert 1 == main(["rescore"])
+    assert 4 == main(["rescore"])
     assert f"agentbench: suite 'shop': there is no {shop.root}/scenarios/shop/suite.yaml; give its folder with --suite\n" == (
         capsys.readouterr().err
     )
@@ -253,7 +266,7 @@ def test_a_baseline_that_is_gone(fussy: Project, capsys: Capture) -> None:
     Path("reports/old-rescored").rename("reports/moved")
     capsys.readouterr()
 
-    assert 1 == main(["rescore"])
+    assert 4 == main(["rescore"])
     assert "no run 'old-rescored'; known: " in capsys.readouterr().err
     assert not rescored(fussy).exists()
     assert 0 == main(["rescore", "--baseline", "moved"])

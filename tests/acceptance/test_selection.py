@@ -229,7 +229,7 @@ def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...
     project.suite(scenarios=5)
     paths = () if "::" in selection[0] else ("scenarios/shop",)
 
-    result = project.run(*way, "--agentbench-limit=2", *selection, *paths, randomly="randomly" in selection)
+    result = project.run(*way, "--agentbench-limit=2", *selection, *paths)
 
     result.assert_outcomes(passed=2, **({} if way else {"deselected": 3 if paths else 1}))
     assert [f"shop[shop-{number}]" for number in expected] == ran(project)

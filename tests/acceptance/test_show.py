@@ -61,7 +61,7 @@ def test_show_as(run: Project, capsys: pytest.CaptureFixture[str], tool: str, wo
 def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown run or tool, and a run of before there was a verdict, are one sentence each."""
     directory = run.directory
-    assert [1, 1] == [main(["show", "yesterday"]), main(["show", "--as", "vllm"])]
+    assert [4, 4] == [main(["show", "yesterday"]), main(["show", "--as", "vllm"])]
     errors = capsys.readouterr().err.splitlines()
     assert f"agentbench: no run 'yesterday'; known: {directory.name}, latest (in reports)" == errors[0]
     assert errors[1].startswith("agentbench: no tool 'vllm'; known: aiperf, guidellm, mlperf, nat, vllm-bench")
@@ -70,7 +70,7 @@ def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> Non
     del old["stopwatch"]
     (directory / "run.json").write_text(json.dumps(old))
 
-    assert 1 == main(["show"])
+    assert 4 == main(["show"])
     assert "is of an older version" in capsys.readouterr().err
 
 

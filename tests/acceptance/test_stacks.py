@@ -20,7 +20,7 @@ from pytest_agentbench.exits import CANNOT_MEASURE
 from pytest_agentbench.progress import Heartbeat
 from pytest_agentbench.serving import gpus
 from pytest_agentbench.serving.process import child_environment
-from tests.project import WAYS, Project
+from tests.project import PYTEST, WAYS, Project
 from tests.robustness.processes import Background, wait_for
 from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone
 from tests.terminal import Screen, run_on_terminal
@@ -399,9 +399,7 @@ def test_a_boot_on_a_terminal(small: Project, test: str) -> None:
     stack(small, "--slow", "3", "--say", "loading weights")
     small.suite(scenarios=1, test=test)
 
-    status, written = run_on_terminal(
-        [sys.executable, "-m", "pytest", "-p", "no:randomly", "scenarios/shop"], small.root, child_environment()
-    )
+    status, written = run_on_terminal([*PYTEST, "scenarios/shop"], small.root, child_environment())
 
     assert 0 == status
     assert re.search(r"agentbench boots small · \d s · engine: waiting for /health · loading weights", written)

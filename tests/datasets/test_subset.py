@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,32 @@ def source(tmp_path: Path) -> Path:
 
 def test_the_first_ones(source: Path, tmp_path: Path) -> None:
     """Without a seed the first N entries are written as they are, and a file that has fewer is written whole."""
-    output = tmp_path / "new" / "few.json"
+    output = tmp_path / "few.json"
 
     assert 3 == subset(source, output, 3)
     assert ENTRIES[:3] == json.loads(output.read_text())
     assert 20 == subset(source, output, 100)
     assert ENTRIES == json.loads(output.read_text())
+
+
+def test_no_directory_is_made(source: Path, tmp_path: Path) -> None:
+    """A directory that is not there is named, and not made; nothing is written."""
+    output = tmp_path / "typo" / "few.json"
+
+    with pytest.raises(ConfigError, match=re.escape(f"{output}: there is no directory {output.parent}; make it, or ")):
+        subset(source, output, 3)
+    assert [source] == [*tmp_path.iterdir()]
+
+
+def test_the_source_is_not_overwritten(source: Path, tmp_path: Path) -> None:
+    """A subset cannot be written over the file that it is taken from, by whatever path that is named."""
+    (tmp_path / "link.json").symlink_to(source)
+    before = source.read_text()
+
+    for output in (source, tmp_path / "link.json"):
+        with pytest.raises(ConfigError, match=re.escape(f"{output}: is the file that the scenarios are taken from")):
+            subset(source, output, 3)
+    assert before == source.read_text()
 
 
 def test_a_seeded_sample(source: Path, tmp_path: Path) -> None:
@@ -79,5 +100,5 @@ def test_a_missing_file_and_an_unwritable_one(source: Path, tmp_path: Path) -> N
     """The operating system's reason comes with the file it is about."""
     with pytest.raises(ConfigError, match=r"nothing\.json: No such file"):
         subset(tmp_path / "nothing.json", tmp_path / "few.json", 1)
-    with pytest.raises(ConfigError, match=r"few\.json: cannot be written: "):
-        subset(source, source / "few.json", 1)
+    with pytest.raises(ConfigError, match=f"{tmp_path}: cannot be written: Is a directory"):
+        subset(source, tmp_path, 1)

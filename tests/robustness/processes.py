@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,12 @@ from typing import TypeVar
 
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Rollout
-from tests.project import Project
+from tests.project import PYTEST, Project
 
 T = TypeVar("T")
+
+#: Seeds of the moments at which processes are killed. A night of `KILL_SEEDS=100 .venv/bin/pytest tests/robustness` tries more of them.
+SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "4")))
 
 SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.pool")
 
@@ -70,7 +72,7 @@ class Background:
         self.log = project.root / "pytest-output.txt"
         with self.log.open("w") as output:
             self.process: subprocess.Popen[bytes] = project.pytester.popen(
-                [sys.executable, "-u", "-m", "pytest", "-p", "no:randomly", *arguments],
+                [*PYTEST, *arguments],
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -133,7 +135,7 @@ def limited(
 ) -> subprocess.CompletedProcess[str]:
     """A session under a limit of `setrlimit`, soft and hard; fails when it does not end."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
+        [*PYTEST, "-p", "no:cacheprovider", *arguments, "scenarios/shop"],
         cwd=project.root,
         capture_output=True,
         text=True,

@@ -153,10 +153,10 @@ def web_server(status: int, body: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("status", "body", "sentence"),
     [
-        (404, b"not here", "answered 404 Not Found; is it the base URL of an OpenAI-compatible server? It usually ends in /v1"),
-        (401, b"no key", "answered 401 Unauthorized"),
-        (200, b"<html>welcome</html>", "did not answer with a list of models"),
-        (200, b'{"data": "none"}', "did not answer with a list of models"),
+        (404, b"not here", "answered 404 Not Found: not here; is it the base URL of an OpenAI-compatible server? It usually ends in /v1"),
+        (401, b"no key", "answered 401 Unauthorized: no key; no key was sent: `api_key_env` in a backend's YAML"),
+        (200, b"<html>welcome</html>", "answered 200 OK, but with no list of models: "),
+        (200, b'{"data": "none"}', "answered 200 OK, but with no list of models: "),
         (200, b'{"object": "list", "data": []}', "lists no model"),
         (200, b'{"data": [{"id": "other"}]}', "does not serve 'wanted'; it lists: other"),
     ],

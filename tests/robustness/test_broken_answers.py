@@ -12,15 +12,15 @@ from tests.project import Project
 ANSWER = "Here is what was found for you."
 FIND: Json = {"tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}]}
 
-#: A fault of a model server, and words that the reason of the attempt has.
+#: A fault of a model server, and words that the reason of the attempt has: a status in them is the server's.
 FAULTS: list[tuple[Json, str]] = [
     ({"status": 500, "message": "boom"}, "HTTP 500: boom"),
     ({"status": 429, "message": "too many", "retry_after": 1}, "HTTP 429: too many"),
-    ({"malformed_json_after": 1, "text": ANSWER}, "HTTP 502: "),
-    ({"cut_after": 2, "text": ANSWER}, "HTTP 502: "),
-    ({"cut_after": 0, "text": ANSWER}, "HTTP 502: "),
+    ({"malformed_json_after": 1, "text": ANSWER}, "HTTP 200: an event is no chunk of an answer"),
+    ({"cut_after": 2, "text": ANSWER}, "the backend closed the connection in the middle of its answer"),
+    ({"cut_after": 0, "text": ANSWER}, "the backend closed the connection"),
     ({"empty": True, "text": ANSWER}, ""),
-    ({"error_event_after": 2, "text": ANSWER}, "HTTP 502: the script ends this answer with an error"),
+    ({"error_event_after": 2, "text": ANSWER}, "HTTP 200: the script ends this answer with an error"),
 ]
 
 

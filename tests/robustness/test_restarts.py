@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.processes import SEEDS, Background, is_alive, wait_for
 from tests.router import routing
 
 pytestmark = pytest.mark.timeout(240)
@@ -68,9 +68,10 @@ def kill_at_any_moments(background: Background, parts: list[str], moments: rando
 
 @pytest.mark.slow
 @WAYS
-def test_fifteen_deaths(project: Project, start: Start, way: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("seed", SEEDS[::4])
+def test_fifteen_deaths(project: Project, start: Start, seed: int, way: tuple[str, ...]) -> None:
     """Pool, tap and engine die five times each: 300 rollouts are measured, once each, all is counted, and nothing is left behind."""
-    moments = random.Random(len(way))
+    moments = random.Random(seed + len(way))
     shop(project, 300, ttft_ms=150)
     background = start(*way, "--agentbench-concurrency=8", "--agentbench-retries=0", "scenarios/shop")
     parts = [*PARTS] * 5

@@ -20,7 +20,7 @@ from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
 from pytest_agentbench.sessions import read_sessions
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.processes import Background, command_of, descendants, wait_for
+from tests.robustness.processes import SEEDS, Background, command_of, descendants, wait_for
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -108,7 +108,7 @@ def finished(project: Project, start: Start, *arguments: str) -> Path:
     return background.directory
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_crashes_at_random_moments(shop: Project, start: Start, seed: int) -> None:
     """Four crashes of one run, one after the other, and then its end: the numbers are those of a run that nothing happened to."""
     moments = random.Random(seed)

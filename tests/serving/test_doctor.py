@@ -259,10 +259,31 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "                      -> install it, or say `python:` for the environment that has it" in lines
     assert "agentbench: this machine lacks something that big needs\n" == printed.err
 
-    assert 0 == main(["doctor"])
+    assert 4 == main(["doctor", "embedded", "nope"])
     printed = capsys.readouterr()
-    assert {"big (stack)", "embedded (embedded)", "url (url)"} <= set(printed.out.splitlines())
-    assert "is not asked unless it is named" in printed.out
-    assert "embedded" in printed.out.splitlines()[-1].removeprefix("nothing is missing for: ").split(", ")
-    assert 1 == main(["doctor", "nope"])
-    assert "  ✗ no backend 'nope'; known: big," in capsys.readouterr().out
+    assert "" == printed.out
+    assert printed.err.startswith("agentbench: no backend 'nope'; known: big,")
+
+
+def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It examines this machine and the project's own backends, a wrong one included; those that came with agentbench it only names."""
+    monkeypatch.chdir(tmp_path)
+
+    assert 0 == main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "this machine" == lines[0]
+    assert ["python", "cores", "disk"] == [line.split()[1] for line in lines[1:4]]
+    assert "this project has no backends/" in lines
+    assert "embedded" in next(line for line in lines if line.startswith("not examined, ")).partition(": ")[2].split(", ")
+
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
+    (tmp_path / "backends/far.yaml").write_text(json.dumps({"kind": "url", "url": "http://127.0.0.1:9/v1"}))
+    (tmp_path / "backends/bad.yaml").write_text("colour: red")
+
+    assert 0 == main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert ["this machine", "bad", "big (stack)", "far (url)"] == [line for line in lines if line[0] != " " and ": " not in line]
+    assert "nothing is missing for: far" in lines
+    assert any("is not asked unless it is named" in line for line in lines)
+    assert "far" not in next(line for line in lines if line.startswith("not examined, "))

@@ -14,9 +14,10 @@ import pytest
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
+from pytest_agentbench.serving.denials import NeverReady
 from pytest_agentbench.serving.labelproof import prove
 from pytest_agentbench.serving.probe import probe
-from pytest_agentbench.serving.ready import Ladder, NeverReady
+from pytest_agentbench.serving.ready import Ladder
 from pytest_agentbench.serving.stackspec import ReadySpec
 from tests.router import routing
 from tests.serving.conftest import SERVICE
@@ -57,6 +58,7 @@ def test_every_rung() -> None:
 def test_a_dead_worker_is_counted() -> None:
     """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
     with small() as endpoint:
+        climbed(endpoint)
         look = Ladder(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
         look({"decode": 2})
         with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):

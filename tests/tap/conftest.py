@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +16,6 @@ from pytest_agentbench.tap.client import TapControl
 from tests.tap.peers import Tap
 
 TOKEN = "of-the-test"
-
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificates, is not installed")
 
 StartEngine = Callable[..., str]
 StartTap = Callable[..., Child]
@@ -83,23 +78,3 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
     """A client that keeps its connections, as the pool's does."""
     async with aiohttp.ClientSession() as session:
         yield session
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, and server.pem and server.key that it vouches for, for 127.0.0.1 only."""
-    folder = tmp_path_factory.mktemp("certificates")
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    ca = ["-subj", "/CN=Test CA", "-addext", "keyUsage=critical,keyCertSign", "-keyout", "ca.key", "-out", "ca.pem"]
-    server = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:false"]
-    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", "server.key", "-out", "server.pem"]
-    for arguments in (ca, [*server, *signed]):
-        subprocess.run([*new, *arguments], cwd=folder, check=True, capture_output=True)
-    return folder
-
-
-@pytest.fixture
-def tls(certificates: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
-    return context

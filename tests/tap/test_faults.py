@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from pytest_agentbench.remedies import of_key
 from tests.tap.peers import (
     DONE,
     LAST_CHUNK,
@@ -124,6 +125,8 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
 
     error = whole.json["error"]
     assert (502, "agentbench_tap", kind) == (whole.status, error["type"], error["code"])
+    assert "the status 502 is of agentbench's tap, not of the backend" == error["note"]
+    assert error["message"].startswith("HTTP 200: ")
     assert sentence in error["message"]
     assert (200, "text/event-stream", b"".join(parts)) == (streamed.status, streamed.headers["content-type"], streamed.body)
     assert [(kind, error["message"], 200)] * 2 == [(call.error_kind, call.error, call.http_status) for call in calls]
@@ -192,7 +195,10 @@ async def test_a_whole_answer_to_a_call_that_was_to_stream(tap: Tap) -> None:
     ],
 )
 async def test_other_statuses(tap: Tap, status: int, kind: str) -> None:
-    """They come through with their body and Retry-After, for both kinds of calls, and the record has what was said."""
+    """They come through with their body and Retry-After, for both kinds of calls, and the record has what was said.
+
+    Where a key was turned down it says what there is to do.
+    """
     id = await tap.open()
     body = b'{"error": {"message": "not now", "code": "busy"}}'
     requests: list[Message] = []
@@ -203,7 +209,8 @@ async def test_other_statuses(tap: Tap, status: int, kind: str) -> None:
     calls = await tap.close(id)
 
     assert [(status, body, "7")] * 2 == [(each.status, each.body, each.headers["retry-after"]) for each in got]
-    assert [(kind, f"HTTP {status}: not now", status, 7, ())] * 2 == [
+    advice = f"; {of_key(None, sent=False)}" if status == 401 else ""
+    assert [(kind, f"HTTP {status}: not now{advice}", status, 7, ())] * 2 == [
         (call.error_kind, call.error, call.http_status, call.retry_after_s, call.chunks) for call in calls
     ]
     assert 2 == len(requests)

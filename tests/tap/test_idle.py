@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.tap.idle import LONGEST
-from tests.tap.conftest import needs_openssl
+from tests.certificates import needs_openssl
 from tests.tap.peers import Handler, Message, Tap, agent, backend, read_message, request, said, text_of, until
 
 Serve = Callable[[Handler], AbstractAsyncContextManager[None]]

@@ -128,9 +128,8 @@ async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
     tap = Tap(child, ports, control)
     id, packed = await tap.open(), gzip.compress(bytes(500 * MIB), compresslevel=9)
     coding = "content-encoding: gzip\r\n"
-    answer = response(
-        packed, 400 if kind == "refusal" else 200, headers=coding + "content-type: text/event-stream\r\n" * (kind == "stream")
-    )
+    status = 400 if kind == "refusal" else 200
+    answer = response(packed, status, headers=coding + "content-type: text/event-stream\r\n" * (kind == "stream"))
     async with backend(answering(answer)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.send(request(id))
@@ -140,7 +139,7 @@ async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
     control.close()
 
     assert (502, "too_large", "too_large") == (got.status, got.json["error"]["code"], call.error_kind)
-    assert f"the answer has more than {LARGEST} bytes when it is unpacked" == call.error
+    assert f"HTTP {status}: the answer has more than {LARGEST} bytes when it is unpacked" == call.error
     assert most < 400
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tap.conftest import needs_openssl
+from tests.certificates import needs_openssl
 from tests.tap.peers import (
     DONE,
     LAST_CHUNK,

@@ -80,10 +80,14 @@ def test_every_kind_is_somebodys(kind: str) -> None:
         ("limit", "turns: 3", [call(0), broken(1)], ("infra_error", "HTTP 500: boom; the agent then ended with turns: 3")),
         ("limit", "turns: 3", [broken(0), call(1)], ("limit", "turns: 3")),
         ("infra_error", "the judge is gone", [call(0)], ("infra_error", "the judge is gone")),
+        ("infra_error", "HTTP 400: no", [refused(0, error="HTTP 400: no; advice")], ("infra_error", "HTTP 400: no; advice")),
     ],
 )
 def test_however_the_agent_ended(status: str, reason: str, calls: list[LLMCall], expected: tuple[str, str]) -> None:
-    """What an agent makes of a failed call, an error, a limit or nothing, does not matter; a full context is its limit."""
+    """What an agent makes of a failed call, an error, a limit or nothing, does not matter; a full context is its limit.
+
+    Of a refusal the tap knows more than the client, which has the server's words alone.
+    """
     assert expected == judged(status, reason, calls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +99,23 @@ def test_what_keeps_it_from_starting(backends: list[Embedded], tmp_path: Path) -
     """An engine that refuses its settings is a BackendError with its own words."""
     with pytest.raises(BackendError, match=r"died before it was ready \(exit code 2\); the end of engine.log:\n.*no\.yaml"):
         make(backends, tmp_path / "no.yaml").start(tmp_path)
+
+
+def test_its_port_stays_its_own(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+    """Between two engines nobody can take the port, not even one that would reuse it; a port that was asked for is never shared."""
+    backend = make(backends, script)
+    backend.start(tmp_path)
+    assert backend.child is not None
+    backend.child.process.kill()
+    backend.child.process.wait()
+
+    for reuse in (0, 1):
+        with socket.socket() as another:
+            another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            with pytest.raises(OSError, match="Address already in use"):
+                another.bind(("127.0.0.1", backend.port))
+    backend.stop()
+    first = make(backends, script, port=backend.port)
+    first.start(tmp_path)
+    with pytest.raises(BackendError, match=f"cannot listen on port {backend.port} of 127.0.0.1"):
+        make(backends, script, port=backend.port).start(tmp_path / "second")

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
 from pytest_agentbench.llm import Reply, failure
+from pytest_agentbench.tap.heads import error_body
 
 LONG = "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens."
 
@@ -32,6 +33,13 @@ def test_error_bodies(status: int, content: object, expected: RolloutError) -> N
     error = failure(status, json.dumps(content).encode())
 
     assert (type(expected), str(expected)) == (type(error), str(error))
+
+
+def test_a_status_of_the_tap() -> None:
+    """A status of ours is not shown as one of the backend: what is said is the tap's sentence, with the backend's status in it."""
+    error = failure(502, error_body(502, "HTTP 200: it is a page", "bad_json"))
+
+    assert (InfraError, "HTTP 200: it is a page") == (type(error), str(error))
 
 
 @pytest.mark.parametrize(

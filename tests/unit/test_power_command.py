@@ -62,13 +62,13 @@ def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
 )
 def test_what_cannot_be_said(tmp_path: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
     """Unknown scores and runs, and scores without limits, are refused in a sentence."""
-    assert 1 == main(["power", suite(tmp_path, 20), "--reports", str(tmp_path), *words])
+    assert 4 == main(["power", suite(tmp_path, 20), "--reports", str(tmp_path), *words])
     assert sentence in capsys.readouterr().err
 
 
 def test_one_scenario(tmp_path: Path, capsys: Capture) -> None:
     """One scenario has nothing to be compared with."""
-    assert 1 == main(["power", suite(tmp_path, 1)])
+    assert 4 == main(["power", suite(tmp_path, 1)])
     assert "agentbench: shop: 1 scenarios to go by; it takes 2 at least\n" == capsys.readouterr().err
 
 
@@ -87,6 +87,6 @@ def test_clusters() -> None:
 
 @pytest.mark.parametrize("text", ["0", "1,x", ""])
 def test_trials_that_are_none(tmp_path: Path, text: str) -> None:
-    """A wrong option is argparse's own error."""
-    with pytest.raises(SystemExit, match="2"):
+    """A wrong option is a usage error."""
+    with pytest.raises(SystemExit, match="4"):
         main(["power", suite(tmp_path, 20), "--trials", text])

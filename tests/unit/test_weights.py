@@ -125,8 +125,8 @@ def test_the_cache(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("token", "status", "said"),
     [
-        ("", 1, "set HF_TOKEN to a token of an account that may have it"),
-        ("of-another", 1, "the token in use is of an account that may not have it"),
+        ("", 4, "set HF_TOKEN to a token of an account that may have it"),
+        ("of-another", 4, "the token in use is of an account that may not have it"),
         ("allowed", 0, ""),
     ],
 )
@@ -162,4 +162,4 @@ def test_an_unknown_model(hub: Hub, tmp_path: Path) -> None:
     said = (
         f"agentbench: {host} has no model somebody/no-model, or it is a private one; set HF_TOKEN to a token of an account that may have it"
     )
-    assert (1, said) == (done.returncode, done.stderr.splitlines()[-1])
+    assert (4, said) == (done.returncode, done.stderr.splitlines()[-1])

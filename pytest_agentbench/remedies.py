@@ -1,0 +1,47 @@
+"""What to do about a server that turns its callers down: it does not take their key, or they do not trust its certificate."""
+
+from __future__ import annotations
+
+import ssl
+
+#: OpenSSL's codes (X509_V_ERR_...) for a certificate of another host name or address, and for one that is not valid today.
+_OTHER_NAME = (62, 64)
+_OTHER_TIME = (9, 10)
+
+#: What OpenSSL calls bytes of a server that speaks no TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+
+
+def of_key(variable: str | None, *, sent: bool) -> str:
+    """For 401 and 403. `variable`: of the environment, with the key; `sent`: whether the server got any credentials."""
+    if variable:
+        return f"the key is the value of the environment variable {variable}, which `api_key_env` names: is it one of this server?"
+    if sent:
+        return "is the key right?"
+    return "no key was sent: `api_key_env` in a backend's YAML (under `judge`: `api_key`) names the environment variable that holds it"
+
+
+def of_tls(error: ssl.SSLError, host: str, ca_file: str | None) -> str:
+    """The cause of a failure to speak TLS with a host, and what would work."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _of_certificate(error.verify_code, error.verify_message.rstrip("."), host, ca_file)
+    reason = error.reason or str(error)
+    return f"it does not speak TLS ({reason}): is it http://?" if reason in _NO_TLS else f"TLS failed: {reason}"
+
+
+def _of_certificate(code: int, message: str, host: str, ca_file: str | None) -> str:
+    if code in _OTHER_NAME:
+        return (
+            f"its certificate is not for {host} ({message}): the URL needs a name that is in the certificate, "
+            "and no `ca_file` makes up for that"
+        )
+    if code in _OTHER_TIME:
+        return f"its certificate is not valid today ({message}): the server needs a new one, and no `ca_file` makes up for that"
+    if ca_file:
+        return f"its certificate is not trusted ({message}): `ca_file` {ca_file} does not vouch for it; give the file of its own authority"
+    return f"its certificate is not trusted ({message}): `ca_file` in the backend's YAML names the PEM file of an authority that is"
+
+
+def lasts(error: ssl.SSLError) -> bool:
+    """Whether the same would happen again: a certificate stays what it is, a handshake that was cut may go well."""
+    return isinstance(error, ssl.SSLCertVerificationError) or error.reason in _NO_TLS

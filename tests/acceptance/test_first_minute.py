@@ -1,0 +1,43 @@
+"""What a newcomer types first, in an empty directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def banking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project by `agentbench init banking` whose engine does not wait."""
+    monkeypatch.chdir(tmp_path)
+    assert 0 == main(["init", "banking"])
+    embedded = tmp_path / "backends" / "embedded.yaml"
+    embedded.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", embedded.read_text(encoding="utf-8")), encoding="utf-8")
+    return tmp_path
+
+
+def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """A line in a shell that has the programs of this environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(300)
+def test_the_gate_of_the_readme(banking: Path) -> None:
+    """The README's lines on a baseline, as they stand there: the whole suite, which is as it was, passes the gate."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("Has it got worse?")[2].partition("## More")[0]
+    run, promote, gate = (typed(banking, line.strip()) for line in text.splitlines() if line.startswith("    "))
+
+    assert (0, 0, 0) == (run.returncode, promote.returncode, gate.returncode), run.stdout + promote.stderr + gate.stdout
+    assert "wrote reports/baselines/banking.jsonl" in promote.stdout
+    assert "whole runs will be INCONCLUSIVE" not in promote.stdout
+    assert re.search(r"^gate +PASS; compared with ", gate.stdout, re.MULTILINE)
