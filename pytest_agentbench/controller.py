@@ -395,4 +395,5 @@ class Controller:
             from pytest_agentbench.reports.terminal import OneLine, write_section
 
             with self.losses.step("the summary on the terminal is not whole"):
-                write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+                shown, width = self._shown(self.directory), terminalreporter._tw.fullwidth
+                write_section(OneLine(terminalreporter), self.run, self.directory, shown, self.config.get_verbosity(), width)

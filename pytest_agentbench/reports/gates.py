@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import number
@@ -22,22 +22,52 @@ def gate_text(gate: Json) -> str:
 
 
 def rule_text(rule: Json) -> str:
-    """`banking tsq >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013] against -0.030; 100 scenarios, ...`"""
-    said = f"{rule['suite']} {rule['rule']}: {rule['verdict']}"
+    """`banking tsq >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013] against -0.050; 100 scenarios, ...`"""
+    ground = "" if rule["estimate"] is None else f" against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
+    return f"{_result(rule)}{ground}{_unseen(rule)}"
+
+
+def result_text(rule: Json) -> str:
+    """`banking tsq >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013]`."""
+    return f"{_result(rule)}{_unseen(rule)}"
+
+
+def _result(rule: Json) -> str:
+    result = f"{rule['suite']} {rule['rule']}: {rule['verdict']}"
     if rule["estimate"] is not None:
         interval = "" if rule["low"] is None else f" [{_value(rule, rule['low'])}, {_value(rule, rule['high'])}]"
-        said += f", {_value(rule, rule['estimate'])}{interval} against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
-    if rule.get("unseen") is not None:  # runs of older versions have none
-        said += f"; were the suite not deterministic, failures in up to {rule['unseen'] * 100:.1f} % of rollouts could have gone unseen"
-    return said
+        result += f"{_question(rule)}, {_value(rule, rule['estimate'])}{interval}"
+    return result
+
+
+def _unseen(rule: Json) -> str:
+    """What the word of a deterministic suite hides if it is wrong; of no other rule anything."""
+    if rule.get("unseen") is None:  # runs of older versions have none
+        return ""
+    return f"; were the suite not deterministic, failures in up to {rule['unseen'] * 100:.1f} % of rollouts could have gone unseen"
+
+
+def _question(rule: Json) -> str:
+    """Which one was answered; empty where there is only one, and of runs of older versions."""
+    return f" of {rule['of']}" if rule.get("of") else ""
+
+
+def worst_first(rules: Iterable[Json]) -> list[Json]:
+    """What failed, what is open, what holds; each in the order in which it was asked."""
+    order = {"FAIL": 0, "INCONCLUSIVE": 1}
+    return sorted(rules, key=lambda rule: order.get(rule["verdict"], 2))
+
+
+def reason_text(rule: Json) -> str:
+    """Why nothing could be decided; empty of a rule that was."""
+    undecided = f"the interval holds the threshold: more {NARROWER.get(rule.get('of', ''), 'trials or scenarios')} make it narrower"
+    return rule["reason"] or (undecided if rule["verdict"] == "INCONCLUSIVE" else "")
 
 
 def detail_lines(rule: Json) -> Iterator[str]:
     """Why nothing could be decided, what may have changed besides, and what could have been found."""
-    if rule["reason"]:
-        yield rule["reason"]
-    elif rule["verdict"] == "INCONCLUSIVE":
-        yield f"the interval holds the threshold: more {NARROWER.get(rule.get('of', ''), 'trials or scenarios')} make it narrower"
+    if reason := reason_text(rule):
+        yield reason
     yield from _power(rule)
     if (p := rule.get("p_worse")) is not None:
         yield f"p of worse, the trials of each scenario dealt out anew: {p:.3g}"
@@ -76,12 +106,22 @@ MISSING = {
 }
 
 
+def suspects_of(gate: Json) -> Iterator[tuple[str, Json]]:
+    """(metric, scenario that may have got worse), the surest of each metric first."""
+    return ((rule["rule"].split()[0], each) for rule in gate["rules"] for each in rule["suspects"])
+
+
+def change_text(metric: str, suspect: Json) -> str:
+    """`banking-017 tsq 1.000 -> 0.000`."""
+    return f"{suspect['scenario']} {metric} {suspect['base']:.3f} -> {suspect['new']:.3f}"
+
+
 def suspect_lines(gate: Json) -> Iterator[str]:
     """Scenarios that may have got worse, the surest first."""
     for rule in gate["rules"]:
         metric = rule["rule"].split()[0]
         for each in rule["suspects"][:SHOWN]:
-            yield f"{each['scenario']} {metric} {each['base']:.3f} -> {each['new']:.3f} (p {each['p']:.3g})"
+            yield f"{change_text(metric, each)} (p {each['p']:.3g})"
         if (more := len(rule["suspects"]) - SHOWN) > 0:
             yield f"{more} more of {metric}, in run.json"
 
@@ -92,8 +132,7 @@ def _numbers(rule: Json) -> str:
         return f"a fact about {new} rollouts"
     what = "calls" if rule["kind"] == "latency" and not rule["rule"].startswith("rollout.") else "trials"
     both = f"{new} and {base}" if rule["vs_baseline"] else f"{new}"
-    of = f"of {rule['of']}: " if rule.get("of") else ""  # runs of older versions have none
-    return f"{of}{rule['n']} scenarios, {both} {what}, {_method(rule)}"
+    return f"{rule['n']} scenarios, {both} {what}, {_method(rule)}"
 
 
 def _method(rule: Json) -> str:

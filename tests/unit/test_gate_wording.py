@@ -31,27 +31,25 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
         (
             "tsq >= -0.1 vs baseline",
             (
-                "tsq >= -0.1 vs baseline: PASS, +0.000 [-0.011, +0.011] against -0.100; "
-                "of suite: 100 scenarios, 300 and 300 trials, 95 % paired t"
+                "tsq >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011] against -0.100; 100 scenarios, 300 and 300 trials, 95 % paired t"
             ),
         ),
         (
             "tsq >= -0.1 vs baseline of population",
             (
-                "tsq >= -0.1 vs baseline of population: PASS, +0.000 [-0.034, +0.034] against -0.100; "
-                "of population: 100 scenarios, 300 and 300 trials, 95 % adjusted t"
+                "tsq >= -0.1 vs baseline of population: PASS of population, +0.000 [-0.034, +0.034] against -0.100; "
+                "100 scenarios, 300 and 300 trials, 95 % adjusted t"
             ),
         ),
         (
             "tsq >= 0.5 of population",
             (
-                "tsq >= 0.5 of population: PASS, 0.700 [0.661, 0.727] against 0.500; "
-                "of population: 100 scenarios, 300 trials, 95 % adjusted t"
+                "tsq >= 0.5 of population: PASS of population, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"
             ),
         ),
         (
             "tsq >= 0.5",
-            "tsq >= 0.5: PASS, 0.700 [0.669, 0.728] against 0.500; of suite: 100 scenarios, 300 trials, 95 % between-scenario t",
+            "tsq >= 0.5: PASS of suite, 0.700 [0.669, 0.728] against 0.500; 100 scenarios, 300 trials, 95 % between-scenario t",
         ),
         (
             "ttft.p50 <= 0.2s",
@@ -112,7 +110,7 @@ def test_deterministic() -> None:
     )
 
     assert rule_text(told(judged)) == (
-        "shop tsq >= -0.001 vs baseline: PASS, +0.000 against -0.001; of suite: 100 scenarios, 300 and 300 trials, deterministic; "
+        "shop tsq >= -0.001 vs baseline: PASS of suite, +0.000 against -0.001; 100 scenarios, 300 and 300 trials, deterministic; "
         "were the suite not deterministic, failures in up to 1.2 % of rollouts could have gone unseen"
     )
     assert "the suite says that it is deterministic, but trials of 4 scenarios differ (1): judged as any other" in differing[0].notes
