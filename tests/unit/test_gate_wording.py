@@ -31,7 +31,8 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
         (
             "tsq >= -0.1 vs baseline",
             (
-                "tsq >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011] against -0.100; 100 scenarios, 300 and 300 trials, 95 % paired t"
+                "tsq >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011] against -0.100; "
+                "100 scenarios, 300 and 300 trials, 95 % paired t"
             ),
         ),
         (
@@ -44,7 +45,8 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
         (
             "tsq >= 0.5 of population",
             (
-                "tsq >= 0.5 of population: PASS of population, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"
+                "tsq >= 0.5 of population: PASS of population, 0.700 [0.661, 0.727] against 0.500; "
+                "100 scenarios, 300 trials, 95 % adjusted t"
             ),
         ),
         (
