@@ -53,7 +53,10 @@ OPTIONS = (
     Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
     Option("slo", "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=True),
     Option(
-        "gate", "a rule for the whole run: `tsq >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`", "RULE", many=True
+        "gate",
+        "a rule for the whole run: `tsq.mean >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`",
+        "RULE",
+        many=True,
     ),
     Option("baseline", "what rules `vs baseline` compare with: a baseline file, a run, or its directory", "FILE|RUN"),
     Option(

@@ -60,7 +60,7 @@ class SuiteSpec(Spec):
     judge: JudgeSpec | None = None  # that scorers ask; without it they ask the backend under test
     isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
     thresholds: dict[str, FiniteFloat] = {}
-    gate: list[str] = []  # rules such as `tsq >= -0.03 vs baseline`
+    gate: list[str] = []  # rules such as `tsq.mean >= -0.03 vs baseline`
     quarantine: list[QuarantineSpec] = []
     trials: int = Field(default=1, ge=1)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.reports.wording import number, score_of
 
 SHOWN = 10  # suspects
 
@@ -22,7 +22,7 @@ def gate_text(gate: Json) -> str:
 
 
 def rule_text(rule: Json) -> str:
-    """`banking tsq >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013] against -0.030; 100 scenarios, ...`"""
+    """`banking tsq.mean >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013] against -0.030; 100 scenarios, ...`"""
     said = f"{rule['suite']} {rule['rule']}: {rule['verdict']}"
     if rule["estimate"] is not None:
         interval = "" if rule["low"] is None else f" [{_value(rule, rule['low'])}, {_value(rule, rule['high'])}]"
@@ -62,11 +62,11 @@ MISSING = {
 def suspect_lines(gate: Json) -> Iterator[str]:
     """Scenarios that may have got worse, the surest first."""
     for rule in gate["rules"]:
-        metric = rule["rule"].split()[0]
+        score = score_of(rule)
         for each in rule["suspects"][:SHOWN]:
-            yield f"{each['scenario']} {metric} {each['base']:.3f} -> {each['new']:.3f} (p {each['p']:.3g})"
+            yield f"{each['scenario']} {score} {each['base']:.3f} -> {each['new']:.3f} (p {each['p']:.3g})"
         if (more := len(rule["suspects"]) - SHOWN) > 0:
-            yield f"{more} more of {metric}, in run.json"
+            yield f"{more} more of {score}, in run.json"
 
 
 def _numbers(rule: Json) -> str:

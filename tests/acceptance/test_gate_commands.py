@@ -38,7 +38,7 @@ def gate_lines(text: str) -> list[str]:
     return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "suspect  ", " " * 12))]
 
 
-HALF, CLOSE, LENIENT = "tsq >= -0.5 vs baseline", "tsq >= -0.05 vs baseline", "infra_error.rate <= 10%"
+HALF, CLOSE, LENIENT = "tsq.mean >= -0.5 vs baseline", "tsq.mean >= -0.05 vs baseline", "infra_error.rate <= 10%"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
     assert "lamp" not in first
 
     gated.backend(TWO_WRONG)
-    worse = gated.run("scenarios/shop", "--agentbench-gate=tsq >= -0.5 vs baseline")
+    worse = gated.run("scenarios/shop", "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
     worse.stdout.fnmatch_lines(["gate * PASS; compared with 2*"])
     assert 4 == main(["baseline", "promote"])
     told = capsys.readouterr()

@@ -27,10 +27,11 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
     ("text", "said"),
     [
         (
-            "tsq >= -0.1 vs baseline",
-            "tsq >= -0.1 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.100; 100 scenarios, 300 and 300 trials, 95 % adjusted t",
+            "tsq.mean >= -0.1 vs baseline",
+            "tsq.mean >= -0.1 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.100; "
+            + "100 scenarios, 300 and 300 trials, 95 % adjusted t",
         ),
-        ("tsq >= 0.5", "tsq >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
+        ("tsq.mean >= 0.5", "tsq.mean >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
         (
             "ttft.p50 <= 0.2s",
             "ttft.p50 <= 0.2s: PASS, 104.5 ms [104.0 ms, 105.5 ms] against 200.0 ms; 100 scenarios, 300 calls, 95 % block bootstrap",
@@ -58,10 +59,10 @@ def test_rules(text: str, said: str) -> None:
 
 def test_details() -> None:
     """What could have been found, why nothing was decided, and what was left out."""
-    wide = [*detail_lines(rule("tsq >= -0.01 vs baseline", run(), run()))]
-    small = [*detail_lines(rule("tsq >= -0.01 vs baseline", run(n=3), run(n=3)))]
+    wide = [*detail_lines(rule("tsq.mean >= -0.01 vs baseline", run(), run()))]
+    small = [*detail_lines(rule("tsq.mean >= -0.01 vs baseline", run(n=3), run(n=3)))]
     nothing = [*detail_lines(rule("output_tokens_per_s >= 1", run()))]
-    part = [*detail_lines(rule("tsq >= -0.05 vs baseline", run(n=90), run()))]
+    part = [*detail_lines(rule("tsq.mean >= -0.05 vs baseline", run(n=90), run()))]
     missed = [*detail_lines(rule("ttft.p50 <= 9s", run()))]
 
     assert [
@@ -87,7 +88,7 @@ def test_the_whole() -> None:
 
 def test_suspects() -> None:
     """The surest ten, and how many more."""
-    found = rule("tsq >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
+    found = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
     lines = [*suspect_lines({"rules": [found]})]
 
     assert "0 tsq 0.500 -> 0.000 (p 0.00108)" == lines[0]

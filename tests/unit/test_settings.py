@@ -28,7 +28,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "set": ("agent.t=0.6", "model=big", (("agent.t", 0.6),), (("model", "big"),)),
     "threshold": ("tsq=0.8", "tsq.mean=0.7", {"tsq": 0.8}, {"tsq.mean": 0.7}),
     "slo": ("ttft=500ms", "e2e=30s", {"ttft": 500.0}, {"e2e": 30_000.0}),
-    "gate": ("tsq >= 0.8", "ttft.p95 <= 1s", ("tsq >= 0.8",), ("ttft.p95 <= 1s",)),
+    "gate": ("tsq.mean >= 0.8", "ttft.p95 <= 1s", ("tsq.mean >= 0.8",), ("ttft.p95 <= 1s",)),
     "baseline": ("base.jsonl", "latest", "base.jsonl", "latest"),
     "inconclusive": ("fail", "fail", "fail", "fail"),
     "verdict": ("tests", "tests", "tests", "tests"),
