@@ -68,6 +68,7 @@ class Controller:
         self.gate: Gate | None = None
         self.failed_tests = 0
         self.unmeasured_tests = 0  # of the failed ones, those that had nothing to judge
+        self.wrong_files = 0  # that were not collected, for their suite cannot be used
         self.tests_below = 0  # a threshold, where the gate decides
         self.cut_short = False  # the session ends because nothing more can run
         self.causes = Causes()

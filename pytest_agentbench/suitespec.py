@@ -62,7 +62,7 @@ class SuiteSpec(Spec):
     thresholds: dict[str, FiniteFloat] = {}
     gate: list[str] = []  # rules such as `tsq.mean >= -0.03 vs baseline`
     quarantine: list[QuarantineSpec] = []
-    trials: int = Field(default=1, ge=1)
+    trials: int = Field(default=1, ge=1, le=1000)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
 

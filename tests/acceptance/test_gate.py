@@ -234,7 +234,7 @@ def test_a_wrong_rule_in_a_suite(project: Project) -> None:
 
     result = project.run("scenarios/shop")
 
-    assert pytest.ExitCode.INTERRUPTED == result.ret
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
     result.stdout.fnmatch_lines(["*suite.yaml: gate rule 'tsq.mean <= 0.5': tsq is better the higher it is: >=*"])
 
 

@@ -114,7 +114,7 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
 
     assert 0 == main(["baseline", "promote", "before"])
     said = capsys.readouterr().out
-    assert "shop tsq: none -> 1.000 (20 scenarios)\n" in said
+    assert "shop tsq.mean: none -> 1.000 (20 scenarios)\n" in said
     assert said.endswith(f"wrote {path}\n")
     first = path.read_text()
     assert "lamp" not in first
@@ -124,7 +124,7 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
     worse.stdout.fnmatch_lines(["gate * PASS; compared with 2*"])
     assert 4 == main(["baseline", "promote"])
     told = capsys.readouterr()
-    assert "shop tsq: 1.000 -> 0.900 (20 scenarios)\n" in told.out
+    assert "shop tsq.mean: 1.000 -> 0.900 (20 scenarios)\n" in told.out
     assert f"agentbench: {path} would become worse in shop tsq; --reason TEXT says why that is right, and is kept in the file\n" == told.err
     assert first == path.read_text()
 

@@ -28,8 +28,10 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
     [
         (
             "tsq.mean >= -0.1 vs baseline",
-            "tsq.mean >= -0.1 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.100; "
-            + "100 scenarios, 300 and 300 trials, 95 % adjusted t",
+            (
+                "tsq.mean >= -0.1 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.100; "
+                "100 scenarios, 300 and 300 trials, 95 % adjusted t"
+            ),
         ),
         ("tsq.mean >= 0.5", "tsq.mean >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
         (
