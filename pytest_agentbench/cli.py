@@ -109,11 +109,11 @@ def run_subset(options: argparse.Namespace) -> None:
 
 
 def run_show(options: argparse.Namespace) -> None:
-    """The section that the session printed, or another tool's table."""
+    """All that a session prints with -v but for single rollouts, or another tool's table."""
     from pytest_agentbench.journal import read_index, read_journal
     from pytest_agentbench.peers import load_peer
     from pytest_agentbench.reports.peers import lines
-    from pytest_agentbench.reports.terminal import write_section
+    from pytest_agentbench.reports.terminal import write_whole
     from pytest_agentbench.run import find_run, read_run
 
     directory = find_run(options.name, options.reports)
@@ -121,7 +121,7 @@ def run_show(options: argparse.Namespace) -> None:
     if options.tool is None:
         if "stopwatch" not in run:
             raise ConfigError(f"{directory} is of an older version, which did not judge its stopwatch; --as reads its raw records")
-        write_section(Plain(), run, directory, str(directory))
+        write_whole(Plain(), run, str(directory))
         return
     peer = load_peer(options.tool)
     if "imported" in run and run["stopwatch"]["verdict"] is None:

@@ -68,7 +68,6 @@ class Controller:
         self.gate: Gate | None = None
         self.failed_tests = 0
         self.unmeasured_tests = 0  # of the failed ones, those that had nothing to judge
-        self.wrong_files = 0  # that were not collected, for their suite cannot be used
         self.tests_below = 0  # a threshold, where the gate decides
         self.cut_short = False  # the session ends because nothing more can run
         self.causes = Causes()
@@ -396,4 +395,5 @@ class Controller:
             from pytest_agentbench.reports.terminal import OneLine, write_section
 
             with self.losses.step("the summary on the terminal is not whole"):
-                write_section(OneLine(terminalreporter), self.run, self.directory, self._shown(self.directory), self.config.get_verbosity())
+                shown, width = self._shown(self.directory), terminalreporter._tw.fullwidth
+                write_section(OneLine(terminalreporter), self.run, self.directory, shown, self.config.get_verbosity(), width)

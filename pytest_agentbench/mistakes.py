@@ -51,7 +51,7 @@ class Mistakes:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
         wrong = [each.folder for each in self._controller.found if each.error and not each.skip]
-        self._controller.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
+        self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         self._broken_off = not issubclass(excinfo.type, pytest.Session.Interrupted)  # which is pytest's own after a collection error
@@ -59,7 +59,7 @@ class Mistakes:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Where a run is summed up, its tests and limits have a say too: `exits` decides."""
-        alone = 0 < self._controller.wrong_files == session.testsfailed
+        alone = 0 < self._controller.outcomes.wrong_files == session.testsfailed
         ledger = self._controller.ledger
         ran = ledger is not None and ledger.planned_keys > 0
         if alone and not self._broken_off and not ran and session.exitstatus in (FAILED, INTERRUPTED):

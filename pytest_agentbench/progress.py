@@ -1,6 +1,6 @@
 """One line below pytest's dots while rollouts run: done of how many, mean score so far, tokens per second, time to go.
 
-Only on a terminal, and only where pytest's output is captured; everywhere else it is quiet.
+Only on a terminal, and only where pytest's output is captured. In a log a line comes now and then instead, and with -q none about rollouts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pytest_agentbench.services import Services
 
 EVERY = 0.5  # seconds between two drawings
-BEAT = 30.0  # seconds between two lines of a boot that nobody looks at
+BEAT = 30.0  # seconds between two lines in a log, at first
+RARER = 20  # lines at that pace; from then on a line comes when a session has become so much of itself older,
+LONGEST = 300.0  # but after so many seconds at the latest: some CI systems end a job that says nothing for ten minutes
 MAKE_ROOM = "\x1bD\x1b[A"  # scroll when the cursor is on the last row, and go back up
 BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
 
@@ -36,7 +38,8 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
-        config.pluginmanager.register(Heartbeat(reporter, controller), "agentbench-heartbeat")
+        in_log = not reporter.isatty and config.get_verbosity() >= 0
+        config.pluginmanager.register(Heartbeat(reporter, controller, BEAT, rollouts=in_log), "agentbench-heartbeat")
 
 
 class Notes:
@@ -162,11 +165,11 @@ class Line:
 
 
 class Heartbeat:
-    """Where nobody looks on, a line every half a minute says what a boot waits for: a log without it looks like a session that hangs."""
+    """Where nobody looks on, a line now and then says what a boot waits for, or how far the rollouts are: a silent log seems to hang."""
 
-    def __init__(self, reporter: Any, controller: Controller, every: float = BEAT) -> None:
-        """`every` in seconds."""
-        self._reporter, self._controller, self._every = reporter, controller, every
+    def __init__(self, reporter: Any, controller: Controller, every: float, *, rollouts: bool) -> None:
+        """`every` in seconds; `rollouts`: whether there are lines when the boot is over."""
+        self._reporter, self._controller, self._every, self._rollouts = reporter, controller, every, rollouts
         self._over = threading.Event()
 
     def pytest_runtestloop(self) -> None:
@@ -177,11 +180,24 @@ class Heartbeat:
         self._over.set()
 
     def _keep_saying(self) -> None:
-        while not self._over.wait(self._every):
-            services = self._controller.services
-            if services is not None and services.boot_status:
+        began = time.monotonic()
+        while not self._over.wait(pause(time.monotonic() - began, self._every)):
+            if text := self._text():
                 self._reporter.ensure_newline()
-                self._reporter.write_line(one_line(boot_line(services)))
+                self._reporter.write_line(one_line(text))
+
+    def _text(self) -> str:
+        ledger, services = self._controller.ledger, self._controller.services
+        if services is not None and services.boot_status:
+            return boot_line(services)
+        if self._rollouts and ledger is not None and ledger.planned_keys:
+            return log_line(ledger, self._controller.failed_tests, time.monotonic())
+        return ""
+
+
+def pause(age: float, every: float) -> float:
+    """Seconds to the next line of a log, of a session of that age: a session of ten hours has a hundred lines, not a thousand."""
+    return max(every, min(age / RARER, LONGEST))
 
 
 def boot_line(services: Services) -> str:
@@ -195,6 +211,30 @@ def status_line(ledger: Ledger, now: float) -> str:
     parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
     parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*ledger.score_sums.items()][:1]]
     parts.append(f"{ledger.tokens / seconds:.0f} tok/s")
-    if ran := ledger.done - ledger.taken_over:
-        parts.append(f"{(ledger.planned_keys - ledger.done) * seconds / ran:.0f} s to go")
+    if (rest := expected_rest(ledger, now)) is not None:
+        parts.append(f"{rest:.0f} s to go")
     return " · ".join(parts)
+
+
+def log_line(ledger: Ledger, failed_tests: int, now: float) -> str:
+    """`agentbench 17 of 100 rollouts done · 2 tests failed · 90 s · about 7 min to go`"""
+    parts = [f"agentbench {ledger.done} of {ledger.planned_keys} rollouts done"]
+    parts.append(f"{failed_tests or 'no'} test{'s' * (failed_tests != 1)} failed")
+    parts.append(duration_text(now - ledger.began))
+    if rest := expected_rest(ledger, now):
+        parts.append(f"about {duration_text(rest)} to go")
+    return " · ".join(parts)
+
+
+def expected_rest(ledger: Ledger, now: float) -> float | None:
+    """Seconds until all rollouts are done, if they go on as they did; None before the first one of this session."""
+    ran = ledger.done - ledger.taken_over
+    return (ledger.planned_keys - ledger.done) * (now - ledger.began) / ran if ran > 0 else None
+
+
+def duration_text(seconds: float) -> str:
+    """`90 s`, `7 min`, `2 h 05 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"

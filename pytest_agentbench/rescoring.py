@@ -22,7 +22,7 @@ from pytest_agentbench.records import EVALUABLE, Json, Rollout
 from pytest_agentbench.redact import Redactor
 from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, write_run
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
-from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, load_scorer
+from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, load_scorer
 from pytest_agentbench.scoring import no_judge, scored, wants_judge
 
 
@@ -113,6 +113,7 @@ def _loaded(folder: Path, name: str) -> Suite:
     if not (folder / SUITE_FILE).is_file():
         raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
     suite = load_suite(folder / SUITE_FILE)
+    check_scores(suite)
     if suite.name != name:
         raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, and the run has no rollouts of it but of {name!r}")
     return suite

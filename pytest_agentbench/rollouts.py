@@ -25,7 +25,7 @@ from pytest_agentbench.llm import LLM
 from pytest_agentbench.loading import is_import_path
 from pytest_agentbench.records import Access, Json, Rollout, RolloutKey
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, score_name
-from pytest_agentbench.scorers import Scorer, load_scorer
+from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
 from pytest_agentbench.scoring import scored
 from pytest_agentbench.threads import is_async, off_the_loop
 from pytest_agentbench.underway import AGENT, underway
@@ -70,9 +70,7 @@ def preflight(suite: Suite, variants: Iterable[str]) -> None:
         for settings in map(suite.agent_of, variants):
             if not brings_code(settings, suite.folder):
                 make_agent(settings, suite.folder)
-        for name, options in suite.scorers.items():
-            if not is_import_path(name):
-                load_scorer(name, suite.folder, options)
+    check_scores(suite)
 
 
 @contextmanager

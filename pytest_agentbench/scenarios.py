@@ -154,7 +154,8 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
 
     `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
-    `agent` takes the place of the suite's agent, and inherits its sampling parameters.
+    `agent` takes the place of the suite's agent, and inherits its sampling parameters. Whether there are such scorers and agents
+    is not looked at; `scorers.check_scores` and `rollouts.preflight` do that.
     """
     from pytest_agentbench.config import load_yaml, override, validate
     from pytest_agentbench.disclosure import refuse_keys_in_names
@@ -166,9 +167,6 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
     scenarios, dataset = _read(file, spec.dataset)
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
-    for name in spec.thresholds:
-        if name.removesuffix(".mean") not in (scores := [*map(score_name, spec.scorers)]):
-            raise ConfigError(f"{file}: thresholds: {name!r} is not measured; scores of this suite: {', '.join(scores)} (and <score>.mean)")
     return Suite(
         folder=file.parent,
         scenarios=scenarios,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,10 @@ def test_tools(rollout, thresholds):
 """
 
 #: Plugins of the development environment. To load them would cost each session in a test half a second of CPU a process.
-OTHER_PLUGINS = ("anyio", "benchmark", "hypothesispytest", "pytest_cov", "randomly", "rerunfailures", "timeout")
+OTHER_PLUGINS = (
+    *("anyio", "benchmark", "env", "html", "html_fixtures", "hypothesispytest", "metadata"),
+    *("pytest_cov", "pytest_mock", "randomly", "rerunfailures", "timeout"),
+)
 
 
 ALONE = tuple(word for name in OTHER_PLUGINS for word in ("-p", f"no:{name}"))
@@ -56,6 +60,11 @@ PYTEST = (sys.executable, "-u", "-m", "pytest", *ALONE)
 WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 
+def without_waits(backend: Path) -> None:
+    """Has an embedded engine answer at once."""
+    backend.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", backend.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 class Project:
     """A directory with suites and backends, and a way to run pytest in it."""
 
@@ -65,9 +74,10 @@ class Project:
         self.backend()
 
     def shipped(self, suite: str) -> None:
-        """The suite as this repository ships it, and the embedded engine."""
+        """The suite as this repository ships it, and the embedded engine, which does not wait."""
         shutil.copytree(ROOT / "scenarios" / suite, self.root / "scenarios" / suite, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "backends" / "embedded.yaml", self.root / "backends")
+        without_waits(self.root / "backends" / "embedded.yaml")
 
     def backend(self, rules: Sequence[Json] = FIND_THEN_ANSWER, name: str = "embedded", **keys: Any) -> None:
         """backends/NAME.yaml: the embedded engine, answering from a script."""

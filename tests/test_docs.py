@@ -55,7 +55,7 @@ from pytest_agentbench.serving.stackspec import ContainerSpec
 from pytest_agentbench.settings import OPTIONS
 from pytest_agentbench.slo import OBJECTIVES
 from pytest_agentbench.suitespec import DatasetSpec, JudgeSpec, SuiteSpec
-from tests.project import ALONE, FIND_THEN_ANSWER, Project
+from tests.project import ALONE, FIND_THEN_ANSWER, Project, without_waits
 from tests.router import routing
 
 ROOT = Path(__file__).parents[1]
@@ -289,8 +289,7 @@ def reader(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Read
     folder.mkdir()
     monkeypatch.chdir(folder)
     main(["init", "banking"])
-    embedded = folder / "backends" / "embedded.yaml"
-    embedded.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", embedded.read_text(encoding="utf-8")), encoding="utf-8")
+    without_waits(folder / "backends" / "embedded.yaml")
     return Reader(folder, tmp_path / "site", server)
 
 

@@ -39,9 +39,10 @@ def run_power(options: argparse.Namespace) -> None:
     from pytest_agentbench.gate.power import Design
     from pytest_agentbench.gate.verdict import CONFIDENCE
     from pytest_agentbench.scenarios import load_suite, suite_file
-    from pytest_agentbench.scorers import LOWER_IS_BETTER
+    from pytest_agentbench.scorers import LOWER_IS_BETTER, check_scores
 
     suite = load_suite(suite_file(options.suite))
+    check_scores(suite)
     score = options.score or suite.score_names[0]
     if score not in suite.score_names:
         raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")

@@ -24,6 +24,9 @@ TOOL = ("title", "description", "type", "properties", "required", "response_sche
 CALL = ("tool", "parameters", "goal")
 CALL_WITH_SEVERAL = ("tool", "accepts", "optional", "goal")
 
+SCHEMA = ("type", "properties", "required")  # what of a tool's schema of arguments stands beside its title
+SHOWN = 400  # letters of a tool in a sentence
+
 _WORDS = {dict: "an object", list: "a list", str: "a text"}
 
 
@@ -118,6 +121,8 @@ def _tools(data: Any, where: str) -> tuple[Tool, ...]:
 
 
 def _tool(tool: Any, where: str) -> Tool:
+    if isinstance(tool, dict) and "title" not in tool and (written := _rewritten(tool)):
+        raise ConfigError(f"{where}: a tool is in OpenAI's form; here it is written as {written}")
     if not isinstance(tool, dict) or not isinstance(tool.get("title"), str) or not tool["title"]:
         raise ConfigError(f"{where}: a tool needs a 'title', its name: {str(tool)[:80]}")
     where = f"{where}: tool {tool['title']!r}"
@@ -135,6 +140,17 @@ def _tool(tool: Any, where: str) -> Tool:
         },
         response_schema=response_schema,
     )
+
+
+def _rewritten(tool: Json) -> str:
+    """A tool of a Chat Completions or Responses request as this format has it, for a sentence; empty where it is none."""
+    function = tool.get("function", tool)
+    if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return ""
+    parameters = function.get("parameters")
+    schema = parameters if isinstance(parameters, dict) else {}
+    facts = {"title": function["name"], "description": function.get("description"), **{name: schema.get(name) for name in SCHEMA}}
+    return json.dumps({name: value for name, value in facts.items() if value is not None}, ensure_ascii=False)[:SHOWN]
 
 
 def _schema(tool: Json, name: str, where: str) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import number, score_of
@@ -23,19 +23,35 @@ def gate_text(gate: Json) -> str:
 
 def rule_text(rule: Json) -> str:
     """`banking tsq.mean >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013] against -0.030; 100 scenarios, ...`"""
-    said = f"{rule['suite']} {rule['rule']}: {rule['verdict']}"
+    ground = "" if rule["estimate"] is None else f" against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
+    return f"{result_text(rule)}{ground}"
+
+
+def result_text(rule: Json) -> str:
+    """`banking tsq.mean >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013]`."""
+    result = f"{rule['suite']} {rule['rule']}: {rule['verdict']}"
     if rule["estimate"] is not None:
         interval = "" if rule["low"] is None else f" [{_value(rule, rule['low'])}, {_value(rule, rule['high'])}]"
-        said += f", {_value(rule, rule['estimate'])}{interval} against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
-    return said
+        result += f", {_value(rule, rule['estimate'])}{interval}"
+    return result
+
+
+def worst_first(rules: Iterable[Json]) -> list[Json]:
+    """What failed, what is open, what holds; each in the order in which it was asked."""
+    order = {"FAIL": 0, "INCONCLUSIVE": 1}
+    return sorted(rules, key=lambda rule: order.get(rule["verdict"], 2))
+
+
+def reason_text(rule: Json) -> str:
+    """Why nothing could be decided; empty of a rule that was."""
+    undecided = "the interval holds the threshold: more trials or scenarios make it narrower"
+    return rule["reason"] or (undecided if rule["verdict"] == "INCONCLUSIVE" else "")
 
 
 def detail_lines(rule: Json) -> Iterator[str]:
     """Why nothing could be decided, what may have changed besides, and what could have been found."""
-    if rule["reason"]:
-        yield rule["reason"]
-    elif rule["verdict"] == "INCONCLUSIVE":
-        yield "the interval holds the threshold: more trials or scenarios make it narrower"
+    if reason := reason_text(rule):
+        yield reason
     if rule["detectable"] is not None:
         what = "a change" if rule["vs_baseline"] else "a distance from the limit"
         greater = rule["method"].endswith(("adjusted t", "tango")) and rule["detectable"] >= 1  # than scores from 0 to 1 can change
@@ -59,12 +75,22 @@ MISSING = {
 }
 
 
+def suspects_of(gate: Json) -> Iterator[tuple[str, Json]]:
+    """(metric, scenario that may have got worse), the surest of each metric first."""
+    return ((score_of(rule), each) for rule in gate["rules"] for each in rule["suspects"])
+
+
+def change_text(metric: str, suspect: Json) -> str:
+    """`banking-017 tsq 1.000 -> 0.000`."""
+    return f"{suspect['scenario']} {metric} {suspect['base']:.3f} -> {suspect['new']:.3f}"
+
+
 def suspect_lines(gate: Json) -> Iterator[str]:
     """Scenarios that may have got worse, the surest first."""
     for rule in gate["rules"]:
         score = score_of(rule)
         for each in rule["suspects"][:SHOWN]:
-            yield f"{each['scenario']} {score} {each['base']:.3f} -> {each['new']:.3f} (p {each['p']:.3g})"
+            yield f"{change_text(score, each)} (p {each['p']:.3g})"
         if (more := len(rule["suspects"]) - SHOWN) > 0:
             yield f"{more} more of {score}, in run.json"
 

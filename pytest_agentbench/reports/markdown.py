@@ -213,7 +213,7 @@ def _timings(performance: Json) -> Iterator[str]:
         "Calls of one scenario and gaps of one stream are not, so the intervals are too narrow."
     )
     if why := few_text(performance):
-        yield f"\n{why}."
+        yield f"\n{why[0].upper()}{why[1:]}."
 
 
 def _cells(found: Json, columns: Sequence[str]) -> Iterator[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from pytest_agentbench.foreign import one_line
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
+from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
 from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -16,26 +20,23 @@ from pytest_agentbench.reports.wording import (
     TIMINGS,
     boot_text,
     calls_text,
-    damage_lines,
     dataset_text,
     doubt_lines,
     failed_lines,
     few_text,
     goodput_text,
     imported_lines,
-    interruptions_text,
     judging_lines,
     limit_text,
     mean_text,
     number,
     quarantine_text,
+    question_of,
     range_text,
-    restarts_text,
     resume_text,
     retried_text,
     score_text,
     server_lines,
-    sessions_text,
     split_text,
     statuses_text,
     steady_text,
@@ -43,8 +44,10 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
-from pytest_agentbench.showing import brief
 from pytest_agentbench.stopwatch import OK, SATURATED
+
+WIDTH = 80  # columns, where nobody knows
+LABEL = 11  # columns that labels have at least
 
 
 class Terminal(Protocol):
@@ -68,21 +71,42 @@ class OneLine:
         self._terminal.write_line(one_line(line), **markup)
 
 
-def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, verbosity: int = 0) -> None:
-    """One line under -q, the summary otherwise, every scenario with -v, every rollout's tools with -vv."""
+def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, verbosity: int = 0, width: int = WIDTH) -> None:
+    """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each."""
     if verbosity < 0:
         terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
         if resume := resume_text(run):
             terminal.write_line(f"agentbench: go on with {resume}")
         return
     terminal.write_sep("=", "agentbench", bold=True)
+    if verbosity == 0:
+        write_rows(terminal, [*rows(run, shown)], width)
+        return
+    write_whole(terminal, run, shown, lambda: _write_rollouts(terminal, directory, with_tools=verbosity > 1))
+
+
+def write_rows(terminal: Terminal, page: Sequence[Row], width: int) -> None:
+    """Labels in a column, texts beside them in what is left of the width."""
+    column = min(max([LABEL, *(columns(row.label) for row in page)]), width // 3)
+    for row in page:
+        label, text = one_line(row.label), one_line(row.text)
+        room = max(width - max(column, columns(label)) - 1, width // 3)
+        lines = {"whole": [text], "cut": [cut(text, room)]}.get(row.shape) or fold(text, room)
+        for line in lines:
+            colour = {row.colour: True} if row.colour else {}
+            terminal.write_line(f"{label:<{column}} {line}".rstrip(), bold=label == VERDICT, **colour)
+            label = ""
+
+
+def write_whole(terminal: Terminal, run: Json, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
+    """All that a run says of itself, a line each however long, but for what only report.md has."""
+    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run["verdict"]))
+    write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
     for line in imported_lines(run["imported"]) if "imported" in run else ():
         terminal.write_line(f"imported    {line}")
-    _write_sessions(terminal, run)
     for name, suite in run["suites"].items():
         _write_suite(terminal, name, suite)
-    if verbosity > 0:
-        _write_rollouts(terminal, directory, with_tools=verbosity > 1)
+    write_rollouts()
     _write_performance(terminal, run["performance"], run["stopwatch"])
     if serving := run.get("serving"):
         _write_serving(terminal, serving)
@@ -91,17 +115,10 @@ def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, ve
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if gate := run.get("gate"):
         write_gate(terminal, gate)
-    _write_left(terminal, run)
-    _write_backend(terminal, run["backend"], shown_above=bool(run["tests"].get("errors")))
-    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run["verdict"]))
+    _write_backend(terminal, run["backend"])
+    if resume := resume_text(run):
+        terminal.write_line(f"go on with  {resume}", yellow=True)
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
-
-
-def _write_sessions(terminal: Terminal, run: Json) -> None:
-    if sessions := sessions_text(run):
-        terminal.write_line(f"resumed     {sessions}")
-    for sentence in damage_lines(run):
-        terminal.write_line(f"damaged     {sentence}", yellow=True)
 
 
 def write_gate(terminal: Terminal, gate: Json) -> None:
@@ -116,7 +133,7 @@ def write_gate(terminal: Terminal, gate: Json) -> None:
 
 
 def _colour(verdict: str) -> dict[str, bool]:
-    return {{"PASS": "green", "FAIL": "red"}.get(verdict, "yellow"): True}
+    return {verdict_colour(verdict): True}
 
 
 def _write_comparison(terminal: Terminal, run: Json) -> None:
@@ -126,25 +143,9 @@ def _write_comparison(terminal: Terminal, run: Json) -> None:
         terminal.write_line(f"{about:<11} {line}", **({colour: True} if colour else {}))
 
 
-def _write_left(terminal: Terminal, run: Json) -> None:
-    if interruptions := interruptions_text(run):
-        terminal.write_line(f"interrupted {interruptions}", yellow=True)
-    if run["plan"]["not_run"]:
-        terminal.write_line(f"not run     {run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", yellow=True)
-    if resume := resume_text(run):
-        terminal.write_line(f"go on with  {resume}", yellow=True)
-
-
-def _write_backend(terminal: Terminal, backend: Json, *, shown_above: bool) -> None:
-    """A failure is told in all its lines by the first test that it keeps from running."""
-    if backend["failure"]:
-        first, *others = [brief(backend["failure"])] if shown_above else backend["failure"].split("\n")
-        for line in (first, *(f"    {other}" for other in others)):  # the end of a log may look like a section of ours
-            terminal.write_line(line, red=True)
+def _write_backend(terminal: Terminal, backend: Json) -> None:
     if booted := boot_text(backend):
         terminal.write_line(f"stack       {booted}")
-    if restarts := restarts_text(backend):
-        terminal.write_line(f"restarted   {restarts}, in the middle of the run", yellow=True)
     if backend.get("note"):
         terminal.write_line(f"backend     {backend['name']}: {backend['note']}")
     for sentence in backend.get("warnings", ()):
@@ -182,6 +183,8 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
     for each in suite["worst"]:
         terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
         terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")
+        if question := question_of(each):
+            terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        asks     {question}")
 
 
 def _write_performance(terminal: Terminal, performance: Json, stopwatch: Json) -> None:

@@ -200,7 +200,7 @@ def few_text(performance: Json) -> str:
     tables = [performance[name] for name, _ in (*TIMINGS, *MORE_TIMINGS) if performance[name]]
     if all(table[f"p{q}"] is not None for table in tables for q in HIGH):
         return ""
-    return f"- is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}"
+    return f"a dash is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}"
 
 
 def throughput_text(performance: Json) -> str:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.loading import check_takes, load_object, with_options
+from pytest_agentbench.loading import check_takes, is_import_path, load_object, with_options
 from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.scenarios import SUITE_FILE
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.scenarios import Scenario, Suite
 
 #: A function, or a coroutine function. One that asks a model takes an LLM as its third argument, `judge`. Its keyword-only
 #: arguments are its options in suite.yaml. It raises whatever it likes when it cannot score: the rollout then has no such score
@@ -51,6 +52,24 @@ def range_of(scorer: str) -> tuple[float, float]:
     if scorer not in SCORERS:
         return -math.inf, math.inf
     return 0.0, math.inf if scorer in LOWER_IS_BETTER else 1.0
+
+
+def check_scores(suite: Suite) -> None:
+    """Raises ConfigError for a scorer that does not exist, and then for a threshold of a score that no scorer of the suite measures.
+
+    Code that the suite brings is not imported.
+    """
+    where = suite.folder / SUITE_FILE
+    try:
+        for name, options in suite.scorers.items():
+            if not is_import_path(name):
+                load_scorer(name, suite.folder, options)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    for name in suite.thresholds:
+        if name.removesuffix(".mean") not in suite.score_names:
+            scores = f"{', '.join(suite.score_names)} (and <score>.mean)"
+            raise ConfigError(f"{where}: thresholds: {name!r} is not measured; scores of this suite: {scores}")
 
 
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:

@@ -52,7 +52,7 @@ def test_a_slower_backend_is_found(project: Project, way: tuple[str, ...]) -> No
     project.backend(name="quick")
     project.backend(name="slow", ttft_ms=150)
 
-    result = project.run(*way, "--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6")
+    result = project.run(*way, "-v", "--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6")
 
     result.assert_outcomes(passed=48)
     run = project.run_json
@@ -81,7 +81,7 @@ def test_worse_answers_are_found(project: Project, way: tuple[str, ...]) -> None
     ]
     project.backend(wrong, name="bad")
 
-    result = project.run(*way, "--agentbench-ab=good,bad")
+    result = project.run(*way, "-v", "--agentbench-ab=good,bad")
 
     result.assert_outcomes(passed=12, failed=12)
     tsq = comparison(project, "tsq")
@@ -155,7 +155,7 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
     both = ["x=good", "x=good"]
     both[dead] = "gone=http://127.0.0.1:9/v1"
 
-    result = project.run(*way, f"--agentbench-ab={','.join(both)}")
+    result = project.run(*way, "-v", f"--agentbench-ab={','.join(both)}")
 
     assert 3 == result.parseoutcomes()["passed"]
     assert 1 == result.stdout.str().count(": infra_error: arm gone: the backend 'url' is not there: ")  # others say that it is the same
@@ -257,7 +257,7 @@ def test_cold(project: Project, way: tuple[str, ...]) -> None:
 
     project.run(*way, *options).assert_outcomes(passed=2)
     carried = cached(project)
-    result = project.run(*way, *options, "--agentbench-cache=cold")
+    result = project.run(*way, *options, "-v", "--agentbench-cache=cold")
     cold = cached(project)
 
     result.assert_outcomes(passed=2)
@@ -276,7 +276,7 @@ def test_salted(project: Project) -> None:
     project.backend(request_log="requests.jsonl")
     project.write("conftest.py", NO_RESET)
 
-    result = project.run("--agentbench-cache=cold", "--agentbench-concurrency=1")
+    result = project.run("-v", "--agentbench-cache=cold", "--agentbench-concurrency=1")
 
     result.assert_outcomes(passed=2)
     cache = project.run_json["cache"]
@@ -302,7 +302,7 @@ def test_primed(project: Project, way: tuple[str, ...]) -> None:
     """The first call of every scenario is made before measuring; it is in the journal, and in no score, count or timing."""
     project.suite(scenarios=4)
 
-    result = project.run(*way, "--agentbench-cache=primed", "--agentbench-concurrency=1")
+    result = project.run(*way, "-v", "--agentbench-cache=primed", "--agentbench-concurrency=1")
 
     result.assert_outcomes(passed=4)
     run, primers = project.run_json, [each for each in project.rollouts if each.kind == "primer"]
@@ -326,7 +326,7 @@ def test_an_agent_that_looks_at_models_first(project: Project) -> None:
     project.suite(scenarios=2, agent={"kind": "./agent.py:run"}, test="def test_tools(rollout): pass\n")
     project.write("scenarios/shop/agent.py", LOOKING_FIRST)
 
-    result = project.run("--agentbench-cache=primed")
+    result = project.run("-v", "--agentbench-cache=primed")
 
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["cache       primed: 2 of 2 first calls were made before measuring"])

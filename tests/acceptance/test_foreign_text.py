@@ -136,7 +136,9 @@ def markup(text: str) -> list[str]:
 def test_commands_of_a_hostile_run(project: Project) -> None:
     """`agentbench show`, `diff`, `gate`, `baseline` and `rescore` print such a run as text, and `import` what others wrote."""
     shop(project)
-    run(project, "scenarios/shop")
+    page = run(project, "scenarios/shop")
+    assert "\nlowest " in page
+    assert [] == faults(page)
     name = project.directory.name
     rows = [*call(0, "a", "100.0", ["100.2"], "100.5"), *tool(0, "t", f"shop__{HOSTILE}", "100.5", "100.6")]
     write_job(project.root / "nat" / "job_1", [HOSTILE], [item("shop-1", 1.0, [HOSTILE], ["find_item"])], rows)

@@ -47,9 +47,8 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
     assert 0 == result.ret
     result.stdout.fnmatch_lines(
         [
-            "gate * PASS; compared with 2*; 2 tests below a threshold, which do not count here",
-            "rule * shop tsq.mean >= -0.5 vs baseline: PASS, -0.100 [[]-0.*, +0.*[]] against -0.500; 20 scenarios, 20 and 20 trials, *",
-            "*a change of 0.* is found by such a run 4 times out of 5",
+            "gate * PASS; compared with 2*; 2 tests below a threshold,*",
+            "rule * shop tsq.mean >= -0.5 vs baseline: PASS, -0.100 [[]-0.*, +0.*[]]",
             "*== 18 passed, 2 below in *",
         ]
     )
@@ -70,11 +69,7 @@ def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
 
     assert 1 == result.ret
     result.stdout.fnmatch_lines(
-        [
-            "gate * FAIL; *20 tests below*",
-            "rule * shop tsq.mean >= -0.05 vs baseline: FAIL, -1.000 [[]*[]] against -0.050*",
-            "*== 20 below in *",
-        ]
+        ["gate * FAIL; *20 tests below*", "rule * shop tsq.mean >= -0.05 vs baseline: FAIL, -1.000 [[]*[]]", "*== 20 below in *"]
     )
     assert "FAIL" == gated.run_json["verdict"]
 
@@ -89,7 +84,7 @@ def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> N
         [
             "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for this suite: 20 scenarios with 1 trial *",
             "gate * INCONCLUSIVE*",
-            "*the interval holds the threshold: more trials or scenarios make it narrower",
+            "            the interval holds the threshold: more trials or scenarios make it",
         ]
     )
 
@@ -137,7 +132,7 @@ def test_tests_decide(gated: Project, way: tuple[str, ...]) -> None:
     gated.backend(TWO_WRONG)
     options = ("scenarios/shop", "--agentbench-baseline=before", "--agentbench-verdict=tests")
 
-    result = gated.run(*way, *options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
+    result = gated.run(*way, "-v", *options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     result.assert_outcomes(passed=18, failed=2)
     assert 1 == result.ret
@@ -304,7 +299,7 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
     wrong = [{"match": {"turn": 0, "contains": f"shop-{n}:"}, "text": "No."} for n in (1, 2, 13, 14)]
     project.backend([*wrong, *FIND_THEN_ANSWER])
 
-    result = project.run("scenarios/shop", "--agentbench-ci=gitlab")
+    result = project.run("-v", "scenarios/shop", "--agentbench-ci=gitlab")
     (rule,), mean = gate(project)["rules"], project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]
     interval = f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
 

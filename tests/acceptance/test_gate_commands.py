@@ -63,7 +63,7 @@ def test_the_offline_verdict_is_the_sessions(
         f"--agentbench-inconclusive={inconclusive}",
         *(f"--agentbench-gate={rule}" for rule in rules),
     )
-    session = gated.run("scenarios/shop", "--agentbench-retries=0", *options)
+    session = gated.run("-v", "scenarios/shop", "--agentbench-retries=0", *options)
     capsys.readouterr()
 
     words = [word for rule in rules for word in ("--gate", rule)]

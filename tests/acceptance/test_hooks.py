@@ -73,7 +73,7 @@ def test_a_backend_of_the_projects_own(project: Project, way: tuple[str, ...]) -
     project.suite(scenarios=2, expected=("find_item", "order_item"))
     project.write("conftest.py", BACKEND)
 
-    hooked = project.run(*way, "--agentbench-backend=mine", "scenarios/shop")
+    hooked = project.run(*way, "-v", "--agentbench-backend=mine", "scenarios/shop")
 
     hooked.assert_outcomes(failed=2)
     hooked.stdout.fnmatch_lines(["agentbench: backend mine - made by hand", "*assert 0.667 >= 0.9", "backend     mine: made by hand"])

@@ -23,7 +23,7 @@ def test_banking(project: Project, way: tuple[str, ...]) -> None:
     """The shipped suite runs with the agent that is judged, on the embedded engine; drafts and judge are told apart from the work."""
     project.shipped("banking")
 
-    result = project.run(*way, "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
+    result = project.run("-v", *way, "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
     suite, rollouts = project.run_json["suites"]["banking"], project.rollouts
 
     result.assert_outcomes(passed=10)

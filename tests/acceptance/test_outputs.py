@@ -15,7 +15,7 @@ OUR_FRAME = re.compile(r"pytest_agentbench/\S+\.py:\d+")
 
 @WAYS
 def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
-    """-q says it in one line, without it there is a section, -v adds each rollout, -vv each rollout's tools."""
+    """-q says it in one line, without it there is a page, -v has everything and each rollout, -vv each rollout's tools."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
     rollout, tools = "  shop[[]shop-?[]]  ok  tsq 0.667  * s", "      expected find_item, order_item; actual find_item"
 
@@ -30,12 +30,29 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             "agentbench: suites shop (2 scenarios)",
             f"agentbench: {2 if way else 8} rollouts in flight, run directory reports/*",
             "=* agentbench =*",
+            "verdict     PASS",
+            "shop        2 rollouts, all ok",
+            "tsq         0.667 (95 % interval *)",
+            "report      reports/*/report.md",
+        ]
+    )
+    normal.no_fnmatch_line(rollout)
+
+    detailed = project.run(*way, "-v", "scenarios/shop").stdout
+    detailed.fnmatch_lines(
+        [
+            "=* agentbench =*",
+            "verdict     PASS",
             "shop",
             "data set    data: 2 scenarios, labels: hand, sha256 ????????????",
             "rollouts    2 ok",
             "tsq         0.667 * mean, 95 % interval over 2 scenarios",
-            "lowest      shop-? 0.667: expected find_item, order_item",
+            "lowest      shop-0 0.667: expected find_item, order_item",
             "                          actual   find_item",
+            "                          asks     Customer shop-0: is there a lamp?",
+            "lowest      shop-1 0.667: *",
+            rollout,
+            rollout,
             "serving",
             "calls       4 LLM calls *",
             "throughput  * output tok/s, * rollouts/h, *",
@@ -43,10 +60,6 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             "report      reports/*/report.md (and run.json, rollouts.jsonl)",
         ]
     )
-    normal.no_fnmatch_line(rollout)
-
-    detailed = project.run(*way, "-v", "scenarios/shop").stdout
-    detailed.fnmatch_lines([rollout, rollout])
     detailed.no_fnmatch_line(tools)
 
     project.run(*way, "-vv", "scenarios/shop").stdout.fnmatch_lines([rollout, tools, rollout, tools])

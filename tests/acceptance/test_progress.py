@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.ledger import Ledger
+from pytest_agentbench.progress import BEAT, duration_text, log_line, pause
 from pytest_agentbench.serving.process import child_environment
 from tests.project import FIND_THEN_ANSWER, PYTEST, Project
 from tests.terminal import Screen, run_on_terminal
@@ -36,7 +39,7 @@ def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: t
     shown = str(Screen(written))
     assert "1/3" not in shown
     assert "to go" not in shown
-    for line in ("test session starts", "agentbench: suites shop (3 scenarios)", "rollouts    3 ok", "1 failed, 2 passed"):
+    for line in ("test session starts", "agentbench: suites shop (3 scenarios)", "report      reports/", "1 failed, 2 passed in "):
         assert 1 == shown.count(line)
     if verbosity:
         assert 3 == sum("%]" in line and "test_tools[shop-" in line for line in shown.splitlines())
@@ -77,6 +80,73 @@ def test_no_progress_where_it_is_not_wanted(project: Project, option: str) -> No
 
     assert "agentbench 1/3" not in written
     assert "tok/s · " not in written
+
+
+QUICK_BEAT = "from pytest_agentbench import progress\n\nprogress.BEAT = 0.05\n"
+
+
+@WAYS
+def test_a_log_says_how_far_it_is(project: Project, way: tuple[str, ...]) -> None:
+    """Where the output is no terminal, a line now and then says how many rollouts are done, what failed, and how long it takes."""
+    project.suite(scenarios=3)
+    project.backend(UNEVEN)
+    project.write("conftest.py", QUICK_BEAT)
+
+    result = project.run(*way, "scenarios/shop")
+
+    lines = [line for line in result.outlines if line.startswith("agentbench ") and "rollouts done" in line]
+    assert re.fullmatch(r"agentbench \d of 3 rollouts done · (no tests|1 test) failed · \d s( · about \d+ s to go)?", lines[0]), lines[0]
+    assert any(line.startswith("agentbench 1 of 3 rollouts done · ") and line.endswith(" s to go") for line in lines), lines
+    result.assert_outcomes(failed=1, passed=2)
+
+
+def test_a_quiet_log(project: Project) -> None:
+    """With -q there are dots and no lines between them."""
+    project.suite(scenarios=3)
+    project.backend(UNEVEN)
+    project.write("conftest.py", QUICK_BEAT)
+
+    assert "rollouts done" not in project.run("-q", "scenarios/shop").stdout.str()
+
+
+@pytest.mark.parametrize("options", [(), ("-s",)], ids=["line", "no line"])
+def test_no_log_on_a_terminal(project: Project, options: tuple[str, ...]) -> None:
+    """Where somebody looks on there is a line of progress or the tests' own output, and no lines for a log."""
+    project.suite(scenarios=3)
+    project.backend(UNEVEN)
+    project.write("conftest.py", QUICK_BEAT)
+
+    _, written = run(project, *options, "scenarios/shop")
+
+    assert "rollouts done" not in written
+
+
+@pytest.mark.parametrize(
+    ("age", "seconds"), [(0, 30), (600, 30), (1200, 60), (6000, 300), (86_400, 300)], ids=["start", "10 min", "20 min", "100 min", "day"]
+)
+def test_a_log_does_not_grow_without_end(age: float, seconds: float) -> None:
+    """Lines come every half a minute for ten minutes, then rarer, and never more than five minutes apart."""
+    assert seconds == pause(age, BEAT)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (119.4, "119 s"), (120, "2 min"), (7170, "2 h 00 min"), (7500, "2 h 05 min")])
+def test_durations(seconds: float, text: str) -> None:
+    """Seconds, then minutes, then hours and minutes."""
+    assert text == duration_text(seconds)
+
+
+def test_a_line_of_a_log(tmp_path: Path) -> None:
+    """It tells what is done, what failed, since when, and how long the rest takes at the pace of this session; not before one is done."""
+    ledger = Ledger(tmp_path, str, print)
+    ledger.planned(100, 20, {"shop": 100})
+    ledger.began = 1000.0
+
+    assert "agentbench 20 of 100 rollouts done · no tests failed · 60 s" == log_line(ledger, 0, 1060.0)
+    ledger.done = 30
+    assert "agentbench 30 of 100 rollouts done · 1 test failed · 60 s · about 7 min to go" == log_line(ledger, 1, 1060.0)
+    ledger.done = 100
+    assert "agentbench 100 of 100 rollouts done · 2 tests failed · 2 min" == log_line(ledger, 2, 1120.0)
+    ledger.journal.close()
 
 
 @WAYS

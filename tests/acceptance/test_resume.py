@@ -36,7 +36,7 @@ def test_only_what_is_missing_runs(project: Project) -> None:
     first = project.directory
 
     project.run("--agentbench-resume", "scenarios/shop", "-k", "shop-1 or shop-2").assert_outcomes(passed=2)
-    result = project.run("-n", "2", "--agentbench-resume=latest", "scenarios/shop")
+    result = project.run("-v", "-n", "2", "--agentbench-resume=latest", "scenarios/shop")
 
     result.assert_outcomes(passed=6)
     assert [first] == [path for path in project.root.glob("reports/2*") if path.is_dir()]
@@ -78,7 +78,7 @@ def test_what_failed_runs_again(project: Project, way: tuple[str, ...]) -> None:
     first.stdout.fnmatch_lines([f"go on with  pytest --agentbench-resume={project.directory.name} * --agentbench-retries=1 scenarios/shop"])
     flag.unlink()
 
-    result = project.run(*way, "--agentbench-resume", "scenarios/shop")
+    result = project.run("-v", *way, "--agentbench-resume", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
     (again,) = [rollout for rollout in project.rollouts if rollout.scenario == "shop-1"]
@@ -259,7 +259,7 @@ def test_damage_is_reported(project: Project) -> None:
     first, second, third = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(first + b"\0" * 100 + b"\n" + third + second[:500])
 
-    result = project.run("--agentbench-resume", "scenarios/shop")
+    result = project.run("-v", "--agentbench-resume", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(

@@ -36,7 +36,7 @@ def test_the_server_counts_what_the_tap_does(project: Project, way: tuple[str, .
     by_hand = "async def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n"
     project.suite(scenarios=4, test=f"def test_tools(rollout): pass\n\n{by_hand}")
 
-    result = project.run(*way, "scenarios/shop", "-o", "asyncio_mode=auto")
+    result = project.run("-v", *way, "scenarios/shop", "-o", "asyncio_mode=auto")
 
     result.assert_outcomes(passed=5)
     serving = project.run_json["serving"]
@@ -56,14 +56,14 @@ def test_the_server_counts_what_the_tap_does(project: Project, way: tuple[str, .
 
 def test_load(project: Project) -> None:
     """What ran and waited is seen while calls were under way."""
-    rules = [{**FIND_THEN_ANSWER[0], "ttft_ms": 1500}, FIND_THEN_ANSWER[1]]
+    rules = [{**FIND_THEN_ANSWER[0], "ttft_ms": 2500}, FIND_THEN_ANSWER[1]]
     project.backend(rules, max_concurrency=2)
     project.suite(scenarios=4)
 
-    result = project.run("scenarios/shop")
+    result = project.run("-v", "scenarios/shop")
 
     result.stdout.fnmatch_lines(["server      KV cache * peak; requests: running * mean 2 peak, waiting * mean 2 peak"])
-    assert 1 <= project.run_json["serving"]["rounds"] < project.run_json["serving"]["looks"]
+    assert 3 <= project.run_json["serving"]["rounds"] < project.run_json["serving"]["looks"]
 
 
 def test_a_server_that_already_runs(project: Project, server: str) -> None:
@@ -94,7 +94,7 @@ def test_tools(rollout):
     metrics = [f"{server}/metrics", "http://127.0.0.1:9/metrics"]
     project.write("backends/mine.yaml", json.dumps({"kind": "url", "url": f"{server}/v1", "metrics": metrics}))
 
-    result = project.run("scenarios/shop", "--agentbench-backend=mine")
+    result = project.run("-v", "scenarios/shop", "--agentbench-backend=mine")
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
@@ -126,7 +126,7 @@ def test_a_full_disk(project: Project) -> None:
     project.suite()
     project.write("conftest.py", "from pytest_agentbench import services\n\nservices.SAMPLES = '/dev/full'\n")
 
-    result = project.run("scenarios/shop")
+    result = project.run("-v", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["sampling    full: * lines are lost: No space left on device"])

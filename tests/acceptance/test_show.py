@@ -36,7 +36,7 @@ def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
         )
         assert any(line.startswith("goodput     2 of 3 calls good (66.7 %), ") for line in lines)
         assert any(line.startswith("time        decoding ") for line in lines)
-        assert "- is too few values: p90 needs 10, p95 needs 20, p99 needs 100" in lines
+        assert "a dash is too few values: p90 needs 10, p95 needs 20, p99 needs 100" in lines
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,7 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
 
     skipped.assert_outcomes(skipped=3)
     assert CANNOT_MEASURE == skipped.ret
-    skipped.stdout.fnmatch_lines(
-        ["limit *shop measured rollouts 0.000 >= 1: FAILS; no rollout was measured, so no threshold is known to hold"]
-    )
+    skipped.stdout.fnmatch_lines(["limit *shop measured rollouts 0.000 >= 1: FAILS; no rollout was*"])
 
     project.suite(test="def test_tools(rollout, thresholds):\n    pass\n")
     project.backend([{"status": 500, "message": "out of memory"}])
@@ -125,7 +123,7 @@ def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[st
 
     result.assert_outcomes(passed=3)
     assert CANNOT_MEASURE == result.ret
-    result.stdout.fnmatch_lines(["limit *shop fussy.mean nothing >= 0.5: FAILS; 1 of its scores is missing: the scorer failed"])
+    result.stdout.fnmatch_lines(["limit *shop fussy.mean nothing >= 0.5: FAILS; 1 of its scores*"])
 
 
 def test_an_agents_error_counts_as_zero_and_an_infra_error_does_not_count(project: Project) -> None:

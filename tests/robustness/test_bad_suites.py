@@ -73,6 +73,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
         "agent: unknown key 'turns'; known keys of tool_calling: kind,",
     ),
     "no_such_scorer": (in_yaml(scorers=["tqs"], thresholds={}), "no scorer 'tqs'; known: action_completion, exact, exact_match,"),
+    "no_such_scorer_under_thresholds": (in_yaml(scorers=["tqs"]), "no scorer 'tqs'; known: action_completion, exact, exact_match,"),
     "no_such_measure": (in_yaml(thresholds={"nat_compat": 0.5}), "thresholds: 'nat_compat' is not measured; scores of this suite: tsq"),
     "broken_json": (as_file("data.json", b'[\n{"id": "a",\n]'), "data.json:3: not valid JSON: "),
     "broken_line": (as_json_lines, "data.jsonl:2: not valid JSON: "),

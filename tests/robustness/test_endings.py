@@ -178,7 +178,7 @@ def test_no_room_for_the_reports(project: Project) -> None:
 
     assert 3 == done.returncode, done.stdout
     assert "agentbench: run.json is not written: [Errno 27] File too large" in done.stdout
-    assert "rollouts    1 ok" in done.stdout
+    assert "shop        1 rollout, all ok" in done.stdout
     assert "INTERNALERROR" not in done.stdout + done.stderr
     (directory,) = project.root.glob("reports/2*")
     assert "run.json is not written" in (directory / "report.md").read_text()

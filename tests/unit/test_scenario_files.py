@@ -18,6 +18,19 @@ from pytest_agentbench.scenarios import Suite, load_suite
 SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
 
 
+#: A tool as a Chat Completions request has it, and as a data set does.
+OPENAI: Json = {
+    "type": "function",
+    "function": {
+        "name": "find_item",
+        "description": "Finds.",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"], "additionalProperties": False},
+    },
+}
+OURS = '{"title": "find_item", "description": "Finds.", "type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}'
+
+
 def tool(title: str = "find_item", **keys: Any) -> Json:
     """A tool with one required text parameter."""
     return {"title": title, "description": "Finds.", "properties": {"item": {"type": "string"}}, "required": ["item"], **keys}
@@ -260,10 +273,6 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
             "suite.yaml: thresholds.tsq: input should be a finite number",
         ),
         (
-            {**SPEC, "thresholds": {"tsq.mean": 0.5, "parameter_accuracy.mean": 0.5}},
-            "suite.yaml: thresholds: 'parameter_accuracy.mean' is not measured; scores of this suite: tsq (and <score>.mean)",
-        ),
-        (
             {"name": "shop", "dataset": {"format": "agent-leaderbord", "file": "data.json"}},
             "suite.yaml: no dataset format 'agent-leaderbord'; known: agent-leaderboard",
         ),
@@ -356,6 +365,9 @@ def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
         (None, "data.json: entry 1: the tools should be a list, not NoneType"),
         ({}, "data.json: entry 1: the tools should be a list, not dict"),
         (["find_item"], "data.json: entry 1: a tool needs a 'title', its name: find_item"),
+        ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
+        ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
+        ([{"type": "function", "function": "find_item"}], "data.json: entry 1: a tool needs a 'title', its name: {'type': 'function'"),
         ([tool("")], "data.json: entry 1: a tool needs a 'title', its name: {'title': ''"),
         ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice"),
         (
@@ -391,6 +403,15 @@ def test_faulty_tools(folder: Folder, tools: Any, sentence: str) -> None:
     folder.write("data.json", [entry(available_tools=tools)])
 
     assert re.match(re.escape(sentence), folder.refusal())
+
+
+def test_the_form_that_is_shown(folder: Folder) -> None:
+    """What the sentence about an OpenAI tool shows is a tool that can be read."""
+    folder.write("data.json", [entry(available_tools=[json.loads(OURS)])])
+
+    (scenario,) = folder.load().scenarios
+    assert "find_item" == scenario.tools[0].name
+    assert {"item": {"type": "string"}} == scenario.tools[0].parameters["properties"]
 
 
 def test_an_entry_without_tools(folder: Folder) -> None:

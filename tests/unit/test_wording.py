@@ -146,7 +146,7 @@ def test_dashes_are_explained() -> None:
     names = ("itl_ms", "tpot_ms", "e2e_ms", "client_queue_ms", "rollout_ms", "first_event_ms", "first_answer_ms")
 
     assert "" == few_text({"ttft_ms": full, **dict.fromkeys(names)})
-    assert "- is too few values: p90 needs 10, p95 needs 20, p99 needs 100" == few_text(
+    assert "a dash is too few values: p90 needs 10, p95 needs 20, p99 needs 100" == few_text(
         {"ttft_ms": {**full, "p99": None}, **dict.fromkeys(names)}
     )
 

@@ -1,0 +1,76 @@
+"""The section at the end of a session, as somebody reads it who sees it for the first time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+#: What needs an explanation that the first page has no room for.
+JARGON = ("stamps", "adjusted", "4 times out of 5", "steady", "sha256", "TPOT", "in flight", "median, 95", "KV cache", "0.0 %")
+WHOLE = ("report ", "go on with ")  # what is to be copied
+
+
+def page(result: pytest.RunResult) -> list[str]:
+    """The lines of the section."""
+    first = next(number for number, line in enumerate(result.outlines) if line.strip("=") == " agentbench ")
+    return [*result.outlines[first + 1 : next(n for n in range(first + 1, len(result.outlines)) if result.outlines[n].startswith("=="))]]
+
+
+@WAYS
+def test_the_first_page(project: Project, way: tuple[str, ...]) -> None:
+    """The verdict first, then a number a line, without words that need another page; the lowest by id, each with its question."""
+    project.suite(
+        scenarios=12, expected=("find_item", "order_item"), scorers=["tsq", "hallucinated"], thresholds={"tsq": 0.5, "tsq.mean": 0.5}
+    )
+
+    result = project.run(*way, "scenarios/shop")
+
+    lines = [line for line in page(result) if not line.startswith("timings ")]  # on a busy machine
+    assert "verdict     PASS" == lines[0]
+    assert [
+        "limit       shop tsq.mean 0.667 >= 0.5: holds",
+        "shop        12 rollouts, all ok",
+        "tsq         0.667 (95 % interval 0.494 to 0.771)",
+        'lowest      shop-0 0.667 "Customer shop-0: is there a lamp?"',
+        'lowest      shop-1 0.667 "Customer shop-1: is there a lamp?"',
+        'lowest      shop-10 0.667 "Customer shop-10: is there a lamp?"',
+    ] == lines[1:7]
+    assert ["first token", "speed"] == [line[:11].rstrip() for line in lines[7:9]]
+    assert ["report      reports/", "more        agentbench show, or -v; "] == [lines[-2][:20], lines[-1][:36]]
+    assert len(lines) <= 12
+    assert [] == [word for word in JARGON if word in "\n".join(lines)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """No line but a path and a command is wider than the terminal, whatever went wrong."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    project.suite(scenarios=4)
+    project.backend([{"match": {"contains": "shop-1"}, "status": 500}, {"match": {"contains": "shop-2"}, "text": "No."}, *FIND_THEN_ANSWER])
+
+    result = project.run(
+        "scenarios/shop", "--agentbench-gate=tsq.mean >= 0.9", "--agentbench-retries=0", "--agentbench-threshold=tsq.mean=0.9"
+    )
+
+    lines = page(result)
+    assert lines[0].startswith("verdict     FAIL, exit status 1")
+    assert "tests       1 failed, 1 could not be measured, 2 passed" in lines
+    assert [] == [line for line in lines if len(line) > width and not line.startswith(WHOLE)]
+    assert any(line.startswith("rule        shop tsq.mean >= 0.9: ") for line in lines)
+
+
+def test_two_arms(project: Project) -> None:
+    """Of an A/B session: what is known to differ, the first score whatever is known of it, and how many figures are left."""
+    project.suite(scenarios=24)
+    project.backend(name="quick")
+    project.backend(name="slow", ttft_ms=150)
+
+    lines = page(project.run("--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6"))
+
+    assert lines[0].startswith("verdict     ")
+    assert any(line.startswith("A/B         b (slow) against a (quick), ") for line in lines)
+    assert any(line.startswith("shop        tsq          1.000 -> 1.000") for line in lines)
+    assert any("e2e.p50 " in line for line in lines)
+    assert any(line.endswith(" other figures no difference is shown") for line in lines)
+    assert {"shop-a      24 rollouts, all ok", "shop-b      24 rollouts, all ok"} <= set(lines)

@@ -1,0 +1,105 @@
+"""report.md is for people: nothing in it is written as Python writes it."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, Project
+
+#: What Python calls nothing, truth and numbers that are none; containers of quoted texts; objects and classes.
+PYTHON = re.compile(
+    r"\b(None|True|False|nan|inf)\b|[\[{(]'|'[\]})]|', '|': |\w\(\)|PosixPath|<\w+\.|<class |\bdefaultdict\b|\bobject at 0x"
+)
+
+WRONG: list[Json] = [
+    {"match": {"turn": 0, "contains": "shop-1:"}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]},
+    {"match": {"contains": "shop-2:"}, "status": 500},
+    {"match": {"contains": "shop-3:"}, "text": "No."},
+    *FIND_THEN_ANSWER,
+]
+SCORER = "def fussy(scenario, rollout):\n    raise LookupError('the shelf is gone')\n"
+QUARANTINE = {"scenario": "shop-1", "owner": "ada", "reason": "the label is disputed", "expires": "2999-12-31"}
+
+
+def python_in(project: Project) -> list[str]:
+    """Lines of report.md in which there is Python."""
+    return [line for line in (project.directory / "report.md").read_text().splitlines() if PYTHON.search(line)]
+
+
+def test_what_is_python() -> None:
+    """The pattern sees what it is made for, and neither English nor JSON."""
+    reprs = [None, True, float("nan"), float("inf"), {"a": 1}, ["a"], ("a", "b"), {"a"}, QUARANTINE, object(), range]
+
+    assert [] == [each for each in map(repr, reprs) if not PYTHON.search(each)]
+    assert not PYTHON.search('the pool\'s `{"kind": "tool_calling", "items": ["a"], "seed": null}`, at the end (a\'s), none; information')
+
+
+def test_the_richest_report(project: Project) -> None:
+    """Gate, baseline, quarantine, limits, objectives, changed settings, failures, errors, a scorer that raises, and a second session."""
+    project.suite(scenarios=8)
+    project.good_run("before")
+    project.suite(
+        scenarios=8,
+        scorers=["tsq", "hallucinated", "./scorer.py:fussy"],
+        thresholds={"tsq": 0.5, "tsq.mean": 0.9},
+        quarantine=[QUARANTINE],
+        gate=["infra_error.rate <= 2%", "tsq.mean >= 0.9"],
+        variants={"warm": {"agent": {"temperature": 0.7}}},
+    )
+    project.write("scenarios/shop/scorer.py", SCORER)
+    project.backend(WRONG)
+    options = (
+        *(
+            "--agentbench-baseline=before",
+            "--agentbench-gate=tsq.mean >= -0.05 vs baseline",
+            "--agentbench-gate=ttft.p99 <= +5% vs baseline",
+        ),
+        *(
+            "--agentbench-slo=ttft=5s",
+            "--agentbench-slo=itl=1s",
+            "--agentbench-set=agent.max_turns=5",
+            "--agentbench-variants=default,warm",
+        ),
+        *("--agentbench-retries=1", "--agentbench-trials=2", "--agentbench-threshold=tsq.mean=0.95"),
+    )
+    project.run("scenarios/shop", *options, "-k", "shop-2 or shop-3")
+
+    result = project.run("--agentbench-resume", "scenarios/shop", *options)
+
+    report = (project.directory / "report.md").read_text()
+    told = (
+        "2 sessions",
+        "## Gate: ",
+        "In quarantine: 1 of 8",
+        "Scorers failed: fussy",
+        "### Not measured",
+        "Goodput: ",
+        "as never",
+        "max_turns",
+    )
+    assert [] == [words for words in told if words not in report], report
+    assert [] == python_in(project), result.ret
+
+
+def test_the_report_of_two_arms(project: Project) -> None:
+    """Comparisons, blocks, resets of the prefix cache, and an arm that is not there."""
+    project.suite(scenarios=3)
+    project.backend(name="good")
+
+    project.run("--agentbench-ab=a=good,b=good", "--agentbench-cache=cold")
+    assert "## A/B: b (good) against a (good)" in (project.directory / "report.md").read_text()
+    assert [] == python_in(project)
+    project.run("--agentbench-ab=a=good,gone=http://127.0.0.1:9/v1")
+
+    assert [] == [line for line in python_in(project) if "the backend 'url' is not there" not in line]
+
+
+def test_the_report_of_an_agent_that_judges_itself(project: Project) -> None:
+    """Drafts and judges."""
+    project.shipped("banking")
+
+    project.run("scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=3")
+
+    assert "judge: " in (project.directory / "report.md").read_text()
+    assert [] == python_in(project)

@@ -1,0 +1,75 @@
+""".env.example lists the environment variables that the code and the shipped backends read, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest_agentbench
+from pytest_agentbench.reports.ci import DETECTED
+from pytest_agentbench.serving.spec import UrlSpec, known_backends, load_backend
+from pytest_agentbench.serving.stackspec import StackSpec
+
+PACKAGE = Path(pytest_agentbench.__file__).parent
+ROOT = PACKAGE.parent
+
+#: Variables that nobody sets for us: of the system, of Python, of a CI, of our own processes, and an old name of HF_HUB_CACHE.
+OTHERS = frozenset(
+    [
+        *("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HUGGINGFACE_HUB_CACHE"),
+        *("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY", *DETECTED),
+    ]
+)
+
+NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+MAPPINGS = re.compile(r"environ|environment|inherited|own|above|env")  # what the code calls an environment
+
+
+def names(node: ast.AST, constants: dict[str, str]) -> Iterator[str]:
+    """Variables that an expression looks up in an environment."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=mapping, attr="get"), args=[key, *_]) | ast.Subscript(value=mapping, slice=key):
+            pass
+        case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[mapping]):
+            pass
+        case _:
+            return
+    last = mapping.attr if isinstance(mapping, ast.Attribute) else mapping.id if isinstance(mapping, ast.Name) else ""
+    text = constants.get(key.id, "") if isinstance(key, ast.Name) else key.value if isinstance(key, ast.Constant) else ""
+    if MAPPINGS.fullmatch(last) and isinstance(text, str) and NAME.fullmatch(text):
+        yield text
+
+
+def read_by_code() -> set[str]:
+    variables = set()
+    for file in PACKAGE.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        constants = {
+            target.id: str(node.value.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        variables |= {name for node in ast.walk(tree) for name in names(node, constants)}
+    return variables
+
+
+def read_by_backends() -> set[str]:
+    specs = [load_backend(name, ROOT) for name in known_backends(ROOT)]
+    keys = {spec.api_key_env for spec in specs if isinstance(spec, UrlSpec) and spec.api_key_env}
+    return keys | {name for spec in specs if isinstance(spec, StackSpec) for service in spec.services.values() for name in service.secrets}
+
+
+def test_every_variable_is_listed() -> None:
+    """Each variable that is read is in the file, and each in the file is read."""
+    listed = re.findall(r"^# ([A-Z][A-Z0-9_]+)=", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert sorted((read_by_code() | read_by_backends()) - OTHERS) == sorted(listed)
+
+
+def test_the_others_are_read() -> None:
+    """What the file leaves out on purpose is still something that the code reads."""
+    assert set() == OTHERS - read_by_code() - {*DETECTED, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}

@@ -1,0 +1,68 @@
+"""Text in the columns of a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_agentbench.reports.columns import columns, cut, fold
+from pytest_agentbench.reports.firstpage import Row
+from pytest_agentbench.reports.terminal import write_rows
+
+
+@pytest.mark.parametrize(("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("", 0)], ids=["plain", "wide", "accent", "nothing"])
+def test_columns(text: str, width: int) -> None:
+    """A wide character takes two columns, an accent none."""
+    assert width == columns(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [("a lamp", 6, "a lamp"), ("a lamp!", 6, "a l..."), ("日本日本", 7, "日本..."), ("abcdef", 3, "..."), ("abcdef", 0, "")],
+)
+def test_cutting(text: str, width: int, short: str) -> None:
+    """What is too long ends in dots, and never takes more columns than there are."""
+    assert short == cut(text, width)
+    assert columns(short) <= width
+
+
+def test_folding() -> None:
+    """Lines break where spaces are; a longer word, which may be there to be copied, stays whole."""
+    assert ["a lamp and", "a-very-long-word", "or two"] == [*fold("a lamp and a-very-long-word or two", 10)]
+    assert [""] == [*fold("", 10)]
+
+
+class Paper:
+    """A terminal whose lines can be looked at."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
+        self.lines.append(f"{sep} {title}")
+
+    def write_line(self, line: str, **_markup: bool) -> None:
+        self.lines.append(line)
+
+
+def test_rows() -> None:
+    """Labels stand in a column as wide as the longest, texts beside it, folded, cut or whole; others' text begins no line of its own."""
+    page = [
+        Row("verdict", "FAIL because of that"),
+        Row("a_long_score", "0.5"),
+        Row("lowest", "a question that is cut", shape="cut"),
+        Row("go on with", "pytest --agentbench-resume=x", shape="whole"),
+        Row("model", "said\n::error::and more ::error::"),
+    ]
+    paper = Paper()
+
+    write_rows(paper, page, 30)
+
+    assert [
+        "verdict    FAIL because of",
+        "           that",
+        "a_long_score 0.5",
+        "lowest     a question that...",
+        "go on with pytest --agentbench-resume=x",
+        "model      said\\n::error::and",
+        "           more \\::error::",
+    ] == paper.lines
