@@ -199,7 +199,7 @@ def _somebody_measures(text: str, found: Sequence[Found]) -> None:
 
 def _usual_rule(suite: Suite) -> Rule:
     main = suite.score_names[0]
-    text = f"{main} <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main} >= -{MARGIN} vs baseline"
+    text = f"{main}.mean <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main}.mean >= -{MARGIN} vs baseline"
     return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
 
 

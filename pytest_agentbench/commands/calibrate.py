@@ -48,7 +48,7 @@ def run_calibrate(options: argparse.Namespace) -> None:
         lines += _said(score, found)
         thresholds += [f"  {score}: {_below(found.floor):g}"] if _below(found.floor) > 0 else []
         thresholds += [f"  {score}.mean: {found.limit:g}"] if found.limit is not None and found.limit > 0 else []
-        rules += [f"  - {score} >= -{found.margin:g} vs baseline"] if found.margin is not None and found.margin < 1 else []
+        rules += [f"  - {score}.mean >= -{found.margin:g} vs baseline"] if found.margin is not None and found.margin < 1 else []
     for key, entries in (("thresholds", thresholds), ("gate", rules)):
         lines += [f"{key}:", *entries] if entries else []
     for line in lines:

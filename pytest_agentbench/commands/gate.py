@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="RULE",
-        help="a rule beside those that suite.yaml had in that run, such as 'tsq >= -0.05 vs baseline'; may be given several times",
+        help="a rule beside those that suite.yaml had in that run, such as 'tsq.mean >= -0.05 vs baseline'; may be given several times",
     )
     gate.add_argument(
         "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"

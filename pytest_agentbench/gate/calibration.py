@@ -48,11 +48,11 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
         raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
     lows, highs = [], []
     for new, base in permutations(runs, 2):
-        decision = judge_rules([_asked(group, f"{score} >= -0 vs baseline", score)], new, {group: base})[0].decision
+        decision = judge_rules([_asked(group, f"{score}.mean >= -0 vs baseline", score)], new, {group: base})[0].decision
         lows.append(decision.low)
         highs.append(decision.high)
     margin = _above([None if low is None else -low for low in lows])
-    limits = [judge_rules([_asked(group, f"{score} >= 0", score)], run, {})[0].decision.low for run in runs]
+    limits = [judge_rules([_asked(group, f"{score}.mean >= 0", score)], run, {})[0].decision.low for run in runs]
     floors = _above([None if low is None else -low for low in limits])
     every: dict[str, list[float]] = {}
     for found in measured:

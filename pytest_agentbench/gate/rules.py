@@ -1,4 +1,4 @@
-"""What a gate is asked: `tsq >= -0.05 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
+"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ WRITTEN = re.compile(
     rf"(?: of (?P<of>{'|'.join(QUESTIONS)}))?"
 )
 
-EXAMPLES = "`tsq >= -0.05 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+EXAMPLES = (
+    "`tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Rule:
 
     @property
     def margin(self) -> float:
-        """How much worse than the baseline is still accepted: 0.05 of `tsq >= -0.05`, 0.1 of `ttft.p50 <= +10%`."""
+        """How much worse than the baseline is still accepted: 0.05 of `tsq.mean >= -0.05`, 0.1 of `ttft.p50 <= +10%`."""
         return max(0.0, -self.limit if self.at_least else self.limit)
 
 
@@ -91,8 +93,10 @@ def parse_rule(text: str, scores: Collection[str], falling: Collection[str] = ()
 def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, str]:
     """(kind, metric, statistic); raises ConfigError for what nobody measures."""
     name, _, statistic = metric.rpartition(".") if "." in metric else (metric, "", "")
-    if metric in scores or (name in scores and statistic == "mean"):
-        return "score", metric if metric in scores else name, "mean"
+    if name in scores and statistic == "mean":
+        return "score", name, statistic
+    if metric in scores:
+        raise ConfigError(f"gate rule {text!r}: {metric} is the score of each rollout, and a rule is about a whole run: {metric}.mean")
     if name in LATENCIES and statistic in LATENCY_STATISTICS:
         return "latency", name, statistic
     if name in LATENCIES:
@@ -103,7 +107,7 @@ def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, st
         return "rate", metric, ""
     if metric == "goodput":
         return "goodput", metric, ""
-    known = [*scores, *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput"]
+    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput"]
     raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.reports.wording import number, score_of
 
 SHOWN = 10  # suspects
 
@@ -22,13 +22,13 @@ def gate_text(gate: Json) -> str:
 
 
 def rule_text(rule: Json) -> str:
-    """`banking tsq >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013] against -0.050; 100 scenarios, ...`"""
+    """`banking tsq.mean >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013] against -0.050; 100 scenarios, ...`"""
     ground = "" if rule["estimate"] is None else f" against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
     return f"{_result(rule)}{ground}{_unseen(rule)}"
 
 
 def result_text(rule: Json) -> str:
-    """`banking tsq >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013]`."""
+    """`banking tsq.mean >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013]`."""
     return f"{_result(rule)}{_unseen(rule)}"
 
 
@@ -108,7 +108,7 @@ MISSING = {
 
 def suspects_of(gate: Json) -> Iterator[tuple[str, Json]]:
     """(metric, scenario that may have got worse), the surest of each metric first."""
-    return ((rule["rule"].split()[0], each) for rule in gate["rules"] for each in rule["suspects"])
+    return ((score_of(rule), each) for rule in gate["rules"] for each in rule["suspects"])
 
 
 def change_text(metric: str, suspect: Json) -> str:
@@ -119,11 +119,11 @@ def change_text(metric: str, suspect: Json) -> str:
 def suspect_lines(gate: Json) -> Iterator[str]:
     """Scenarios that may have got worse, the surest first."""
     for rule in gate["rules"]:
-        metric = rule["rule"].split()[0]
+        score = score_of(rule)
         for each in rule["suspects"][:SHOWN]:
-            yield f"{change_text(metric, each)} (p {each['p']:.3g})"
+            yield f"{change_text(score, each)} (p {each['p']:.3g})"
         if (more := len(rule["suspects"]) - SHOWN) > 0:
-            yield f"{more} more of {metric}, in run.json"
+            yield f"{more} more of {score}, in run.json"
 
 
 def _numbers(rule: Json) -> str:

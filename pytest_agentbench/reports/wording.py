@@ -94,6 +94,11 @@ def own_mean_text(mean: Json) -> str:
     return f"{mean['suite']} {mean['score']}: {mean['theirs']:.3f} is the tool's own mean{other}"
 
 
+def score_of(rule: Json) -> str:
+    """The score of scenarios that a rule of the gate is about: `tsq` of `tsq.mean >= -0.03 vs baseline`."""
+    return str(rule["rule"]).split()[0].removesuffix(".mean")
+
+
 def limit_text(limit: Json) -> str:
     """`banking tsq.mean 0.612 >= 0.400: holds`"""
     sign = "<=" if limit["ceiling"] else ">="

@@ -49,7 +49,7 @@ def _drop(random: np.random.Generator, means: Floats, drop: float) -> Floats:
 def _verdict(new: list[Floats], base: list[Floats], limit: str, random: np.random.Generator) -> str:
     names = [f"score{at}" for at in range(len(new))]
     run, old = (_evidence(means, names, random) for means in (new, base))
-    asked = [Asked("suite", parse_rule(f"{name} >= {limit} vs baseline", names)) for name in names]
+    asked = [Asked("suite", parse_rule(f"{name}.mean >= {limit} vs baseline", names)) for name in names]
     return session_verdict(judge_rules(asked, run, {"suite": old}))
 
 
