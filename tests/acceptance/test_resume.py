@@ -6,7 +6,6 @@ import json
 import shlex
 
 import pytest
-import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
