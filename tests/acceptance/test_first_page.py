@@ -60,15 +60,15 @@ def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch,
 
 def test_two_arms(project: Project) -> None:
     """Of an A/B session: what is known to differ, the first score whatever is known of it, and how many figures are left."""
-    project.suite(scenarios=24)
-    project.backend(name="quick")
-    project.backend(name="slow", ttft_ms=150)
+    project.suite(scenarios=12, scorers=["tsq", "hallucinated"])
+    project.backend(name="good")
+    project.backend([{"text": "No."}], name="bad")
 
-    lines = page(project.run("--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6"))
+    lines = page(project.run("--agentbench-ab=good,bad"))
 
-    assert lines[0].startswith("verdict     ")
-    assert any(line.startswith("A/B         b (slow) against a (quick), ") for line in lines)
-    assert any(line.startswith("shop        tsq          1.000 -> 1.000") for line in lines)
-    assert any("e2e.p50 " in line for line in lines)
+    assert lines[0].startswith("verdict     FAIL, ")
+    assert any(line.startswith("A/B         bad (bad) against good (good), ") for line in lines)
+    assert any(line.startswith("shop        tsq          1.000 -> 0.000, -1.000 ") for line in lines)
     assert any(line.endswith(" other figures no difference is shown") for line in lines)
-    assert {"shop-a      24 rollouts, all ok", "shop-b      24 rollouts, all ok"} <= set(lines)
+    assert {"shop-good   12 rollouts, all ok", "shop-bad    12 rollouts, all ok"} <= set(lines)
+    assert [] == [line for line in lines if line.startswith(("tsq ", "lowest ", "speed "))]
