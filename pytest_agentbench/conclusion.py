@@ -113,9 +113,8 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
     limits: list[Limit] = []
     for found, variant, group in groups(controller.found):
         if found.suite and (group in ledger.selected or gathered.tallies[group].statuses):
-            suites[group] = build_suite(
-                found.suite, variant, gathered.tallies[group], found.thresholds, controller.outcomes.quarantined(group)
-            )
+            quarantined, population = controller.outcomes.quarantined(group), controller.gate.population(group) if controller.gate else ()
+            suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds, quarantined, population)
             setups[group] = suite_setup(found.suite, variant, found.trials)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     with controller.losses.step("pytest_agentbench_update_environment failed"):

@@ -155,7 +155,8 @@ def _status(controller: Controller, session: pytest.Session) -> int:
     ours = controller.cut_short and session.exitstatus == INTERRUPTED  # as xdist calls the end that a worker asks for
     ending = Ending(
         FAILED if ours else int(session.exitstatus),
-        only_unmeasured=session.testsfailed == controller.unmeasured_tests,
+        only_unmeasured=session.testsfailed == controller.unmeasured_tests + controller.outcomes.wrong_files,
+        mistake=controller.outcomes.wrong_files > 0,
         failure=bool(services.failure and run["suites"]) and not services.missing,
         limits=run["limits"],
         gate=deciding(run),

@@ -30,7 +30,7 @@ EXITS = {
     FAILED: Exit(FAIL, "a test, a limit or the gate failed"),
     INTERRUPTED: Exit("INTERRUPTED", "interrupted, or a file cannot be collected"),
     INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
-    USAGE_ERROR: Exit("USAGE ERROR", "a wrong option"),
+    USAGE_ERROR: Exit("USAGE ERROR", "a wrong option or suite"),
     NO_TESTS: Exit("NO TESTS", "no test was selected"),
     CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so it says nothing of quality"),
     CANNOT_TELL: Exit(INCONCLUSIVE, "the gate cannot tell"),
@@ -44,10 +44,11 @@ class Ending(NamedTuple):
     """What is known when the tests of a session are over."""
 
     status: int  # pytest's
-    only_unmeasured: bool  # no test failed but those that had nothing to judge
+    only_unmeasured: bool  # no test failed but those that had nothing to judge, and those that a wrong suite kept from being collected
     failure: bool  # the backend, the tap or the pool failed
     limits: Sequence[Json]  # as run.json has them
     gate: Json | None  # the part of run.json about a gate that decides
+    mistake: bool = False  # a suite cannot be used
 
 
 def deciding(run: Json) -> Json | None:
@@ -57,7 +58,7 @@ def deciding(run: Json) -> Json | None:
 
 
 def exit_status(ending: Ending, inconclusive: str) -> int:
-    """The exit status of a session: 1 a regression, 6 not measured, 7 not told (`inconclusive` is `fail`), else pytest's own.
+    """The exit status of a session: 1 a regression, 4 a wrong suite, 6 not measured, 7 not told (`inconclusive` is `fail`), else pytest's.
 
     Sessions that pytest or its user has broken off keep their status.
     """
@@ -68,6 +69,8 @@ def exit_status(ending: Ending, inconclusive: str) -> int:
     unknown = [limit for limit in failed if limit["name"] == NOTHING_MEASURED or limit["value"] is None]
     if (gate and gate["verdict"] == FAIL) or len(failed) > len(unknown) or (status == FAILED and not ending.only_unmeasured):
         return FAILED
+    if ending.mistake:
+        return USAGE_ERROR
     if ending.failure or unknown or status == FAILED or (gate and gate["unmeasured"]):
         return CANNOT_MEASURE
     return CANNOT_TELL if gate and gate["verdict"] == INCONCLUSIVE and inconclusive == "fail" else status

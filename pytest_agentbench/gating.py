@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,8 +11,9 @@ from pytest_agentbench.arms import Arm
 from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.discovery import Found, check_rule
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.decisions import POPULATION, SUITE
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
-from pytest_agentbench.gate.power import ASSUMED, Design, spread
+from pytest_agentbench.gate.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
 from pytest_agentbench.records import Json, RolloutKey
@@ -55,29 +56,44 @@ class Gate:
             "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
         }
 
+    def population(self, group: str) -> set[str]:
+        """The scores of a suite of which a rule asks the population."""
+        return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
+
     def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
-        """A sentence for each margin that a suite of this size is not likely to clear, even where nothing has changed."""
+        """A sentence for each margin with which a suite of this size cannot pass, or is known not to be likely to."""
         sizes = {
             group: (len(judged_scenarios(each.suite, variant, limit)), each.trials) for each, variant, group in _groups(found) if each.suite
         }
         for each in self.asked:
             scenarios, trials = sizes[each.group]
-            if each.rule.versus and each.rule.kind == "score" and not each.falling and scenarios > 1:
-                design = self._design(each, scenarios, trials)
-                if (smallest := design.smallest_drop(POWER)) > each.rule.margin:
-                    drop = f"show a drop of {smallest:.3f} at the smallest" if smallest < 1 else "cannot show any drop"
-                    yield (
-                        f"{each.group}: `{each.rule.text}` is a margin too small for this suite: {scenarios} scenarios "
-                        f"with {trials} trial{'s' * (trials > 1)} {drop}; run more trials (--agentbench-trials) or widen the margin"
-                    )
+            compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
+            uncertain = compared and not each.falling and not each.deterministic and scenarios > 1
+            if uncertain and (why := self._too_small(each, scenarios, trials)):
+                size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
+                yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
 
-    def _design(self, asked: Asked, scenarios: int, trials: int) -> Design:
+    def _too_small(self, asked: Asked, scenarios: int, trials: int) -> str:
+        margin = asked.rule.margin
+        within, base_trials = self._noise(asked)
+        design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), asked.rule.of, CONFIDENCE)
+        if asked.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
+            return f"however they turn out they cannot pass below {floor:.3f}, nor with more trials; more scenarios can, or `of suite`"
+        if asked.rule.of == SUITE and margin < least_margin(scenarios, trials):
+            takes = trials_for(margin, scenarios)
+            return f"however they turn out they cannot pass below {least_margin(scenarios, trials):.3f}; --agentbench-trials={takes} can"
+        if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
+            return f"with the baseline's noise they pass 4 times out of 5 from {smallest:.3f} on; run more trials, or widen the margin"
+        return ""
+
+    def _noise(self, asked: Asked) -> tuple[float | None, int]:
+        """(the variance of a trial, trials of a scenario) of the baseline; None and 0 where they are not known."""
         base = self.baselines.get(asked.group)
         known = samples(base.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) if base else {}
         scores = {name: each.scores for name, each in known.items() if each.scores}
-        repeated = any(len(each) > 1 for each in scores.values())
-        within = spread(scores).within if repeated and len(scores) > 1 else ASSUMED
-        return Design(scenarios, trials, within, confidence=CONFIDENCE)
+        fewest = min(map(len, scores.values()), default=0)
+        repeated = any(len(each) > 1 for each in scores.values()) and len(scores) > 1
+        return spread(scores).within if repeated else None, fewest
 
 
 class Asking(Protocol):
@@ -119,7 +135,7 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
         rules = [*rules_of(each.suite, settings.gate)]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
-        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part) for any_part, rule in rules]
+        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part, each.suite.deterministic) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports)
         if explicit and group in explicit.groups:
             baselines[group] = explicit
@@ -183,7 +199,7 @@ def _somebody_measures(text: str, found: Sequence[Found]) -> None:
 
 def _usual_rule(suite: Suite) -> Rule:
     main = suite.score_names[0]
-    text = f"{main} <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main} >= -{MARGIN} vs baseline"
+    text = f"{main}.mean <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main}.mean >= -{MARGIN} vs baseline"
     return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
 
 

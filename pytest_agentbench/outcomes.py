@@ -20,6 +20,7 @@ class Outcomes:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.wrong_files = 0  # that were not collected, for their suite cannot be used
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
         self._failures: list[Json] = []
         self._quarantined: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)

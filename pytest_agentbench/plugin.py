@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def register_controller(config: pytest.Config) -> None:
     from pytest_agentbench.controller import Controller
     from pytest_agentbench.interrupts import Interrupts
+    from pytest_agentbench.mistakes import Mistakes
     from pytest_agentbench.progress import add_progress
     from pytest_agentbench.settings import read_settings, refuse_conflicts
 
@@ -64,6 +65,7 @@ def register_controller(config: pytest.Config) -> None:
     config.add_cleanup(interrupts.restore)  # what is added first comes last: after the end of the controller
     config.pluginmanager.register(interrupts, "agentbench-interrupts")
     config.pluginmanager.register(controller, "agentbench-controller")
+    config.pluginmanager.register(Mistakes(controller), "agentbench-mistakes")
     config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)
     if config.getoption("markers", False):  # pytest lists them without a session

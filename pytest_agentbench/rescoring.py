@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pytest_agentbench.directory import PRIVATE, discard
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.decisions import POPULATION
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
 from pytest_agentbench.journal import FILE, read_journal, record_line, sealed
 from pytest_agentbench.records import EVALUABLE, Json, Rollout
@@ -214,7 +215,10 @@ def _identity(old: Json, groups: Mapping[str, Group]) -> Json:
 def _part(group: Group) -> Json:
     names = (group.names.get(score, score) for score in group.scores)
     scorers = {name: group.suite.scorers.get(name, {}) for name in names}
-    fresh = build_suite(dataclasses.replace(group.suite, scorers=scorers), group.part["variant"], group.tally, group.part["thresholds"])
+    means = {score: each["mean"] or {} for score, each in group.part["scores"].items()}
+    population = [score for score, mean in means.items() if mean.get("of") == POPULATION]
+    suite = dataclasses.replace(group.suite, scorers=scorers)
+    fresh = build_suite(suite, group.part["variant"], group.tally, group.part["thresholds"], population=population)
     scored_by = {**group.part.get("scored_by", {}), **{score: fresh["scored_by"][score] for score in group.scorers}}
     return {
         **group.part,

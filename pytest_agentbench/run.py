@@ -9,7 +9,7 @@ import platform
 import subprocess
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from itertools import takewhile
@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_agentbench.drafts import Drafts
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.gate.decisions import POPULATION, SUITE
 from pytest_agentbench.gate.means import scenarios_interval
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scenarios import Suite, question, score_name
@@ -129,8 +130,12 @@ def build_suite(
     tally: SuiteTally,
     thresholds: Mapping[str, float],
     quarantined: Mapping[str, Mapping[str, int]] | None = None,
+    population: Collection[str] = (),
 ) -> Json:
-    """The part of run.json about one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran."""
+    """The part of run.json about one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran.
+
+    `population` are the scores of which a rule asks the population, so that their intervals are of it.
+    """
     counts = quarantined or {}
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
     return {
@@ -142,11 +147,14 @@ def build_suite(
         "scored_by": {score_name(name): {"scorer": name, "options": options} for name, options in suite.scorers.items()},
         "thresholds": dict(thresholds),
         "gate": list(suite.gate),
+        "deterministic": suite.deterministic,
         "quarantined": [{**each.to_dict(), "tests": 0, "passed": 0, **counts.get(each.scenario, {})} for each in suite.quarantine],
         "rollouts": {status: tally.statuses[status] for status in STATUSES},
         "retried": tally.retried,
-        "retried_scores": {name: _retried_summary(tally, name) for name in suite.score_names} if tally.retried else {},
-        "scores": {name: _score_summary(tally, name) for name in suite.score_names},
+        "retried_scores": {name: _retried_summary(tally, name, _question(name, population)) for name in suite.score_names}
+        if tally.retried
+        else {},
+        "scores": {name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names},
         "score_errors": dict(tally.score_errors),
         **tally.drafts.summary(),
         "worst": tally.worst_first(questions),
@@ -154,7 +162,11 @@ def build_suite(
     }
 
 
-def _score_summary(tally: SuiteTally, name: str) -> Json:
+def _question(score: str, population: Collection[str]) -> str:
+    return POPULATION if score in population else SUITE
+
+
+def _score_summary(tally: SuiteTally, name: str, of: str) -> Json:
     """Two means: over all measured rollouts, an agent's error counting as 0, the worst; and over the evaluable ones.
 
     Where less is better there is no worst value, and both means are over the evaluable ones.
@@ -165,14 +177,14 @@ def _score_summary(tally: SuiteTally, name: str) -> Json:
         if name not in LOWER_IS_BETTER:
             everything.setdefault(scenario, []).extend([0.0] * count)
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    return {name: _mean(values, tally.clusters, limits) for name, values in (("mean", everything), ("mean_evaluable", evaluable))}
+    return {name: _mean(values, tally.clusters, limits, of) for name, values in (("mean", everything), ("mean_evaluable", evaluable))}
 
 
-def _retried_summary(tally: SuiteTally, name: str) -> Json:
+def _retried_summary(tally: SuiteTally, name: str, of: str) -> Json:
     """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
     found = tally.retried_scores[name]
-    return {word: _mean(found[again], tally.clusters, limits) for word, again in (("retried", True), ("others", False))}
+    return {word: _mean(found[again], tally.clusters, limits, of) for word, again in (("retried", True), ("others", False))}
 
 
 def known_mean(part: Json, score: str) -> tuple[float | None, str]:
@@ -183,13 +195,15 @@ def known_mean(part: Json, score: str) -> tuple[float | None, str]:
     return (None, "") if mean is None else (mean["value"], "")
 
 
-def _mean(values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None) -> Json | None:
+def _mean(
+    values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None, of: str
+) -> Json | None:
     """A mean with its interval, as reports print it."""
     if not values:
         return None
-    found = scenarios_interval(values, clusters, limits=limits)
+    found = scenarios_interval(values, clusters, limits=limits, of=of)
     counts = {"scenarios": found.n, "clusters": found.clusters}
-    return {"value": found.mean, "low": found.low, "high": found.high, **counts, "method": found.method}
+    return {"value": found.mean, "low": found.low, "high": found.high, "of": of, **counts, "method": found.method}
 
 
 def environment(root: Path) -> Json:

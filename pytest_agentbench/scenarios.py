@@ -74,6 +74,7 @@ class Suite:
     isolation: str = "none"  # none | process: where the suite's own code runs
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor per scenario; `tsq.mean`: limit on the mean
     gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
+    deterministic: bool = False  # trials of a scenario never differ, so a gate takes differences of scores as facts
     quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out; `discovery` has checked them
     trials: int = 1
     timeout: float = 600.0  # seconds for one rollout
@@ -178,7 +179,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         judge=spec.judge.model_dump(exclude_none=True) if spec.judge else {},
         **{
             name: getattr(spec, name)
-            for name in ("name", "agent", "scorers", "isolation", "thresholds", "trials", "timeout", "description")
+            for name in ("name", "agent", "scorers", "isolation", "thresholds", "trials", "timeout", "description", "deterministic")
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
@@ -20,6 +21,7 @@ from pytest_agentbench.records import STATUSES
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
 CI = ("auto", "github", "gitlab", "off")
+MOST_TRIALS, MOST_RETRIES, MOST_TAPS = 1000, 100, 64  # more would be a slip of a finger: nobody waits for so many
 RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
 
 
@@ -53,7 +55,10 @@ OPTIONS = (
     Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
     Option("slo", "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=True),
     Option(
-        "gate", "a rule for the whole run: `tsq >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`", "RULE", many=True
+        "gate",
+        "a rule for the whole run: `tsq.mean >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`",
+        "RULE",
+        many=True,
     ),
     Option("baseline", "what rules `vs baseline` compare with: a baseline file, a run, or its directory", "FILE|RUN"),
     Option(
@@ -163,7 +168,7 @@ def read_settings(config: pytest.Config) -> Settings:
         concurrency=_checked("concurrency", values, _positive),
         workers=_checked("workers", values, _positive),
         limit=_checked("limit", values, _positive),
-        trials=_checked("trials", values, _positive),
+        trials=_checked("trials", values, functools.partial(_number, least=1, most=MOST_TRIALS)),
         variants=_names(values["variants"]) or ("default",),
         agent=values["agent"] or None,
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
@@ -181,8 +186,8 @@ def read_settings(config: pytest.Config) -> Settings:
             "idle": _checked("budget-idle", values, _budget),
             "call": _checked("budget-call", values, _budget),
         },
-        taps=_checked("taps", values, _positive) or 1,
-        retries=int(values["retries"]) if values["retries"].isdecimal() else _usage("retries", values["retries"], "0 or more"),
+        taps=_checked("taps", values, functools.partial(_number, least=1, most=MOST_TAPS)) or 1,
+        retries=_retries(values["retries"]),
         ci=values["ci"] if values["ci"] in CI else _usage("ci", values["ci"], f"one of {', '.join(CI)}"),
         resume=values["resume"] or None,
         resume_rerun=_rerun(values["resume-rerun"]),
@@ -262,6 +267,19 @@ def _names(text: str) -> tuple[str, ...]:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("a whole number from 1 up")
+    return int(text)
+
+
+def _retries(text: str) -> int:
+    try:
+        return _number(text, least=0, most=MOST_RETRIES)
+    except ValueError as error:
+        _usage("retries", text, str(error))
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise ValueError(f"a whole number from {least} to {most}")
     return int(text)
 
 

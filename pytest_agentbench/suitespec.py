@@ -60,9 +60,10 @@ class SuiteSpec(Spec):
     judge: JudgeSpec | None = None  # that scorers ask; without it they ask the backend under test
     isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
     thresholds: dict[str, FiniteFloat] = {}
-    gate: list[str] = []  # rules such as `tsq >= -0.03 vs baseline`
+    gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`
+    deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
     quarantine: list[QuarantineSpec] = []
-    trials: int = Field(default=1, ge=1)
+    trials: int = Field(default=1, ge=1, le=1000)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
 

@@ -45,7 +45,10 @@ def test_tools(rollout, thresholds):
 """
 
 #: Plugins of the development environment. To load them would cost each session in a test half a second of CPU a process.
-OTHER_PLUGINS = ("anyio", "benchmark", "hypothesispytest", "pytest_cov", "randomly", "rerunfailures", "timeout")
+OTHER_PLUGINS = (
+    *("anyio", "benchmark", "env", "html", "html_fixtures", "hypothesispytest", "metadata"),
+    *("pytest_cov", "pytest_mock", "randomly", "rerunfailures", "timeout"),
+)
 
 
 ALONE = tuple(word for name in OTHER_PLUGINS for word in ("-p", f"no:{name}"))

@@ -541,7 +541,7 @@ def gated_run(project: Project) -> None:
     project.suite(scenarios=3)
     project.run("scenarios/shop", "--agentbench-trials=4")
     project.backend([{"text": "No."}])
-    rules = ["--agentbench-gate=tsq >= -0.1 vs baseline", "--agentbench-gate=tsq.mean >= 0.5", "--agentbench-gate=limit.rate <= 5%"]
+    rules = ["--agentbench-gate=tsq.mean >= -0.1 vs baseline", "--agentbench-gate=tsq.mean >= 0.5", "--agentbench-gate=limit.rate <= 5%"]
     project.run("scenarios/shop", "--agentbench-trials=4", "--agentbench-baseline=latest", *rules)
 
 

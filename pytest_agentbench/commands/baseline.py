@@ -44,7 +44,7 @@ def run_promote(options: argparse.Namespace) -> None:
     plans = [plan_promotion(run, evidence, suite, options.to or default_baseline(suite, options.reports)) for suite in chosen]
     for plan in plans:
         for change in plan.changes:
-            print(f"{change.group} {change.score}: {_mean(change.was)} -> {_mean(change.now)} ({change.scenarios} scenarios)")
+            print(f"{change.group} {change.score}.mean: {_mean(change.was)} -> {_mean(change.now)} ({change.scenarios} scenarios)")
         for doubt in doubts(run, evidence, plan.suite):
             print(f"{plan.suite}: {doubt}")
     check_reason(plans, options.reason)

@@ -48,7 +48,7 @@ def run_calibrate(options: argparse.Namespace) -> None:
         lines += _said(score, found)
         thresholds += [f"  {score}: {_below(found.floor):g}"] if _below(found.floor) > 0 else []
         thresholds += [f"  {score}.mean: {found.limit:g}"] if found.limit is not None and found.limit > 0 else []
-        rules += [f"  - {score} >= -{found.margin:g} vs baseline"] if found.margin is not None and found.margin < 1 else []
+        rules += [f"  - {score}.mean >= -{found.margin:g} vs baseline"] if found.margin is not None and found.margin < 1 else []
     for key, entries in (("thresholds", thresholds), ("gate", rules)):
         lines += [f"{key}:", *entries] if entries else []
     for line in lines:
@@ -93,6 +93,9 @@ def _said(score: str, found: Calibration) -> Iterator[str]:
         )
     if found.margin is None or found.margin >= 1:
         yield "# no margin holds: more scenarios or trials make one"
+    if found.fewest < 2:
+        yield "# one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
+    yield f"# promote a baseline of {3 * found.fewest} trials or more, three times a run's: every later run shares what chance did to it"
 
 
 def _below(score: float) -> float:

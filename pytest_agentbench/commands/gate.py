@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="RULE",
-        help="a rule beside those that suite.yaml had in that run, such as 'tsq >= -0.03 vs baseline'; may be given several times",
+        help="a rule beside those that suite.yaml had in that run, such as 'tsq.mean >= -0.05 vs baseline'; may be given several times",
     )
     gate.add_argument(
         "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"
@@ -92,4 +92,5 @@ def suites_of(run: Json) -> Iterator[Found]:
         name = group if variant == "default" else group.removesuffix(f"-{variant}")
         scorers = {each["scorer"]: each["options"] for each in part["scored_by"].values()}
         data, folder = DatasetInfo(**part["dataset"]), Path(part["folder"])
-        yield Found(folder, Suite(name, folder, (), data, scorers=scorers, gate=tuple(part["gate"])), {}, (variant,), 1)
+        suite = Suite(name, folder, (), data, scorers=scorers, gate=tuple(part["gate"]), deterministic=part.get("deterministic", False))
+        yield Found(folder, suite, {}, (variant,), 1)

@@ -11,17 +11,15 @@ from pytest_agentbench.gate.means import Interval, mean_interval
 from pytest_agentbench.gate.special import normal_quantile
 
 
-def mcnemar(worse: int, better: int, *, mid: bool = True) -> float:
+def mcnemar(worse: int, better: int) -> float:
     """One-sided p-value of "the new one is worse", of pairs that passed before and fail now, and the other way round; one trial each.
 
-    P(X >= worse) for X ~ Binomial(worse + better, 1/2) (McNemar 1947). With `mid`, half of P(X = worse) less: more power, and in practice
-    still below its level (Fagerland, Lydersen and Laake 2013, BMC Med. Res. Methodol. 13:91). 1, or 0.5 with `mid`, if no pair differs.
+    P(X >= worse) for X ~ Binomial(worse + better, 1/2) (McNemar 1947); 1 if no pair differs.
     """
     if worse < 0 or better < 0:
         raise ValueError(f"there are no {min(worse, better)} pairs")
     pairs = worse + better
-    at_least = sum(math.comb(pairs, x) for x in range(worse, pairs + 1))
-    return (2 * at_least - (math.comb(pairs, worse) if mid else 0)) / (1 << pairs + 1)
+    return sum(math.comb(pairs, x) for x in range(worse, pairs + 1)) / (1 << pairs)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -38,6 +38,7 @@ class Calibration:
     verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
     limit: float | None  # of the mean: the greatest, in hundredths, that every run passes
     floor: float  # the lowest score of any rollout
+    fewest: int  # trials of any scenario in any run
 
 
 def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
@@ -47,11 +48,11 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
         raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
     lows, highs = [], []
     for new, base in permutations(runs, 2):
-        decision = judge_rules([_asked(group, f"{score} >= -0 vs baseline", score)], new, {group: base})[0].decision
+        decision = judge_rules([_asked(group, f"{score}.mean >= -0 vs baseline", score)], new, {group: base})[0].decision
         lows.append(decision.low)
         highs.append(decision.high)
     margin = _above([None if low is None else -low for low in lows])
-    limits = [judge_rules([_asked(group, f"{score} >= 0", score)], run, {})[0].decision.low for run in runs]
+    limits = [judge_rules([_asked(group, f"{score}.mean >= 0", score)], run, {})[0].decision.low for run in runs]
     floors = _above([None if low is None else -low for low in limits])
     every: dict[str, list[float]] = {}
     for found in measured:
@@ -70,6 +71,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
         },
         limit=None if floors is None else -floors,
         floor=min(score for scores in every.values() for score in scores),
+        fewest=min(len(each.scores) for found in measured for each in found.values()),
     )
 
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 
+#: What a rule about scores asks: whether this suite scores worse (its trials are what varies), or whether scenarios like its own would
+#: (they vary too). docs/gates.md explains the two.
+SUITE, POPULATION = QUESTIONS = ("suite", "population")
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -35,10 +39,16 @@ class Decision:
     estimate: float | None = None  # the difference new - base, the ratio new / base, or the mean that has a limit
     low: float | None = None  # the interval; None where the data say nothing
     high: float | None = None
-    method: str = "none"  # [clustered] adjusted t | [clustered] percentile-t | tango | block bootstrap | none
-    detectable: float | None = None  # the smallest true change that such a run shows to be one with probability 0.8; of ratios, a factor
+    method: str = "none"  # within-scenario t | paired t | tango | [clustered] adjusted t | [clustered] percentile-t | ... | none
+    of: str = ""  # the question that was answered: suite | population; empty where there is only one
+    detectable: float | None = (
+        None  # the smallest true change beyond the threshold that such a run shows with probability 0.8; a factor of ratios
+    )
+    passable: float | None = None  # the smallest margin with which such a run passes with probability 0.8 when nothing has changed
+    floor: float | None = None  # the margin below which a run of this size cannot pass, whatever it measures
     reason: str = ""  # why nothing could be decided, in words, where it is not the interval's width
-    mcnemar: float | None = None  # one-sided mid-p of "worse", of one trial each that pass or fail
+    p_worse: float | None = None  # with a margin of 0: one-sided p-value of "worse", by dealing the trials out anew
+    unseen: float | None = None  # of a suite that is said to be deterministic: the share of rollouts that could fail unseen, were it not
 
 
 def judge(low: float | None, high: float | None, threshold: float, *, higher_is_better: bool = True) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_agentbench.gate.bootstrap import Resampled, block_percentile, log_ratio
 from pytest_agentbench.gate.decisions import INCONCLUSIVE, Decision, Missing, check_margin, judge
-from pytest_agentbench.gate.power import factor
+from pytest_agentbench.gate.power import reach
 
 #: Values beyond a percentile that there should be scenarios for: 20 for a median, 100 for p90, 1000 for p99.
 _BEYOND = 10
@@ -69,7 +69,8 @@ def _blank(threshold: float, confidence: float, q: int, blocks: Sequence[str], n
 
 
 def _decided(blank: Decision, found: Resampled, *, relative: bool) -> Decision:
-    reach = factor(blank.n - 1, blank.confidence) * found.error
+    distance = math.log(found.high / found.estimate) if relative else found.high - found.estimate
+    detectable = reach(distance, found.error)
     return replace(
         blank,
         verdict=judge(found.low, found.high, blank.threshold, higher_is_better=False),
@@ -77,7 +78,7 @@ def _decided(blank: Decision, found: Resampled, *, relative: bool) -> Decision:
         low=found.low,
         high=found.high,
         method="block bootstrap",
-        detectable=math.exp(reach) if relative else reach,
+        detectable=math.exp(detectable) if relative else detectable,
     )
 
 

@@ -1,7 +1,7 @@
 """How sure a mean is: pure functions on numbers, which cost a report no numpy.
 
-The unit of observation is the scenario. Trials of one scenario are averaged first (`scenario_means`), because counting them as
-independent gives intervals that are far too narrow; scenarios of one cluster (a template, a persona) are not independent either.
+Trials of one scenario are averaged first (`scenario_means`). `of suite` scenarios are fixed and only their trials vary (`trials` has the
+same in arrays, for differences); `of population` the unit of observation is the scenario, or its cluster (a template, a persona).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from operator import mul
 
 from pytest_agentbench.gate.bounded import Clusters, adjusted
+from pytest_agentbench.gate.decisions import SUITE
 from pytest_agentbench.gate.special import student_t_quantile
+from pytest_agentbench.gate.trials import FEWEST_VARYING, imaginary
 
 #: Relative to the largest value: a standard error below this is rounding, not variation.
 _NEGLIGIBLE = 1e-9
@@ -28,7 +30,7 @@ class Interval:
     n: int  # values
     clusters: int  # that they are in: `n` where each is one of its own
     standard_error: float | None  # None when it cannot be estimated; of an adjusted one, imaginary scenarios included
-    method: str  # [clustered] adjusted t | [clustered] t | none
+    method: str  # within-scenario t | between-scenario t | [clustered] adjusted t | [clustered] t | none
 
 
 def scenario_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -41,14 +43,80 @@ def scenarios_interval(
     clusters: Mapping[str, str | None],
     confidence: float = 0.95,
     limits: tuple[float, float] | None = (0.0, 1.0),
+    of: str = SUITE,
 ) -> Interval:
-    """The mean of a score over scenarios with its interval: what every report prints, and what a gate judges scores with limits by.
+    """The mean of a score over scenarios with its interval: what every report prints, and what a gate judges a score's limit by.
 
     `scores` has the trials of each scenario, `clusters` the cluster of each that names one.
     """
+    if of == SUITE:
+        return suite_interval([trials for trials in scores.values() if trials], confidence, limits)
     means = scenario_means(scores)
     groups = Clusters.of_scenarios({scenario: clusters.get(scenario) for scenario in means})
     return mean_interval([*means.values()], groups.codes, confidence, limits)
+
+
+def suite_interval(
+    scores: Sequence[Sequence[float]], confidence: float = 0.95, limits: tuple[float, float] | None = (0.0, 1.0)
+) -> Interval:
+    """The mean of these scenarios, each with a trial at least, where only their trials vary (`trials.noise` says how).
+
+    Within limits it is wide enough with imaginary trials at both ends (`trials.guarded`) and without them. Limits that a score lies
+    outside of are not used; without any there is no interval where nothing varies. Fewer than two scenarios have none.
+    """
+    _check([score for trials in scores for score in trials], None, confidence)
+    n = len(scores)
+    means = [math.fsum(trials) / len(trials) for trials in scores]
+    mean = math.fsum(means) / n if n else None
+    if mean is None or n < 2:
+        return Interval(mean, None, None, n, n, None, "none")
+    noise = _noise(scores, means, mean)
+    reach = student_t_quantile((1 + confidence) / 2, noise.degrees) * noise.error
+    method = "between-scenario t" if noise.between else "within-scenario t"
+    every = [score for trials in scores for score in trials]
+    if limits and limits[0] <= min(every) and max(every) <= limits[1]:
+        low, high = _guarded(mean, noise, len(every), n, limits, confidence)
+        return Interval(mean, max(min(low, mean - reach), limits[0]), min(max(high, mean + reach), limits[1]), n, n, noise.error, method)
+    if noise.error <= _NEGLIGIBLE * max(map(abs, every)):
+        return Interval(mean, None, None, n, n, None, "none")
+    return Interval(mean, mean - reach, mean + reach, n, n, noise.error, method)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    error: float
+    degrees: float
+    between: bool  # whether it is the spread of the scenarios' means, too wide rather than too narrow
+
+
+def _noise(scores: Sequence[Sequence[float]], means: Sequence[float], mean: float) -> _Noise:
+    n = len(scores)
+    apart = [(each - mean) ** 2 / (n * (n - 1)) for each in means]
+    own = [_variance(trials, each) / n**2 for trials, each in zip(scores, means, strict=True) if len(trials) > 1]
+    left = math.fsum(each for trials, each in zip(scores, apart, strict=True) if len(trials) == 1)
+    variance, between = math.fsum([*own, left]), math.fsum(apart)
+    fourth = math.fsum(each**2 / (len(trials) + 1) for each, trials in zip(own, [t for t in scores if len(t) > 1], strict=True))
+    fourth += left**2 / (n - len(own) + 1)
+    if sum(each > 0 for each in own) < FEWEST_VARYING and between >= variance:
+        return _Noise(math.sqrt(between), n - 1, between=True)
+    return _Noise(math.sqrt(variance), max(1.0, variance**2 / fourth - 2), between=False)
+
+
+def _variance(trials: Sequence[float], mean: float) -> float:
+    """Of the mean of some trials."""
+    squares = math.fsum((score - mean) ** 2 for score in trials)
+    return squares / (len(trials) - 1) / len(trials) if squares > (_NEGLIGIBLE * mean) ** 2 else 0.0
+
+
+def _guarded(
+    mean: float, noise: _Noise, trials: int, scenarios: int, limits: tuple[float, float], confidence: float
+) -> tuple[float, float]:
+    weight = imaginary(confidence)
+    everything = trials + 2 * weight
+    centre = (mean * trials + weight * sum(limits)) / everything
+    squares = (trials * noise.error) ** 2 + weight * ((limits[1] - centre) ** 2 + (centre - limits[0]) ** 2)
+    reach = student_t_quantile((1 + confidence) / 2, max(noise.degrees, scenarios - 1)) * math.sqrt(squares) / everything
+    return centre - reach, centre + reach
 
 
 def mean_interval(

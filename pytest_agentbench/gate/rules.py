@@ -1,4 +1,4 @@
-"""What a gate is asked: `tsq >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
+"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.gate.decisions import QUESTIONS, SUITE
 from pytest_agentbench.records import STATUSES
 
 #: Latencies of which a rule may ask a statistic; a rollout has one of `rollout`, a call one of the others. All in milliseconds.
@@ -32,9 +33,12 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 
 WRITTEN = re.compile(
     r"(?P<metric>[A-Za-z_][\w.]*) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?(?P<versus> vs baseline)?"
+    rf"(?: of (?P<of>{'|'.join(QUESTIONS)}))?"
 )
 
-EXAMPLES = "`tsq >= -0.03 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+EXAMPLES = (
+    "`tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+)
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,16 @@ class Rule:
     limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
     versus: bool  # compared with the baseline
     relative: bool = False  # against a baseline: the limit is a share of it
+    of: str = ""  # of scores the question: suite | population
 
     @property
-    def about(self) -> tuple[str, str, bool]:
+    def about(self) -> tuple[str, str, bool, str]:
         """What it is about: of two rules about the same, the one on the command line counts."""
-        return self.metric, self.statistic, self.versus
+        return self.metric, self.statistic, self.versus, self.of
 
     @property
     def margin(self) -> float:
-        """How much worse than the baseline is still accepted: 0.03 of `tsq >= -0.03`, 0.1 of `ttft.p50 <= +10%`."""
+        """How much worse than the baseline is still accepted: 0.05 of `tsq.mean >= -0.05`, 0.1 of `ttft.p50 <= +10%`."""
         return max(0.0, -self.limit if self.at_least else self.limit)
 
 
@@ -79,14 +84,19 @@ def parse_rule(text: str, scores: Collection[str], falling: Collection[str] = ()
         raise ConfigError(
             f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
         )
-    return Rule(text, kind, metric, statistic, at_least, limit, versus, relative)
+    if found["of"] and kind != "score":
+        raise ConfigError(f"gate rule {text!r}: `of {found['of']}` is for scores; leave it out")
+    question = (found["of"] or SUITE) if kind == "score" else ""
+    return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
 def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, str]:
     """(kind, metric, statistic); raises ConfigError for what nobody measures."""
     name, _, statistic = metric.rpartition(".") if "." in metric else (metric, "", "")
-    if metric in scores or (name in scores and statistic == "mean"):
-        return "score", metric if metric in scores else name, "mean"
+    if name in scores and statistic == "mean":
+        return "score", name, statistic
+    if metric in scores:
+        raise ConfigError(f"gate rule {text!r}: {metric} is the score of each rollout, and a rule is about a whole run: {metric}.mean")
     if name in LATENCIES and statistic in LATENCY_STATISTICS:
         return "latency", name, statistic
     if name in LATENCIES:
@@ -97,7 +107,7 @@ def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, st
         return "rate", metric, ""
     if metric == "goodput":
         return "goodput", metric, ""
-    known = [*scores, *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput"]
+    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput"]
     raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
 
 
@@ -107,7 +117,7 @@ def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) ->
         raise ConfigError(f"gate rule {text!r}: that is a fact about one run; leave out `vs baseline`")
     if versus and kind == "score":
         if unit:
-            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in the score's own unit, such as -0.03")
+            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in the score's own unit, such as -0.05")
         return value, False
     if versus:
         if unit != "%":

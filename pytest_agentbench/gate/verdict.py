@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.gate import multiple
-from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, Decision, Missing
+from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.latency import compare_latency, latency_limit
 from pytest_agentbench.gate.multiple import Suspect
-from pytest_agentbench.gate.paired import Sample, against_limit, compare
+from pytest_agentbench.gate.paired import Sample, against_limit, breaking, compare, pair
 from pytest_agentbench.gate.rules import Rule
 from pytest_agentbench.stopwatch import SATURATED, title
 
@@ -27,6 +27,8 @@ CONFIDENCE = 0.95
 
 TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
 OF_SCENARIOS = ("score", "latency", "goodput")  # kinds that are about scenarios, those in quarantine left out; the others are about a run
+
+LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
 
 #: Hash of a rollout -> what is said where it is not the baseline's.
 DIFFERENT = {
@@ -44,6 +46,7 @@ class Asked:
     rule: Rule
     falling: bool = False  # a score of which less is better
     any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
+    deterministic: bool = False  # the suite says that its trials never differ
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,16 @@ class Judged:
 def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, Evidence]) -> list[Judged]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
     doubts = {group: tuple(_doubts(group, asked, run)) for group in {each.group for each in asked}}
-    return [_judged(each, run, baselines.get(each.group), doubts[each.group]) for each in asked]
+    confidence = 1 - (1 - CONFIDENCE) / max(1, sum(map(_without_margin, asked)))
+    return [
+        _judged(each, run, baselines.get(each.group), doubts[each.group], confidence if _without_margin(each) else CONFIDENCE)
+        for each in asked
+    ]
+
+
+def _without_margin(asked: Asked) -> bool:
+    """Whether a rule may fail by chance as often as its level says; several of them share it (Bonferroni)."""
+    return asked.rule.kind == "score" and asked.rule.versus and asked.rule.margin == 0
 
 
 def session_verdict(judged: Iterable[Judged]) -> str:
@@ -89,7 +101,7 @@ def _unmeasured(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[s
         yield f"{statuses['infra_error']} of {total} rollouts ended as infra_error, more than {allowed * 100:g} %"
 
 
-def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence[str]) -> Judged:
+def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> Judged:
     group, rule = asked.group, asked.rule
     left_out = run.facts.quarantined.get(group, ()) if rule.kind in OF_SCENARIOS else ()
     if rule.versus and (base is None or group not in base.groups):
@@ -99,7 +111,7 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
         run, base = run.without(group, left_out), base.without(group, left_out) if base else None
     if why := _incomparable(asked, run, base):
         return Judged(asked, _undecided(rule, why))
-    decision = _decide(asked, run, base if rule.versus else None)
+    decision = _decide(asked, run, base if rule.versus else None, confidence)
     doubts = (*doubts, *_rests_on_too_little(asked, decision, run))
     if doubts and decision.verdict == PASS:
         decision = replace(decision, verdict=INCONCLUSIVE)
@@ -107,6 +119,7 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
         decision = replace(decision, reason="; ".join(filter(None, (*doubts, decision.reason))))
     notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
     notes += _notes(asked, run, base) if base and rule.versus else ()
+    notes += _broken_word(asked, run, base) if base and asked.deterministic and rule.versus and rule.of == SUITE else ()
     return Judged(asked, decision, tuple(notes), _suspects(asked, run, base) if base and rule.versus else ())
 
 
@@ -172,6 +185,17 @@ def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
+def _broken_word(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
+    """That a suite is not what it says, and how to find out."""
+    new, old = (samples(each.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for each in (run, base))
+    pairs, _ = pair(new, old)
+    if differing := breaking(pairs):
+        what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
+        yield f"the suite says that it is deterministic, but {what}: judged as any other"
+    elif all(len(each.new.scores) == len(each.base.scores) == 1 for each in pairs.values()):
+        yield "that the suite is deterministic is its word: one trial of each scenario cannot show it, two in a baseline can"
+
+
 def _suspects(asked: Asked, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
     if asked.rule.kind != "score":
         return ()
@@ -186,16 +210,16 @@ def _suspects(asked: Asked, run: Evidence, base: Evidence) -> tuple[Suspect, ...
 # ------------------------------------------------------------------------------------------------------------------ one rule
 
 
-def _decide(asked: Asked, run: Evidence, base: Evidence | None) -> Decision:
+def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: float) -> Decision:
     rule = asked.rule
     trials = run.groups.get(asked.group, ())
     old = base.groups[asked.group] if base else ()
     match rule.kind:
         case "score":
-            return _score(asked, trials, old)
+            return _score(asked, trials, old, confidence)
         case "goodput":
             shares = _samples(trials, lambda trial: _good_share(trial, run))
-            return against_limit(shares, rule.limit, confidence=CONFIDENCE)
+            return against_limit(shares, rule.limit, confidence=confidence)
         case "latency":
             q = int(rule.statistic.removeprefix("p"))
             new = latencies(trials, rule.metric)
@@ -207,15 +231,24 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None) -> Decision:
     return _fact(rule, sum(trial.status == rule.metric for trial in trials) / len(trials) if trials else None, None, trials)
 
 
-def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial]) -> Decision:
+def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
     rule, better = asked.rule, not asked.falling
     new = samples(trials, rule.metric, falling=asked.falling)
     base = samples(old, rule.metric, falling=asked.falling)
     every = [score for found in (new, base) for each in found.values() for score in each.scores]
     limits = (0.0, 1.0) if better and all(0 <= score <= 1 for score in every) else None
     if rule.versus:
-        return compare(new, base, rule.margin, limits=limits, confidence=CONFIDENCE, higher_is_better=better)
-    return against_limit(new, rule.limit, limits=limits, confidence=CONFIDENCE, higher_is_better=better)
+        return compare(
+            new,
+            base,
+            rule.margin,
+            of=rule.of,
+            limits=limits,
+            confidence=confidence,
+            higher_is_better=better,
+            deterministic=asked.deterministic,
+        )
+    return against_limit(new, rule.limit, of=rule.of, limits=limits, confidence=confidence, higher_is_better=better)
 
 
 def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, Sample]:
@@ -230,11 +263,16 @@ def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, 
 def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, Sample]:
     found: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
+    lost: Counter[str] = Counter()
     for trial in trials:
         known[trial.scenario] = trial
         measured = value(trial)
         found.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
-    return {name: Sample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster) for name, scores in found.items()}
+        lost[trial.scenario] += trial.status in LOST
+    return {
+        name: Sample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster, lost[name])
+        for name, scores in found.items()
+    }
 
 
 def latencies(trials: Iterable[Trial], metric: str) -> dict[str, list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.reports.wording import number, score_of
 
 SHOWN = 10  # suspects
 
@@ -22,18 +22,34 @@ def gate_text(gate: Json) -> str:
 
 
 def rule_text(rule: Json) -> str:
-    """`banking tsq >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013] against -0.030; 100 scenarios, ...`"""
+    """`banking tsq.mean >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013] against -0.050; 100 scenarios, ...`"""
     ground = "" if rule["estimate"] is None else f" against {_value(rule, rule['threshold'])}; {_numbers(rule)}"
-    return f"{result_text(rule)}{ground}"
+    return f"{_result(rule)}{ground}{_unseen(rule)}"
 
 
 def result_text(rule: Json) -> str:
-    """`banking tsq >= -0.03 vs baseline: PASS, -0.004 [-0.021, +0.013]`."""
+    """`banking tsq.mean >= -0.05 vs baseline: PASS of suite, -0.004 [-0.021, +0.013]`."""
+    return f"{_result(rule)}{_unseen(rule)}"
+
+
+def _result(rule: Json) -> str:
     result = f"{rule['suite']} {rule['rule']}: {rule['verdict']}"
     if rule["estimate"] is not None:
         interval = "" if rule["low"] is None else f" [{_value(rule, rule['low'])}, {_value(rule, rule['high'])}]"
-        result += f", {_value(rule, rule['estimate'])}{interval}"
+        result += f"{_question(rule)}, {_value(rule, rule['estimate'])}{interval}"
     return result
+
+
+def _unseen(rule: Json) -> str:
+    """What the word of a deterministic suite hides if it is wrong; of no other rule anything."""
+    if rule.get("unseen") is None:  # runs of older versions have none
+        return ""
+    return f"; were the suite not deterministic, failures in up to {rule['unseen'] * 100:.1f} % of rollouts could have gone unseen"
+
+
+def _question(rule: Json) -> str:
+    """Which one was answered; empty where there is only one, and of runs of older versions."""
+    return f" of {rule['of']}" if rule.get("of") else ""
 
 
 def worst_first(rules: Iterable[Json]) -> list[Json]:
@@ -44,7 +60,7 @@ def worst_first(rules: Iterable[Json]) -> list[Json]:
 
 def reason_text(rule: Json) -> str:
     """Why nothing could be decided; empty of a rule that was."""
-    undecided = "the interval holds the threshold: more trials or scenarios make it narrower"
+    undecided = f"the interval holds the threshold: more {NARROWER.get(rule.get('of', ''), 'trials or scenarios')} make it narrower"
     return rule["reason"] or (undecided if rule["verdict"] == "INCONCLUSIVE" else "")
 
 
@@ -52,19 +68,34 @@ def detail_lines(rule: Json) -> Iterator[str]:
     """Why nothing could be decided, what may have changed besides, and what could have been found."""
     if reason := reason_text(rule):
         yield reason
-    if rule["detectable"] is not None:
-        what = "a change" if rule["vs_baseline"] else "a distance from the limit"
-        greater = rule["method"].endswith(("adjusted t", "tango")) and rule["detectable"] >= 1  # than scores from 0 to 1 can change
-        yield (
-            f"{what} of {_reach(rule)} is found by such a run 4 times out of 5"
-            if not greater
-            else "such a run is too small to find any change"
-        )
-    if rule["mcnemar"] is not None:
-        yield f"McNemar's p of worse: {rule['mcnemar']:.3f}"
+    yield from _power(rule)
+    if (p := rule.get("p_worse")) is not None:
+        yield f"p of worse, the trials of each scenario dealt out anew: {p:.3g}"
     if missing := ", ".join(f"{count} {what}" for name, what in MISSING.items() if (count := rule["missing"][name])):
         yield f"scenarios left out: {missing}"
     yield from rule["notes"]
+
+
+#: Question -> of what there have to be more.
+NARROWER = {"suite": "trials", "population": "scenarios"}
+
+
+def _power(rule: Json) -> Iterator[str]:
+    """What such a run could have found, and with which margins it passes."""
+    if rule["detectable"] is None:
+        return
+    passable, floor = rule.get("passable"), rule.get("floor")  # runs of older versions have none
+    if not rule["vs_baseline"]:
+        yield f"a distance from the limit of {_reach(rule, rule['detectable'])} is found by such a run 4 times out of 5"
+    elif rule["kind"] == "score" and floor is not None and rule["detectable"] >= 1:  # scores from 0 to 1 cannot change by more
+        yield "such a run is too small to find any change"
+    else:
+        unchanged = (
+            f"; with a margin of {_reach(rule, passable)} it passes as often when nothing has changed" if passable is not None else ""
+        )
+        yield f"a change of {_reach(rule, rule['detectable'])} is found by such a run 4 times out of 5{unchanged}"
+    if floor is not None and rule["verdict"] == "INCONCLUSIVE" and 0 < -rule["threshold"] <= floor and not rule["reason"]:
+        yield f"a run of this size cannot pass with a margin below {floor:.3f}, whatever it measures"
 
 
 MISSING = {
@@ -77,7 +108,7 @@ MISSING = {
 
 def suspects_of(gate: Json) -> Iterator[tuple[str, Json]]:
     """(metric, scenario that may have got worse), the surest of each metric first."""
-    return ((rule["rule"].split()[0], each) for rule in gate["rules"] for each in rule["suspects"])
+    return ((score_of(rule), each) for rule in gate["rules"] for each in rule["suspects"])
 
 
 def change_text(metric: str, suspect: Json) -> str:
@@ -88,11 +119,11 @@ def change_text(metric: str, suspect: Json) -> str:
 def suspect_lines(gate: Json) -> Iterator[str]:
     """Scenarios that may have got worse, the surest first."""
     for rule in gate["rules"]:
-        metric = rule["rule"].split()[0]
+        score = score_of(rule)
         for each in rule["suspects"][:SHOWN]:
-            yield f"{change_text(metric, each)} (p {each['p']:.3g})"
+            yield f"{change_text(score, each)} (p {each['p']:.3g})"
         if (more := len(rule["suspects"]) - SHOWN) > 0:
-            yield f"{more} more of {metric}, in run.json"
+            yield f"{more} more of {score}, in run.json"
 
 
 def _numbers(rule: Json) -> str:
@@ -101,7 +132,11 @@ def _numbers(rule: Json) -> str:
         return f"a fact about {new} rollouts"
     what = "calls" if rule["kind"] == "latency" and not rule["rule"].startswith("rollout.") else "trials"
     both = f"{new} and {base}" if rule["vs_baseline"] else f"{new}"
-    return f"{rule['n']} scenarios, {both} {what}, {rule['confidence'] * 100:g} % {rule['method']}"
+    return f"{rule['n']} scenarios, {both} {what}, {_method(rule)}"
+
+
+def _method(rule: Json) -> str:
+    return rule["method"] if rule["low"] is None else f"{rule['confidence'] * 100:g} % {rule['method']}"
 
 
 def _value(rule: Json, value: float) -> str:
@@ -115,6 +150,5 @@ def _value(rule: Json, value: float) -> str:
     return f"{value:+.3f}" if versus else number(value, 3 if kind == "score" else 1)
 
 
-def _reach(rule: Json) -> str:
-    reach = rule["detectable"]
+def _reach(rule: Json, reach: float) -> str:
     return _value({**rule, "vs_baseline": rule["kind"] == "latency" and rule["vs_baseline"]}, reach).lstrip("+")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.exits import EXITS
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.wording import mean_text
+from pytest_agentbench.reports.wording import mean_text, score_of
 
 
 class Rule(NamedTuple):
@@ -58,12 +58,8 @@ def _value(value: float | None) -> str:
 
 
 def suspects(run: Json) -> list[tuple[str, Json]]:
-    """(suite and metric, scenario that may have got worse since the baseline), the surest first; equal ones by name."""
-    found = [
-        (f"{rule['suite']} {rule['rule'].split()[0]}", each)
-        for rule in (run.get("gate") or {}).get("rules", ())
-        for each in rule["suspects"]
-    ]
+    """(suite and score, scenario that may have got worse since the baseline), the surest first; equal ones by name."""
+    found = [(f"{rule['suite']} {score_of(rule)}", each) for rule in (run.get("gate") or {}).get("rules", ()) for each in rule["suspects"]]
     return sorted(found, key=lambda each: (float(each[1]["p"]), each[0], each[1]["scenario"]))
 
 

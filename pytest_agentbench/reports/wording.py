@@ -53,11 +53,12 @@ def score_text(mean: Json | None) -> str:
     if mean is None:
         return "not measured"
     clusters = mean.get("clusters", mean["scenarios"])  # runs of older versions have none
+    question = f" of the {of}" if (of := mean.get("of")) else ""
     together = f" in {clusters} cluster{'s' * (clusters != 1)}" if clusters < mean["scenarios"] else ""
     scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}{together}"
     if mean["low"] is None:
         return f"{mean['value']:.3f} mean over {scenarios}, no interval"
-    return f"{mean_text(mean)} mean, 95 % interval over {scenarios}"
+    return f"{mean_text(mean)} mean, 95 % interval{question} over {scenarios}"
 
 
 def statuses_text(rollouts: Mapping[str, int]) -> str:
@@ -91,6 +92,11 @@ def own_mean_text(mean: Json) -> str:
     ours = "there is none in this run" if mean["ours"] is None else f"{mean['ours']:.3f} this run's"
     other = f", {ours}: {mean['why']}" if mean["why"] else ", and this run's"
     return f"{mean['suite']} {mean['score']}: {mean['theirs']:.3f} is the tool's own mean{other}"
+
+
+def score_of(rule: Json) -> str:
+    """The score of scenarios that a rule of the gate is about: `tsq` of `tsq.mean >= -0.03 vs baseline`."""
+    return str(rule["rule"]).split()[0].removesuffix(".mean")
 
 
 def limit_text(limit: Json) -> str:

@@ -219,7 +219,10 @@ def test_it_goes_on(project: Project) -> None:
             "*--agentbench-ab names two agents; leave out --agentbench-agent",
         ),
         (["--agentbench-cache=cold", "--agentbench-inline"], "*--agentbench-inline runs rollouts when tests ask for them; *"),
-        (["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq >= 0.5"], "*gates and baselines are for sessions of one backend"),
+        (
+            ["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq.mean >= 0.5"],
+            "*gates and baselines are for sessions of one backend",
+        ),
         (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be one of cold, primed, carry"),
         (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),
     ],

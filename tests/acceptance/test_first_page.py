@@ -49,13 +49,15 @@ def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch,
     project.suite(scenarios=4)
     project.backend([{"match": {"contains": "shop-1"}, "status": 500}, {"match": {"contains": "shop-2"}, "text": "No."}, *FIND_THEN_ANSWER])
 
-    result = project.run("scenarios/shop", "--agentbench-gate=tsq >= 0.9", "--agentbench-retries=0", "--agentbench-threshold=tsq.mean=0.9")
+    result = project.run(
+        "scenarios/shop", "--agentbench-gate=tsq.mean >= 0.9", "--agentbench-retries=0", "--agentbench-threshold=tsq.mean=0.9"
+    )
 
     lines = page(result)
     assert lines[0].startswith("verdict     FAIL, exit status 1")
     assert "tests       1 failed, 1 could not be measured, 2 passed" in lines
     assert [] == [line for line in lines if len(line) > width and not line.startswith(WHOLE)]
-    assert any(line.startswith("rule        shop tsq >= 0.9: ") for line in lines)
+    assert any(line.startswith("rule        shop tsq.mean >= 0.9: ") for line in lines)
 
 
 def test_two_arms(project: Project) -> None:

@@ -147,7 +147,7 @@ def test_commands_of_a_hostile_run(project: Project) -> None:
         agentbench(project, *arguments)
         for arguments in (
             ("show", name),
-            ("gate", name, "--gate", "fussy >= 0.9"),
+            ("gate", name, "--gate", "fussy.mean >= 0.9"),
             ("rescore", name),
             ("diff", name, f"{name}-rescored"),
             ("baseline", "promote", name),

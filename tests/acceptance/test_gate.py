@@ -13,7 +13,7 @@ from pytest_agentbench.exits import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
-MARGIN = "--agentbench-gate=tsq >= -0.25 vs baseline"
+MARGIN = "--agentbench-gate=tsq.mean >= -0.25 vs baseline"
 
 #: Customers shop-1 and shop-2 get a wrong tool.
 TWO_WRONG: list[Json] = [
@@ -42,13 +42,13 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
     """Two of twenty scenarios fell below their threshold: they have a letter of their own, and the session passes with its margin."""
     gated.backend(TWO_WRONG)
 
-    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq >= -0.5 vs baseline")
+    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     assert 0 == result.ret
     result.stdout.fnmatch_lines(
         [
             "gate * PASS; compared with 2*; 2 tests below a threshold,*",
-            "rule * shop tsq >= -0.5 vs baseline: PASS, -0.100 [[]-0.*, +0.*[]]",
+            "rule * shop tsq.mean >= -0.5 vs baseline: PASS of suite, -0.100 [[]-0.*, +0.*[]]",
             "*== 18 passed, 2 below in *",
         ]
     )
@@ -69,22 +69,22 @@ def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
 
     assert 1 == result.ret
     result.stdout.fnmatch_lines(
-        ["gate * FAIL; *20 tests below*", "rule * shop tsq >= -0.05 vs baseline: FAIL, -1.000 [[]*[]]", "*== 20 below in *"]
+        ["gate * FAIL; *20 tests below*", "rule * shop tsq.mean >= -0.05 vs baseline: FAIL, -1.000 [[]*[]]", "*== 20 below in *"]
     )
     assert "FAIL" == gated.run_json["verdict"]
 
 
 @pytest.mark.parametrize(("option", "status"), [((), 0), (("--agentbench-inconclusive=fail",), CANNOT_TELL)])
 def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> None:
-    """Twenty scenarios cannot show that a drop is below 0.05: the start says so, and the exit status is what was asked for."""
+    """Twenty rollouts cannot show that a drop is below 0.05: the start says what can, and the exit status is what was asked for."""
     result = gated.run("scenarios/shop", "--agentbench-baseline=before", *option)
 
     assert status == result.ret
     result.stdout.fnmatch_lines(
         [
-            "agentbench: shop: `tsq >= -0.05 vs baseline` is a margin too small for this suite: 20 scenarios with 1 trial *",
+            "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 1 trial: *=4 can",
             "gate * INCONCLUSIVE*",
-            "            the interval holds the threshold: more trials or scenarios make it",
+            "            no score differs in 20 rollouts, which rules out a drop of 0.161;",
         ]
     )
 
@@ -132,14 +132,14 @@ def test_tests_decide(gated: Project, way: tuple[str, ...]) -> None:
     gated.backend(TWO_WRONG)
     options = ("scenarios/shop", "--agentbench-baseline=before", "--agentbench-verdict=tests")
 
-    result = gated.run(*way, "-v", *options, "--agentbench-gate=tsq >= -0.5 vs baseline")
+    result = gated.run(*way, "-v", *options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     result.assert_outcomes(passed=18, failed=2)
     assert 1 == result.ret
     result.stdout.fnmatch_lines(["gate * PASS*shown only: the tests decide"])
     both = [{"name": name, "arguments": {"item": "lamp"}} for name in ("find_item", "order_item")]
     gated.backend([{"match": {"turn": 0}, "tool_calls": both}, {"text": "Done."}])  # TSQ 0.67: no test is below its threshold
-    assert 0 == gated.run(*way, *options, "--agentbench-gate=tsq >= 0.95").ret
+    assert 0 == gated.run(*way, *options, "--agentbench-gate=tsq.mean >= 0.95").ret
     assert "FAIL" == gate(gated)["verdict"]
 
 
@@ -147,7 +147,7 @@ def test_tests_decide(gated: Project, way: tuple[str, ...]) -> None:
 def test_junit_lf_and_x(gated: Project, way: tuple[str, ...]) -> None:
     """JUnit, --lf and -x take a scenario below its threshold for what it is: an expected failure, with its reason, and no failed test."""
     gated.backend(TWO_WRONG)
-    options = (*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq >= -0.5 vs baseline", "-x")
+    options = (*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq.mean >= -0.5 vs baseline", "-x")
 
     result = gated.run(*options, "--junitxml=junit.xml")
 
@@ -183,7 +183,7 @@ def test_other_failures_are_failures(gated: Project, way: tuple[str, ...]) -> No
     gated.write("scenarios/shop/test_shop.py", OTHER_ASSERTIONS)
     gated.backend(TWO_WRONG)
 
-    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq >= -0.5 vs baseline")
+    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     assert 1 == result.ret
     result.stdout.fnmatch_lines(["*== 22 failed, 36 passed, 2 below in *"])
@@ -193,7 +193,7 @@ def test_other_failures_are_failures(gated: Project, way: tuple[str, ...]) -> No
 @WAYS
 def test_a_gate_in_the_suite(gated: Project, way: tuple[str, ...]) -> None:
     """Rules in suite.yaml find the promoted baseline; without one they are shown as undecided, and the tests stand."""
-    gated.suite(scenarios=20, gate=["tsq >= -0.5 vs baseline", "infra_error.rate <= 2%"])
+    gated.suite(scenarios=20, gate=["tsq.mean >= -0.5 vs baseline", "infra_error.rate <= 2%"])
     gated.backend(TWO_WRONG)
 
     without = gated.run(*way, "scenarios/shop")
@@ -225,12 +225,12 @@ def test_usage_errors(gated: Project, options: tuple[str, ...], sentence: str) -
 
 def test_a_wrong_rule_in_a_suite(project: Project) -> None:
     """It is a collection error of that suite, in one sentence."""
-    project.suite(gate=["tsq <= 0.5"])
+    project.suite(gate=["tsq.mean <= 0.5"])
 
     result = project.run("scenarios/shop")
 
-    assert pytest.ExitCode.INTERRUPTED == result.ret
-    result.stdout.fnmatch_lines(["*suite.yaml: gate rule 'tsq <= 0.5': tsq is better the higher it is: >=*"])
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stdout.fnmatch_lines(["*suite.yaml: gate rule 'tsq.mean <= 0.5': tsq is better the higher it is: >=*"])
 
 
 def test_variants(project: Project) -> None:
@@ -252,7 +252,7 @@ def test_quiet(gated: Project) -> None:
     result = gated.run("-q", "scenarios/shop", "--agentbench-baseline=before")
 
     result.stdout.fnmatch_lines(
-        ["agentbench: INCONCLUSIVE; shop tsq 1.000 [[]*[]]; gate INCONCLUSIVE; shop tsq >= -0.05 vs baseline: INCONCLUSIVE*"]
+        ["agentbench: INCONCLUSIVE; shop tsq 1.000 [[]*[]]; gate INCONCLUSIVE; shop tsq.mean >= -0.05 vs baseline: INCONCLUSIVE*"]
     )
 
 
@@ -278,7 +278,7 @@ def banking(project: Project) -> Project:
 def test_banking_against_itself_and_against_worse(banking: Project, way: tuple[str, ...]) -> None:
     """The same engine with other errors passes a margin that 100 scenarios resolve; one that errs in 9 of 10 calls fails it."""
     limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
-    options = (*way, "scenarios/banking", "-q", *limits, "--agentbench-gate=tsq >= -0.1 vs baseline")
+    options = (*way, "scenarios/banking", "-q", *limits, "--agentbench-gate=tsq.mean >= -0.1 vs baseline")
 
     same = banking.run(*options, "--agentbench-set=backend.seed=1")
     found = gate(banking)["rules"][0]
@@ -292,9 +292,9 @@ def test_banking_against_itself_and_against_worse(banking: Project, way: tuple[s
 
 
 def test_reports_and_gate_have_one_interval(project: Project) -> None:
-    """Scenarios that the data put into clusters have one interval, the clustered one, in the gate, in run.json and in every report."""
+    """Asked of the population, scenarios in clusters have one interval, the clustered one, in the gate, in run.json and in every report."""
     entries = [{**project.entry(f"shop-{n}"), "cluster": f"template {n % 12}"} for n in range(24)]
-    project.suite(scenarios=24, gate=["tsq >= 0.5"])
+    project.suite(scenarios=24, gate=["tsq.mean >= 0.5 of population"])
     project.write("scenarios/shop/data.json", json.dumps(entries))
     wrong = [{"match": {"turn": 0, "contains": f"shop-{n}:"}, "text": "No."} for n in (1, 2, 13, 14)]
     project.backend([*wrong, *FIND_THEN_ANSWER])
@@ -305,7 +305,7 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
 
     assert ("clustered adjusted t", 12) == (mean["method"], mean["clusters"])
     assert tuple(rule[name] for name in ("low", "high", "method")) == pytest.approx(tuple(mean[name] for name in ("low", "high", "method")))
-    assert f"{interval} mean, 95 % interval over 24 scenarios in 12 clusters" in result.stdout.str()
+    assert f"{interval} mean, 95 % interval of the population over 24 scenarios in 12 clusters" in result.stdout.str()
     for report in ("report.md", "comment.md"):
         assert interval in (project.directory / report).read_text()
     assert f"{mean['low']}" in (project.directory / "metrics.txt").read_text()

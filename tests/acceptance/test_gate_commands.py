@@ -38,7 +38,7 @@ def gate_lines(text: str) -> list[str]:
     return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "suspect  ", " " * 12))]
 
 
-HALF, CLOSE, LENIENT = "tsq >= -0.5 vs baseline", "tsq >= -0.05 vs baseline", "infra_error.rate <= 10%"
+HALF, CLOSE, LENIENT = "tsq.mean >= -0.5 vs baseline", "tsq.mean >= -0.05 vs baseline", "infra_error.rate <= 10%"
 
 
 @pytest.mark.parametrize(
@@ -114,17 +114,17 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
 
     assert 0 == main(["baseline", "promote", "before"])
     said = capsys.readouterr().out
-    assert "shop tsq: none -> 1.000 (20 scenarios)\n" in said
+    assert "shop tsq.mean: none -> 1.000 (20 scenarios)\n" in said
     assert said.endswith(f"wrote {path}\n")
     first = path.read_text()
     assert "lamp" not in first
 
     gated.backend(TWO_WRONG)
-    worse = gated.run("scenarios/shop", "--agentbench-gate=tsq >= -0.5 vs baseline")
+    worse = gated.run("scenarios/shop", "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
     worse.stdout.fnmatch_lines(["gate * PASS; compared with 2*"])
     assert 4 == main(["baseline", "promote"])
     told = capsys.readouterr()
-    assert "shop tsq: 1.000 -> 0.900 (20 scenarios)\n" in told.out
+    assert "shop tsq.mean: 1.000 -> 0.900 (20 scenarios)\n" in told.out
     assert f"agentbench: {path} would become worse in shop tsq; --reason TEXT says why that is right, and is kept in the file\n" == told.err
     assert first == path.read_text()
 

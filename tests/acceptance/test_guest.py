@@ -20,6 +20,7 @@ markers =
 asyncio_mode = auto
 """
 SCOPE = "asyncio_default_fixture_loop_scope = function\n"
+ENVIRONMENT = "env =\n    OF_THEIRS = a value of theirs\n"
 
 #: A project that calls its own things as we call ours: in a plugin, in conftest.py, in marks and in classes.
 THEIRS = {
@@ -52,6 +53,7 @@ def thresholds():
     return 0.5
 """,
     "tests/test_theirs.py": '''
+import os
 import unittest
 import warnings
 
@@ -82,6 +84,11 @@ async def test_async(tmp_path):
 @pytest.mark.anyio
 async def test_anyio(anyio_backend):
     assert anyio_backend
+
+def test_others(mocker, record_property):
+    record_property("of", "theirs")
+    assert mocker.patch("os.getcwd", return_value="theirs") and os.getcwd() == "theirs"
+    assert os.environ["OF_THEIRS"] == "a value of theirs"
 
 @given(strategies.integers())
 def test_given(number):
@@ -122,6 +129,7 @@ DOINGS = {
     "everything": (
         "--benchmark-disable",
         "--cov=tests",
+        "--html=theirs.html",
         "-rA",
     ),
     "workers": ("-n", "2", "--dist=loadfile", "--benchmark-disable", "-v"),
@@ -134,7 +142,7 @@ DOINGS = {
 @pytest.fixture
 def theirs(project: Project) -> Project:
     (project.root / "tox.ini").unlink()
-    project.write("pytest.ini", STRICT + SCOPE)
+    project.write("pytest.ini", STRICT + SCOPE + ENVIRONMENT)
     for name, text in THEIRS.items():
         project.write(name, text)
     return project
@@ -154,7 +162,7 @@ def test_nothing_changes(theirs: Project, arguments: tuple[str, ...]) -> None:
 
 def stable(line: str) -> str:
     """A line of pytest without our name, without times, and without what differs from process to process."""
-    line = re.sub(r"(, )?agentbench-[\w.]+|(?<=plugins: ), ", "", line)
+    line = re.sub(r"(, )?agentbench-[\w.]+|(?<=plugins: ), |(, )?'agentbench': '[\w.]+'", "", line)
     line = re.sub(r"\d+\.\d+ ?m?s\b|0x[0-9a-f]+|runpytest-\d+|pytest-\d+/|using -?-?p.*", "~", line)
     line = re.sub(r"^\[gw\d\] \[ *\d+%\] ", "[gw] ", line)
     return line.strip("=_ ")
@@ -192,6 +200,6 @@ def test_a_suite_that_is_the_whole_project(project: Project) -> None:
     project.suite(scenarios=2, test=f"{TEST_FILE}\ndef test_suite(suite): assert suite == 'ours'\n")
     for file in (project.root / "scenarios" / "shop").iterdir():
         file.rename(project.root / file.name)
-    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef suite(suite): return 'ours' if suite['name'] == 'shop' else ''\n")
+    project.write("conftest.py", "import pytest\n@pytest.fixture\ndef suite(suite): return 'ours' if suite.name == 'shop' else ''\n")
 
     project.run("test_shop.py").assert_outcomes(passed=3)

@@ -17,7 +17,7 @@ def test_no_false_green(project: Project, way: tuple[str, ...], name: str) -> No
 
     result = project.run(*way, f"scenarios/{name}")
 
-    assert (pytest.ExitCode.TESTS_FAILED if way else pytest.ExitCode.INTERRUPTED) == result.ret
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"*scenarios/{name}/suite.yaml: name: '{name}' is a mark that *; take another one, such as {name}_suite"])
     assert not (project.root / "reports").exists()

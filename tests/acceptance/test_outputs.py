@@ -46,7 +46,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             "shop",
             "data set    data: 2 scenarios, labels: hand, sha256 ????????????",
             "rollouts    2 ok",
-            "tsq         0.667 * mean, 95 % interval over 2 scenarios",
+            "tsq         0.667 * mean, 95 % interval of the suite over 2 scenarios",
             "lowest      shop-0 0.667: expected find_item, order_item",
             "                          actual   find_item",
             "                          asks     Customer shop-0: is there a lamp?",

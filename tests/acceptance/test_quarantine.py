@@ -15,7 +15,7 @@ ONE_WRONG: list[Json] = [WRONG, *FIND_THEN_ANSWER]
 ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIND_THEN_ANSWER]
 ENTRY: Json = {"scenario": "shop-1", "owner": "ada", "reason": "the label is disputed", "expires": "2999-12-31"}
 HELD = "quarantined until 2999-12-31 (ada: the label is disputed): "
-HALF = "tsq >= -0.5 vs baseline"
+HALF = "tsq.mean >= -0.5 vs baseline"
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def test_what_cannot_be_scored(shop: Project) -> None:
 @pytest.fixture
 def fussy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with a run, `old`, in which a scorer of the suite's own was content with all; now it is not."""
-    project.suite(scenarios=12, scorers=["tsq", "./scorer.py:fussy"], gate=["fussy >= 0.5"])
+    project.suite(scenarios=12, scorers=["tsq", "./scorer.py:fussy"], gate=["fussy.mean >= 0.5"])
     project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout): return 1.0")
     project.good_run("old")
     project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout): return 0.0")
@@ -231,7 +231,7 @@ def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
 
     def refused(run: str, base: str, score: str) -> bool:
         capsys.readouterr()
-        main(["gate", run, "--baseline", base, "--gate", f"{score} >= -0.9 vs baseline"])
+        main(["gate", run, "--baseline", base, "--gate", f"{score}.mean >= -0.9 vs baseline"])
         return f"the baseline was scored in another way ({score} " in capsys.readouterr().out
 
     assert 0 == main(["rescore", "old"]) == main(["rescore", "old", "--scorer", "tsq"])
@@ -262,7 +262,7 @@ def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
 def test_a_baseline_that_is_gone(fussy: Project, capsys: Capture) -> None:
     """Where the baseline of the session is not there any more nothing is written, until --baseline names another one."""
     assert 0 == main(["rescore", "old"])
-    fussy.run("scenarios/shop", "--agentbench-baseline=old-rescored", "--agentbench-gate=fussy >= -0.9 vs baseline")
+    fussy.run("scenarios/shop", "--agentbench-baseline=old-rescored", "--agentbench-gate=fussy.mean >= -0.9 vs baseline")
     Path("reports/old-rescored").rename("reports/moved")
     capsys.readouterr()
 

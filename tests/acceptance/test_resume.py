@@ -301,7 +301,7 @@ def test_a_flipped_byte(project: Project, key: bytes, way: tuple[str, ...]) -> N
 
 
 COMMANDS = {
-    "gate": ("gate", "latest", "--gate", "tsq >= 0.5"),
+    "gate": ("gate", "latest", "--gate", "tsq.mean >= 0.5"),
     "rescore": ("rescore", "latest"),
     "show": ("show", "latest", "--as", "aiperf"),
     "diff": ("diff", "latest", "latest"),

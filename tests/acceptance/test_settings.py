@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -87,10 +88,10 @@ def test_an_unknown_key_of_a_suite(project: Project, way: tuple[str, ...], chang
         ("set=temperature", "ERROR: --agentbench-set temperature: should be PATH=VALUE, for example agent.temperature=0.6"),
         ("backend=turbo", "ERROR: no backend 'turbo'; known: *embedded* (or give a YAML file, or a URL that starts with http)"),
         ("limit=0", "ERROR: --agentbench-limit 0: should be a whole number from 1 up"),
-        ("trials=two", "ERROR: --agentbench-trials two: should be a whole number from 1 up"),
+        ("trials=two", "ERROR: --agentbench-trials two: should be a whole number from 1 to 1000"),
         ("concurrency=-1", "ERROR: --agentbench-concurrency -1: should be a whole number from 1 up"),
         ("time-limit=soon", "ERROR: --agentbench-time-limit soon: should be a time such as 90s, 150m or 2h"),
-        ("retries=-1", "ERROR: --agentbench-retries -1: should be 0 or more"),
+        ("retries=-1", "ERROR: --agentbench-retries -1: should be a whole number from 0 to 100"),
     ],
 )
 def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
@@ -103,6 +104,26 @@ def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
     result.stderr.fnmatch_lines([sentence])
     assert "Traceback" not in result.stderr.str()
     assert not (project.root / "reports").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("keep-backend=30m", "gpu-wait=1m"), ("keep-backend", "gpu-wait")),
+        (("inconclusive=fail", "verdict=tests"), ("inconclusive", "verdict")),
+        (("inline", "retries=1", "budget-call=1m", "concurrency=3"), ("retries", "budget-call", "concurrency")),
+        (("gate=tsq.mean >= 0", "inconclusive=pass", "retries=1", "concurrency=3"), ()),
+    ],
+    ids=["no-stack", "no-gate", "inline", "all-mean-something"],
+)
+def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], named: tuple[str, ...]) -> None:
+    """An option that is right and means nothing in this session is a warning that says why; the session is as it would be without it."""
+    project.suite(scenarios=1)
+
+    result = project.run(*(f"--agentbench-{option}" for option in options), "scenarios/shop")
+
+    result.assert_outcomes(passed=1, warnings=len(named))
+    assert sorted(named) == sorted(re.findall(r"--agentbench-(\S+) means nothing here: it is about ", result.stdout.str()))
 
 
 @WAYS

@@ -212,7 +212,9 @@ def test_a_machine_that_lacks_something(
 
 
 @LACKS
-@pytest.mark.parametrize("insist", ["--agentbench-backend=small", "--agentbench-threshold=tsq.mean=0.1", "--agentbench-gate=tsq >= 0.1"])
+@pytest.mark.parametrize(
+    "insist", ["--agentbench-backend=small", "--agentbench-threshold=tsq.mean=0.1", "--agentbench-gate=tsq.mean >= 0.1"]
+)
 def test_a_machine_that_lacks_what_was_asked_for(
     small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str, insist: str
 ) -> None:

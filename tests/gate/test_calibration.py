@@ -28,7 +28,7 @@ def test_suggestions_hold(values: list[list[float]]) -> None:
     assert found.margin is not None
     assert found.limit is not None
     assert {"PASS": found.pairs} == dict(found.verdicts[found.margin])
-    less = asked(f"tsq >= -{found.margin - 0.01:.2f} vs baseline", any_part=True)
+    less = asked(f"tsq.mean >= -{found.margin - 0.01:.2f} vs baseline", any_part=True)
     pairs = [(new, base) for new in runs for base in runs if new is not base]
     assert any("PASS" != judge_rules([less], new, {"shop": base})[0].decision.verdict for new, base in pairs)
     if found.limit >= 0:

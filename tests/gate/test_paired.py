@@ -6,12 +6,14 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.decisions import Missing, judge
-from pytest_agentbench.gate.paired import Sample, against_limit, compare, pair
+from pytest_agentbench.gate.paired import Sample, against_limit, breaking, compare, pair
+from pytest_agentbench.gate.special import binomial_at_most, student_t_quantile
 
 
 def run(*scores: tuple[float, ...], clusters: int = 0) -> dict[str, Sample]:
@@ -51,35 +53,116 @@ def test_judging(low: float | None, high: float | None, verdict: str, mirrored: 
 
 
 def test_a_comparison_says_everything() -> None:
-    """Estimate, interval, margin, scenarios, trials, method and what such a run can find."""
-    decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.05)
+    """Question, estimate, interval, margin, scenarios, trials, method, and what such a run can find."""
+    decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.05, of="population")
 
-    assert ("PASS", 0.0, -0.05, 200, (400, 800), "adjusted t", "") == (
-        decision.verdict, decision.estimate, decision.threshold, decision.n, decision.trials, decision.method, decision.reason,
+    assert ("PASS", "population", 0.0, -0.05, 200, (400, 800), "adjusted t", "") == (
+        decision.verdict, decision.of, decision.estimate, decision.threshold, decision.n, decision.trials, decision.method, decision.reason,
     )  # fmt: skip
-    assert decision.low is not None and decision.high is not None and decision.detectable is not None
-    assert (-0.0171, 0.0171, 0.0244) == pytest.approx((decision.low, decision.high, decision.detectable), abs=1e-4)
-    assert decision.mcnemar is None
+    assert (-0.0171, 0.0171, 0.0171) == pytest.approx((decision.low, decision.high, decision.floor), abs=1e-4)
+
+
+def test_trials_within_scenarios_decide_about_a_suite() -> None:
+    """s^2 = 1/2 and 1/3 of two and four trials: V = (1/2 / 2 + 1/3 / 4) / 200, and Welch's degrees of freedom, whatever scenarios do."""
+    decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.1)
+    error = math.sqrt((0.5 / 2 + 1 / 3 / 4) / 200)
+    degrees = (0.5 / 2 + 1 / 12) ** 2 * 200 / (0.25**2 / 3 + (1 / 12) ** 2 / 5) - 2
+    reach = student_t_quantile(0.975, degrees) * error
+
+    assert ("PASS", "suite", "within-scenario t") == (decision.verdict, decision.of, decision.method)
+    assert decision.high == pytest.approx(reach, abs=1e-9)
+    assert decision.passable == pytest.approx(reach + 0.8416 * error, abs=1e-4)
 
 
 @pytest.mark.parametrize("trials", [(1.0,), (1.0, 1.0)])
 def test_no_difference_in_a_small_suite_is_no_pass(trials: tuple[float, ...]) -> None:
-    """Twenty scenarios of which none changed: without variation, and still INCONCLUSIVE."""
+    """Twenty scenarios of which none changed: without variation, and still INCONCLUSIVE; how many trials it takes is said."""
     decision = compare(run(*[trials] * 20), run(*[trials] * 20), 0.05)
 
     assert ("INCONCLUSIVE", 0.0) == (decision.verdict, decision.estimate)
-    assert decision.low is not None and decision.low < -0.1
+    assert decision.low is not None and decision.low < -0.08
+    assert decision.reason.startswith(f"no score differs in {20 * len(trials)} rollouts, which rules out a drop of 0.")
+    assert decision.reason.endswith("the margin is 0.05: 4 trials, or `deterministic: true` where trials never differ")
+
+
+def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
+    """With a margin of 0.05, with one trial and with three; of the population, too, and not with 0.03."""
+    for trials in (1, 3):
+        same = run(*[(0.7,) * trials] * 60, *[(1.0,) * trials] * 40)
+
+        assert ["PASS", "PASS", "INCONCLUSIVE"] == [
+            compare(same, same, margin, of=of).verdict for margin, of in ((0.05, "suite"), (0.05, "population"), (0.03, "population"))
+        ]
+        assert ("PASS" if trials == 3 else "INCONCLUSIVE") == compare(same, same, 0.03).verdict
 
 
 def test_one_binary_trial_each() -> None:
-    """Tango's interval in the score's unit, and McNemar's p; a drop of 30 in 100 fails."""
+    """Tango's interval for PASS; a drop of 30 in 100 fails; with a margin of 0 McNemar's exact p says so, too."""
     new, base = run(*[(0.0,)] * 35 + [(1.0,)] * 65), run(*[(1.0,)] * 30 + [(0.0,)] * 10 + [(1.0,)] * 60)
     decision = compare(new, base, 0.05)
 
-    assert ("FAIL", "tango") == (decision.verdict, decision.method)
+    assert ("FAIL", "tango", None) == (decision.verdict, decision.method, decision.p_worse)
     assert -0.25 == pytest.approx(decision.estimate)
-    assert decision.mcnemar is not None and decision.mcnemar < 1e-5
-    assert "adjusted t" == compare(run((0.5,), (1.0,)), run((1.0,), (1.0,)), 0.05).method
+    assert compare(new, base, 0.0).p_worse == pytest.approx(binomial_at_most(5, 35, 0.5))
+    assert "paired t" == compare(run((0.5,), (1.0,)), run((1.0,), (1.0,)), 0.05).method
+
+
+def test_a_quiet_suite_shows_small_drops() -> None:
+    """Scores that vary by 0.02, every scenario 0.03 worse: with one trial and with three that is FAIL where the margin is 0."""
+    random = np.random.default_rng(3)
+    for trials in (1, 3):
+        before, after = (run(*map(tuple, random.normal(mean, 0.02, (40, trials)).tolist())) for mean in (0.6, 0.57))
+
+        assert "FAIL" == compare(after, before, 0.0).verdict
+        assert "INCONCLUSIVE" == compare(before, after, 0.0, of="population").verdict, "better is not proved to a population"
+
+
+def test_one_scenario_that_broke_is_found_without_a_variance() -> None:
+    """In a suite whose trials never differ one of 100 scenarios broke: its five trials cannot be dealt out like this by chance."""
+    base = run(*[(1.0,) * 5] * 100)
+    decision = compare(run((0.0,) * 5, *[(1.0,) * 5] * 99), base, 0.0)
+
+    assert ("FAIL", "paired t") == (decision.verdict, decision.method)
+    assert decision.p_worse == pytest.approx(1 / 252, rel=0.5)
+    assert "INCONCLUSIVE" == compare(base, base, 0.0).verdict
+
+
+def test_few_scenarios_that_vary_do_not_make_a_variance() -> None:
+    """Four that do have the variance between scenarios beside theirs, five their own."""
+    loud, still = [(0.0, 0.0, 1.0)], [(1.0, 1.0, 1.0)]
+    methods = [compare(run(*loud * count, *still * 20), run(*still * (20 + count)), 0.05).method for count in (4, 5)]
+
+    assert ["paired t", "within-scenario t"] == methods
+
+
+def test_lost_trials_are_the_worst_for_pass_and_nothing_for_fail() -> None:
+    """A run that lost what would have failed does not pass for it: the lower bound is that of zeros in the new run, of ones in the old."""
+    whole = run(*[(1.0, 1.0, 1.0)] * 100)
+    two = {**whole, **{str(i): Sample("same", (1.0,), lost=2) for i in range(2)}, "2": Sample("same", (), lost=3)}
+    zeros = {**whole, **{str(i): Sample("same", (1.0, 0.0, 0.0)) for i in range(2)}, "2": Sample("same", (0.0, 0.0, 0.0))}
+
+    assert ("PASS", "INCONCLUSIVE") == (compare(whole, whole, 0.05).verdict, compare(two, whole, 0.05).verdict)
+    assert compare(zeros, whole, 0.05).low == compare(two, whole, 0.05).low
+    assert compare(two, whole, 0.05).high == pytest.approx(compare(whole, whole, 0.05).high, abs=1e-3)
+    assert ("PASS", "INCONCLUSIVE") == (against_limit(whole, 0.98).verdict, against_limit(two, 0.98).verdict)
+    half = run(*[(0.0, 0.5)] * 100)
+    assert "PASS" == compare(half, half, 0.12).verdict
+    lost = {name: Sample("same", (0.0, 0.5), lost=1) for name in half}
+    assert "INCONCLUSIVE" == compare(half, lost, 0.12).verdict, "what the baseline lost may have been better"
+
+
+def test_a_deterministic_suite_is_compared_as_a_fact() -> None:
+    """Without an interval, down to the last digit, and with what could have gone unseen; trials that differ break its word."""
+    base = run(*[(1.0, 1.0)] * 100)
+    same, less = (compare(run(*[(score, score)] * 100), base, 0.001, deterministic=True) for score in (1.0, 0.99))
+
+    assert ("PASS", "deterministic", None) == (same.verdict, same.method, same.low)
+    assert same.unseen == pytest.approx(1 - 0.025 ** (1 / 200))
+    assert "FAIL" == less.verdict
+    differing = run((1.0, 0.5), *[(1.0, 1.0)] * 99)
+    assert ["0"] == breaking(pair(differing, base)[0])
+    assert "deterministic" != compare(differing, base, 0.001, deterministic=True).method
+    assert "adjusted t" == compare(base, base, 0.001, deterministic=True, of="population").method, "scenarios like these are others"
 
 
 def test_lower_may_be_better() -> None:
@@ -92,11 +175,22 @@ def test_lower_may_be_better() -> None:
 
 
 def test_clusters_widen_the_interval() -> None:
-    """Scenarios that fall and rise together are worth fewer: the same scores pass alone and not in clusters."""
+    """Scenarios that fall and rise together are worth fewer: of the population the same scores pass alone and not in clusters."""
     scores = [(1.0, 0.5) if i % 20 < 10 else (0.5, 1.0) for i in range(400)]
-    alone, clustered = (compare(run(*scores, clusters=count), run(*scores, clusters=count), 0.05) for count in (0, 20))
+    alone, clustered = (compare(each, each, 0.05, of="population") for each in (run(*scores, clusters=count) for count in (0, 20)))
 
     assert ("PASS", "INCONCLUSIVE", "clustered adjusted t") == (alone.verdict, clustered.verdict, clustered.method)
+    assert compare(run(*scores), run(*scores), 0.05) == compare(run(*scores, clusters=20), run(*scores, clusters=20), 0.05), "of suite"
+
+
+def test_clusters_that_broke_are_found() -> None:
+    """100 scenarios in 25 clusters, eight of which broke: FAIL by the cluster-robust interval, which has nothing imaginary in it."""
+    base = run(*[(1.0, 1.0, 0.0)] * 100, clusters=25)
+    broke = {name: Sample("same", (0.0, 0.0, 0.0), each.cluster) if int(name) % 25 < 8 else each for name, each in base.items()}
+    decision = compare(broke, base, 0.05, of="population")
+
+    assert ("FAIL", "clustered adjusted t") == (decision.verdict, decision.method)
+    assert decision.estimate == pytest.approx(-0.32 * 2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +204,7 @@ def test_clusters_widen_the_interval() -> None:
 def test_too_little_decides_nothing(scenarios: int, clusters: int, reason: str) -> None:
     """However good the scores are; the reason is in words, and there is no interval that looks like one."""
     perfect, awful = run(*[(1.0, 1.0)] * scenarios, clusters=clusters), run(*[(0.0, 0.0)] * scenarios, clusters=clusters)
-    for decision in (compare(perfect, awful, 0.05), against_limit(perfect, 0.1)):
+    for decision in (compare(perfect, awful, 0.05, of="population"), against_limit(perfect, 0.1, of="population")):
         assert ("INCONCLUSIVE", reason, None, None) == (decision.verdict, decision.reason, decision.low, decision.detectable)
 
 
@@ -170,7 +264,8 @@ def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]]
 def test_importing_the_gate_loads_no_numbers() -> None:
     """A worker, and a session without a gate, pay for no numpy."""
     code = (
-        "import sys; from pytest_agentbench.gate import binary, bootstrap, bounded, latency, means, multiple, paired, power;"
+        "import sys; from pytest_agentbench.gate import binary, bootstrap, bounded, latency, means, multiple, paired, permutation, power;"
+        "from pytest_agentbench.gate import robust, trials;"
         "print(*sys.modules.keys() & {'numpy', 'scipy'})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

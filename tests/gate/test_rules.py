@@ -23,10 +23,10 @@ def parsed(text: str) -> Rule:
 @pytest.mark.parametrize(
     ("text", "kind", "metric", "statistic", "at_least", "limit", "versus", "relative"),
     [
-        ("tsq >= -0.03 vs baseline", "score", "tsq", "mean", True, -0.03, True, False),
+        ("tsq.mean >= -0.03 vs baseline", "score", "tsq", "mean", True, -0.03, True, False),
         ("tsq.mean >= 80%", "score", "tsq", "mean", True, 0.8, False, False),
-        ("hallucinated <= 0.1", "score", "hallucinated", "mean", False, 0.1, False, False),
-        ("hallucinated <= +0.1 vs baseline", "score", "hallucinated", "mean", False, 0.1, True, False),
+        ("hallucinated.mean <= 0.1", "score", "hallucinated", "mean", False, 0.1, False, False),
+        ("hallucinated.mean <= +0.1 vs baseline", "score", "hallucinated", "mean", False, 0.1, True, False),
         ("ttft.p95 <= 500ms", "latency", "ttft", "p95", False, 500.0, False, False),
         ("rollout.p50<=1.5 s", "latency", "rollout", "p50", False, 1500.0, False, False),
         ("tpot.p90 <= +10% vs baseline", "latency", "tpot", "p90", False, 0.1, True, True),
@@ -35,7 +35,7 @@ def parsed(text: str) -> Rule:
         ("infra_error.rate <= 2%", "share", "infra_error", "rate", False, 0.02, False, False),
         ("limit.rate <= 0.05", "share", "limit", "rate", False, 0.05, False, False),
         ("goodput >= 95%", "goodput", "goodput", "", True, 0.95, False, False),
-        ("  tsq   >=  0  vs   baseline ", "score", "tsq", "mean", True, 0.0, True, False),
+        ("  tsq.mean   >=  0  vs   baseline ", "score", "tsq", "mean", True, 0.0, True, False),
     ],
 )
 def test_meaning(text: str, kind: str, metric: str, statistic: str, at_least: bool, limit: float, versus: bool, relative: bool) -> None:
@@ -49,7 +49,9 @@ def test_meaning(text: str, kind: str, metric: str, statistic: str, at_least: bo
     assert " ".join(text.split()) == rule.text
 
 
-@pytest.mark.parametrize(("text", "margin"), [("tsq >= -0.03 vs baseline", 0.03), ("ttft.p50 <= +10% vs baseline", 0.1), ("tsq >= 0", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "margin"), [("tsq.mean >= -0.03 vs baseline", 0.03), ("ttft.p50 <= +10% vs baseline", 0.1), ("tsq.mean >= 0", 0.0)]
+)
 def test_margins(text: str, margin: float) -> None:
     """A margin says how much worse is accepted, whichever direction is the worse one."""
     assert math.isclose(margin, parsed(text).margin)
@@ -60,19 +62,21 @@ def test_margins(text: str, margin: float) -> None:
     [
         ("", "should be METRIC >= LIMIT or METRIC <= LIMIT"),
         ("tsq > 0.8", "should be METRIC >= LIMIT"),
-        ("tsq >= 0.8 vs main", "should be METRIC >= LIMIT"),
-        ("tqs >= 0.8", "no metric 'tqs'; known: .*tsq, ttft.p95"),
+        ("tsq.mean >= 0.8 vs main", "should be METRIC >= LIMIT"),
+        ("tqs >= 0.8", "no metric 'tqs'; known: .*tsq.mean, ttft.p95"),
         ("ttft.mean <= 500ms", "no statistic of ttft 'mean'; known: p50, p90, p95, p99"),
         ("ttft <= 500ms", "no statistic of ttft ''; known: p50, p90, p95, p99"),
+        ("tsq >= -0.03 vs baseline", "tsq is the score of each rollout, and a rule is about a whole run: tsq.mean"),
+        ("tsq >= 0.8", "tsq is the score of each rollout, and a rule is about a whole run: tsq.mean"),
         ("ok.rate <= 5%", "no metric 'ok.rate'"),
-        ("tsq <= 0.8", "tsq is better the higher it is: >="),
-        ("hallucinated >= 0.8", "hallucinated is better the lower it is: <="),
+        ("tsq.mean <= 0.8", "tsq is better the higher it is: >="),
+        ("hallucinated.mean >= 0.8", "hallucinated is better the lower it is: <="),
         ("ttft.p95 >= 500ms", "ttft is better the lower it is: <="),
-        ("tsq >= 500ms", "the limit has ms; it may have: none, %"),
+        ("tsq.mean >= 500ms", "the limit has ms; it may have: none, %"),
         ("ttft.p95 <= 500", "the limit has no unit; it may have: ms, s"),
         ("ttft.p50 <= +50ms vs baseline", "is said in percent"),
-        ("tsq >= -3% vs baseline", "is said in the score's own unit, such as -0.03"),
-        ("tsq >= 0.03 vs baseline", "asks for more than the baseline has"),
+        ("tsq.mean >= -3% vs baseline", "is said in the score's own unit, such as -0.05"),
+        ("tsq.mean >= 0.03 vs baseline", "asks for more than the baseline has"),
         ("ttft.p50 <= -10% vs baseline", "asks for more than the baseline has"),
         ("infra_error.rate <= 2% vs baseline", "is a fact about one run; leave out `vs baseline`"),
         ("infra_error.rate <= 200%", "no share can be 200%"),
@@ -96,7 +100,7 @@ def test_any_text_is_a_rule_or_a_config_error(text: str) -> None:
 
 
 METRICS = st.one_of(
-    st.tuples(st.sampled_from(["tsq", "tsq.mean"]), st.just(">="), st.just(""), st.just(1.0)),
+    st.tuples(st.just("tsq.mean"), st.just(">="), st.just(""), st.just(1.0)),
     st.tuples(
         st.builds("{}.{}".format, st.sampled_from(LATENCIES), st.sampled_from(LATENCY_STATISTICS)),
         st.just("<="),
@@ -120,6 +124,6 @@ def test_limits_are_read_exactly(metric: tuple[str, str, str, float], hundredths
 @given(st.integers(1, 100))
 def test_a_rule_of_its_own_text_is_itself(hundredths: int) -> None:
     """What reports quote can be asked again."""
-    rule = parsed(f"tsq  >=  -{hundredths / 100}  vs baseline")
+    rule = parsed(f"tsq.mean  >=  -{hundredths / 100}  vs baseline")
 
     assert rule == parsed(rule.text)

@@ -32,13 +32,13 @@ BASE = evidence(suite(), run="before")
 @pytest.mark.parametrize(
     ("text", "run", "expected"),
     [
-        ("tsq >= -0.05 vs baseline", {}, "PASS"),
-        ("tsq >= -0.05 vs baseline", {"wrong": 30}, "FAIL"),
-        ("tsq >= -0.05 vs baseline", {"wrong": 7}, "INCONCLUSIVE"),
-        ("tsq >= 0.7", {}, "PASS"),
-        ("tsq >= 0.9", {}, "FAIL"),
-        ("tsq >= 0.8", {}, "INCONCLUSIVE"),
-        ("repeated <= 0.5 vs baseline", {}, "INCONCLUSIVE"),  # without limits and without variation nothing bounds the mean
+        ("tsq.mean >= -0.05 vs baseline", {}, "PASS"),
+        ("tsq.mean >= -0.05 vs baseline", {"wrong": 30}, "FAIL"),
+        ("tsq.mean >= -0.05 vs baseline", {"wrong": 7}, "INCONCLUSIVE"),
+        ("tsq.mean >= 0.7", {}, "PASS"),
+        ("tsq.mean >= 0.9", {}, "FAIL"),
+        ("tsq.mean >= 0.8", {}, "INCONCLUSIVE"),
+        ("repeated.mean <= 0.5 vs baseline", {}, "INCONCLUSIVE"),  # without limits and without variation nothing bounds the mean
         ("ttft.p50 <= 150ms", {}, "PASS"),
         ("ttft.p50 <= 50ms", {}, "FAIL"),
         ("ttft.p50 <= +10% vs baseline", {}, "PASS"),
@@ -72,7 +72,7 @@ def test_an_agents_error_is_the_worst_score() -> None:
     """Leaving it out would make a run better the more often its agent falls over."""
     run = evidence([*suite(50), *(trial(i, None, status="agent_error") for i in range(50, 100))])
 
-    found = judged("tsq >= -0.05 vs baseline", run, BASE).decision
+    found = judged("tsq.mean >= -0.05 vs baseline", run, BASE).decision
 
     assert "FAIL" == found.verdict
     assert found.estimate == pytest.approx(-0.4)
@@ -89,7 +89,7 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("name", DOUBTFUL)
-@pytest.mark.parametrize("text", ["tsq >= -0.05 vs baseline", "tsq >= 0.7", "ttft.p50 <= 150ms", "rollouts_per_hour >= 900"])
+@pytest.mark.parametrize("text", ["tsq.mean >= -0.05 vs baseline", "tsq.mean >= 0.7", "ttft.p50 <= 150ms", "rollouts_per_hour >= 900"])
 def test_a_doubtful_run_never_passes(name: str, text: str) -> None:
     """What was lost or not measured turns PASS into INCONCLUSIVE, and the reason says so."""
     run, why = DOUBTFUL[name]
@@ -101,13 +101,13 @@ def test_a_doubtful_run_never_passes(name: str, text: str) -> None:
 
 def test_a_doubtful_run_can_fail() -> None:
     """A drop that shows in what is left is one."""
-    assert "FAIL" == verdict("tsq >= -0.05 vs baseline", evidence(suite(wrong=40), lost=1), BASE)
+    assert "FAIL" == verdict("tsq.mean >= -0.05 vs baseline", evidence(suite(wrong=40), lost=1), BASE)
 
 
 def test_the_allowed_share_of_infra_errors() -> None:
     """It is 2 %, or what a rule says; that rule itself fails beyond it."""
     run = DOUBTFUL["infra"][0]
-    rules = [asked("tsq >= -0.05 vs baseline"), asked("infra_error.rate <= 5%")]
+    rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("infra_error.rate <= 5%")]
 
     assert ["PASS", "PASS"] == [each.decision.verdict for each in judge_rules(rules, run, {"shop": BASE})]
     assert not cannot_measure("shop", rules, run)
@@ -116,7 +116,7 @@ def test_the_allowed_share_of_infra_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tsq >= -0.9 vs baseline", "tsq >= 0", "ttft.p50 <= 9s", "rollouts_per_hour >= 0", "infra_error.rate <= 100%"]
+    "text", ["tsq.mean >= -0.9 vs baseline", "tsq.mean >= 0", "ttft.p50 <= 9s", "rollouts_per_hour >= 0", "infra_error.rate <= 100%"]
 )
 @pytest.mark.parametrize("status", [None, "infra_error", "cancelled", "agent_error"])
 def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None:
@@ -144,7 +144,7 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
 )
 def test_what_cannot_be_compared(run: Evidence, base: Evidence | None, why: str) -> None:
     """A baseline that is not there, has other scenarios, other data or other scorers decides nothing, and is told so."""
-    found = judged("tsq >= -0.05 vs baseline", run, base).decision
+    found = judged("tsq.mean >= -0.05 vs baseline", run, base).decision
 
     assert "INCONCLUSIVE" == found.verdict
     assert why in found.reason
@@ -154,8 +154,8 @@ def test_a_part_of_a_suite() -> None:
     """A rule of suite.yaml is about the suite; one of the command line is about what ran."""
     part = evidence(suite(), scenarios={"shop": 1000})
 
-    assert "INCONCLUSIVE" == verdict("tsq >= 0.7", part)
-    assert "PASS" == verdict("tsq >= 0.7", part, any_part=True)
+    assert "INCONCLUSIVE" == verdict("tsq.mean >= 0.7", part)
+    assert "PASS" == verdict("tsq.mean >= 0.7", part, any_part=True)
 
 
 @pytest.mark.parametrize("text", ["ttft.p50 <= 9s", "ttft.p50 <= 1ms", "rollouts_per_hour >= 1", "goodput >= 1%"])
@@ -164,7 +164,7 @@ def test_a_saturated_client_times_nothing(text: str) -> None:
     run = evidence(suite(), stopwatch="client-saturated", slo={"ttft": 150.0})
 
     assert "INCONCLUSIVE" == verdict(text, run)
-    assert "PASS" == verdict("tsq >= 0.7", run)
+    assert "PASS" == verdict("tsq.mean >= 0.7", run)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,8 @@ def test_another_cache_policy() -> None:
     """Timings with a cold cache are not compared with those of a warm one; limits and scores do not mind."""
     run, base = evidence(suite(), cache="cold"), evidence(suite())
     verdicts = {
-        text: judged(text, run, base).decision for text in ("ttft.p50 <= +50% vs baseline", "ttft.p50 <= 10s", "tsq >= -0.5 vs baseline")
+        text: judged(text, run, base).decision
+        for text in ("ttft.p50 <= +50% vs baseline", "ttft.p50 <= 10s", "tsq.mean >= -0.5 vs baseline")
     }
 
     assert ["the prefix cache was carry in the baseline, and is cold now (--agentbench-cache)", "", ""] == [
@@ -213,7 +214,7 @@ def test_a_baseline_with_a_saturated_client() -> None:
     base = evidence(suite(), stopwatch="client-saturated")
 
     assert "INCONCLUSIVE" == verdict("ttft.p50 <= +10% vs baseline", evidence(suite()), base)
-    assert "PASS" == verdict("tsq >= -0.05 vs baseline", evidence(suite()), base)
+    assert "PASS" == verdict("tsq.mean >= -0.05 vs baseline", evidence(suite()), base)
 
 
 def test_failed_calls_have_no_latency() -> None:
@@ -236,7 +237,9 @@ def test_what_else_has_changed() -> None:
     run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), prefix_cache_hit_ratio=0.9)
     base = evidence(suite(), prefix_cache_hit_ratio=0.1)
 
-    assert ("the agent is not the baseline's", "the backend is not the baseline's") == judged("tsq >= -0.05 vs baseline", run, base).notes
+    assert ("the agent is not the baseline's", "the backend is not the baseline's") == judged(
+        "tsq.mean >= -0.05 vs baseline", run, base
+    ).notes
     timed = judged("ttft.p50 <= +10% vs baseline", run, base)
     assert "prefix cache hits were 90 % of the prompt tokens, in the baseline 10 %" in timed.notes
     assert "PASS" == timed.decision.verdict
@@ -247,7 +250,7 @@ def test_suspects() -> None:
     base = evidence(suite(n=30, trials=8, score=1.0))
     run = evidence(suite(n=30, trials=8, score=1.0, wrong=2))
 
-    assert ["0", "1"] == [each.scenario for each in judged("tsq >= -0.2 vs baseline", run, base).suspects]
+    assert ["0", "1"] == [each.scenario for each in judged("tsq.mean >= -0.2 vs baseline", run, base).suspects]
 
 
 def test_scores_beyond_1_have_no_limits() -> None:
@@ -256,16 +259,16 @@ def test_scores_beyond_1_have_no_limits() -> None:
 
     assert (
         "percentile-t"
-        == judged("tsq >= -0.05 vs baseline", evidence([trial(i, float(i * 7 % 10)) for i in range(100)]), base).decision.method
+        == judged("tsq.mean >= -0.05 vs baseline", evidence([trial(i, float(i * 7 % 10)) for i in range(100)]), base).decision.method
     )
-    assert "INCONCLUSIVE" == verdict("tsq >= -0.05 vs baseline", evidence([trial(i, 9.0) for i in range(20)]), base)
+    assert "INCONCLUSIVE" == verdict("tsq.mean >= -0.05 vs baseline", evidence([trial(i, 9.0) for i in range(20)]), base)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]), max_size=5))
 def test_the_sessions_verdict(verdicts: list[str]) -> None:
     """One FAIL is one; only all PASS are one; no rule is no PASS."""
-    texts = {"PASS": "tsq >= 0.7", "FAIL": "tsq >= 0.9", "INCONCLUSIVE": "tsq >= 0.8"}
+    texts = {"PASS": "tsq.mean >= 0.7", "FAIL": "tsq.mean >= 0.9", "INCONCLUSIVE": "tsq.mean >= 0.8"}
     found = session_verdict(judge_rules([asked(texts[each]) for each in verdicts], evidence(suite(trials=1)), {}))
 
     assert found == ("FAIL" if "FAIL" in verdicts else "PASS" if verdicts and set(verdicts) == {"PASS"} else "INCONCLUSIVE")
@@ -275,7 +278,7 @@ def test_the_sessions_verdict(verdicts: list[str]) -> None:
 def test_verdicts_do_not_depend_on_order(pairs: list[tuple[int, float]], turn: int) -> None:
     """Rollouts end in any order."""
     trials = [trial(scenario, score, number=number) for number, (scenario, score) in enumerate(pairs)]
-    rules = [asked("tsq >= 0.4"), asked("tsq >= -0.3 vs baseline"), asked("limit.rate <= 1%")]
+    rules = [asked("tsq.mean >= 0.4"), asked("tsq.mean >= -0.3 vs baseline"), asked("limit.rate <= 1%")]
     base = {"shop": evidence(suite(n=10, trials=1))}
 
     one, other = (
@@ -291,9 +294,9 @@ HELD = {"quarantined": {"shop": [str(i) for i in range(5)]}}
 @pytest.mark.parametrize(
     ("rule", "run", "base"),
     [
-        ("tsq >= -0.05 vs baseline", {"score": 0.0}, {}),
-        ("tsq >= -0.05 vs baseline", {}, {"score": 0.0}),
-        ("tsq >= 0.7", {"score": 0.0}, {}),
+        ("tsq.mean >= -0.05 vs baseline", {"score": 0.0}, {}),
+        ("tsq.mean >= -0.05 vs baseline", {}, {"score": 0.0}),
+        ("tsq.mean >= 0.7", {"score": 0.0}, {}),
         ("ttft.p50 <= +10% vs baseline", {"ttft": 1e6}, {}),
         ("rollout.p50 <= 2s", {"duration_ms": 1e6}, {}),
         ("goodput >= 90%", {"ttft": 1e6}, {}),
@@ -311,12 +314,12 @@ def test_quarantined_scenarios_are_left_out(rule: str, run: dict[str, Any], base
 
 def test_the_quarantine_of_a_baseline_does_not_matter() -> None:
     """A scenario that is released is judged again, against what the baseline knows of it."""
-    found = judged("tsq >= -0.05 vs baseline", evidence(suite()), evidence(suite(), **HELD))
+    found = judged("tsq.mean >= -0.05 vs baseline", evidence(suite()), evidence(suite(), **HELD))
 
     assert (100, ()) == (found.decision.n, found.notes)
 
 
-@pytest.mark.parametrize("rule", ["infra_error.rate <= 2%", "tsq >= -0.05 vs baseline"])
+@pytest.mark.parametrize("rule", ["infra_error.rate <= 2%", "tsq.mean >= -0.05 vs baseline"])
 def test_infra_errors_of_quarantined_scenarios_count(rule: str) -> None:
     """They tell of the infrastructure, which the others used too."""
     broken = [trial(i, None, number=k, status="infra_error") for i in range(5) for k in (1, 2, 3)]
@@ -327,5 +330,5 @@ def test_infra_errors_of_quarantined_scenarios_count(rule: str) -> None:
 
 def test_everything_in_quarantine_is_no_pass() -> None:
     """A part of a suite of which nothing is left says nothing."""
-    assert "INCONCLUSIVE" == verdict("tsq >= -0.9 vs baseline", evidence(suite(5), **HELD), BASE)
-    assert "INCONCLUSIVE" == verdict("tsq >= 0.1", evidence(suite(5), **HELD), any_part=True)
+    assert "INCONCLUSIVE" == verdict("tsq.mean >= -0.9 vs baseline", evidence(suite(5), **HELD), BASE)
+    assert "INCONCLUSIVE" == verdict("tsq.mean >= 0.1", evidence(suite(5), **HELD), any_part=True)

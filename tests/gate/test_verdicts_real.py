@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.measuring import BenchmarkError, Options
-from tests.benchmarks.verdicts.cells import Interval
 from tests.benchmarks.verdicts.pairs import Pair, Run, Shares, Verdicts, judge_pairs
+from tests.benchmarks.verdicts.population import Interval
 from tests.benchmarks.verdicts.real import MARGINS, measure, result
 from tests.benchmarks.verdicts.real_page import RealPage, Same, Target
 from tests.gate.evidences import evidence, trial

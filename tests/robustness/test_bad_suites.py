@@ -124,11 +124,32 @@ def test_each_bad_suite_is_one_sentence(project: Project, way: tuple[str, ...]) 
 
     output = result.stdout.str()
     assert [] == [sentence for _, sentence in BAD.values() if sentence not in output]
-    assert 1 == result.ret
+    assert 4 == result.ret
     assert len(BAD) == output.count("ERROR scenarios/")
     result.assert_outcomes(passed=2, errors=len(BAD))
     assert "Traceback" not in output + result.stderr.str()
     assert ["good"] == [*project.run_json["suites"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ((), 4),
+        (("-x",), 4),
+        (("--collect-only",), 4),
+        (("--continue-on-collection-errors",), 4),
+        (("-n", "2"), 4),
+        (("-n", "2", "--agentbench-set", "scorers=[tqs]"), 4),
+        (("-n", "2", "--agentbench-threshold", "tsq=1.0"), 1),
+    ],
+    ids=["plain", "x", "collect-only", "continue", "n2", "all-wrong", "a-failure-too"],
+)
+def test_the_exit_status_of_a_wrong_suite(project: Project, options: tuple[str, ...], status: int) -> None:
+    """A wrong suite is a usage error however the session is run; only a failure of quality beside it has the status of that."""
+    project.suite("good", scenarios=2, expected=("find_item", "order_item"), thresholds={"tsq": 0.1})
+    project.suite("bad", colour="red")
+
+    assert status == project.run(*options, "scenarios").ret
 
 
 def test_nothing_runs_when_collection_failed(project: Project) -> None:
@@ -140,7 +161,7 @@ def test_nothing_runs_when_collection_failed(project: Project) -> None:
 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*scenarios/bad/suite.yaml: no scorer 'tqs'; known: *"])
-    assert 2 == result.ret
+    assert 4 == result.ret
     assert [] == [*project.root.glob("reports/2*")]
 
 

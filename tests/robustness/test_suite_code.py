@@ -173,7 +173,7 @@ def test_code_that_cannot_be_used(project: Project, way: tuple[str, ...]) -> Non
 
     result = project.run(*way, "scenarios")
 
-    assert (pytest.ExitCode.TESTS_FAILED if way else pytest.ExitCode.INTERRUPTED) == result.ret
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
     result.assert_outcomes(errors=len(UNUSABLE), skipped=2 * len(UNUSABLE) if way else 0)
     output = result.stdout.str()
     for name, (_, sentence) in UNUSABLE.items():
@@ -234,7 +234,7 @@ def test_code_of_an_option_and_of_a_variant(project: Project) -> None:
     for pair in options:
         result = project.run(*(f"--agentbench-{option}" for option in pair), "scenarios/shop")
 
-        assert pytest.ExitCode.INTERRUPTED == result.ret
+        assert pytest.ExitCode.USAGE_ERROR == result.ret
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines([sentence])
     assert runs == len([*project.root.glob("reports/2*")])

@@ -59,7 +59,7 @@ GATE: Json = {
         | {"reason": "", "suspects": []},
         {"suite": "shop", "rule": "ttft.p95 <= 500ms", "verdict": "INCONCLUSIVE", "estimate": None, "low": None, "high": None}
         | {"reason": "the timings are of a saturated client", "suspects": []},
-        {"suite": "shop", "rule": "tsq >= -0.03 vs baseline", "verdict": "FAIL", "estimate": -0.1, "low": -0.15, "high": -0.05}
+        {"suite": "shop", "rule": "tsq.mean >= -0.03 vs baseline", "verdict": "FAIL", "estimate": -0.1, "low": -0.15, "high": -0.05}
         | {
             "reason": "",
             "suspects": [
@@ -111,7 +111,7 @@ def test_the_most_important_first() -> None:
     assert MOST == len(found)
     assert [
         "::error title=agentbench%3A FAIL::FAIL, exit status 1: a test, a limit or the gate failed; shop tsq 0.500 [0.250, 0.750]",
-        f"::error {suite},title=shop%3A tsq >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
+        f"::error {suite},title=shop%3A tsq.mean >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
         f"::warning {suite},title=shop%3A ttft.p95 <= 500ms::INCONCLUSIVE: nothing measured; the timings are of a saturated client",
         "::warning title=shop tsq%3A shop-2::1.000 in the baseline, now 0.200",
         "::warning title=shop tsq%3A shop-1::1.000 in the baseline, now 0.000",
@@ -175,7 +175,7 @@ def test_a_gate_in_the_comment() -> None:
     text = "\n".join(comment.lines(run_with(verdict="FAIL", gate=GATE)))
 
     assert [
-        "| FAIL | shop | `tsq >= -0.03 vs baseline` | -0.1 [-0.15, -0.05] |",
+        "| FAIL | shop | `tsq.mean >= -0.03 vs baseline` | -0.1 [-0.15, -0.05] |",
         "| INCONCLUSIVE | shop | `ttft.p95 <= 500ms` | nothing measured; the timings are of a saturated client |",
         "| PASS | shop | `infra_error.rate <= 2%` | 0 |",
     ] == [line for line in text.splitlines() if re.match(r"\| (FAIL|INCONCLUSIVE|PASS) ", line)]

@@ -151,11 +151,15 @@ def test_a_suite_is_found(tmp_path: Path) -> None:
             ("default",),
             "suite.yaml: the threshold repeated.mean: -1 is out of range: repeated is 0 or more, so it would decide nothing",
         ),
-        ({"gate": ["tsq >= 80"]}, ("default",), "suite.yaml: the rule 'tsq >= 80' is out of range: tsq is between 0 and 1, so it would "),
         (
-            {"gate": ["tsq >= -3 vs baseline"]},
+            {"gate": ["tsq.mean >= 80"]},
             ("default",),
-            "suite.yaml: the margin 'tsq >= -3 vs baseline' is out of range: tsq is between 0 and 1, so it would decide nothing",
+            "suite.yaml: the rule 'tsq.mean >= 80' is out of range: tsq is between 0 and 1, so it would ",
+        ),
+        (
+            {"gate": ["tsq.mean >= -3 vs baseline"]},
+            ("default",),
+            "suite.yaml: the margin 'tsq.mean >= -3 vs baseline' is out of range: tsq is between 0 and 1, so it would decide nothing",
         ),
         ({"agent": {"temperature": -1}}, ("default",), "suite.yaml: agent: temperature should be a number from 0 up, not -1"),
         (
@@ -222,7 +226,7 @@ def test_thresholds_override_each_other() -> None:
 def test_limits_at_the_ends_of_a_range(tmp_path: Path) -> None:
     """A limit may be at either end of what a score can be; of a scorer of one's own nobody knows the ends."""
     thresholds = {"tsq": 1, "tsq.mean": 0, "repeated.mean": 7, "polite": -50}
-    gate = ["tsq >= 1", "tsq >= -1 vs baseline", "repeated <= 9", "repeated <= 5 vs baseline", "polite >= 80"]
+    gate = ["tsq.mean >= 1", "tsq.mean >= -1 vs baseline", "repeated.mean <= 9", "repeated.mean <= 5 vs baseline", "polite.mean >= 80"]
 
     assert (
         "" == find(suite_file(tmp_path, scorers=["tsq", "repeated", "./x.py:polite"], thresholds=thresholds, gate=gate), [], (), None).error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_agentbench.gate.evidence import Evidence, Trial
@@ -27,10 +29,30 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
     ("text", "said"),
     [
         (
-            "tsq >= -0.1 vs baseline",
-            "tsq >= -0.1 vs baseline: PASS, +0.000 [-0.034, +0.034] against -0.100; 100 scenarios, 300 and 300 trials, 95 % adjusted t",
+            "tsq.mean >= -0.1 vs baseline",
+            (
+                "tsq.mean >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011] against -0.100; "
+                "100 scenarios, 300 and 300 trials, 95 % paired t"
+            ),
         ),
-        ("tsq >= 0.5", "tsq >= 0.5: PASS, 0.700 [0.661, 0.727] against 0.500; 100 scenarios, 300 trials, 95 % adjusted t"),
+        (
+            "tsq.mean >= -0.1 vs baseline of population",
+            (
+                "tsq.mean >= -0.1 vs baseline of population: PASS of population, +0.000 [-0.034, +0.034] against -0.100; "
+                "100 scenarios, 300 and 300 trials, 95 % adjusted t"
+            ),
+        ),
+        (
+            "tsq.mean >= 0.5 of population",
+            (
+                "tsq.mean >= 0.5 of population: PASS of population, 0.700 [0.661, 0.727] against 0.500; "
+                "100 scenarios, 300 trials, 95 % adjusted t"
+            ),
+        ),
+        (
+            "tsq.mean >= 0.5",
+            "tsq.mean >= 0.5: PASS of suite, 0.700 [0.669, 0.728] against 0.500; 100 scenarios, 300 trials, 95 % between-scenario t",
+        ),
         (
             "ttft.p50 <= 0.2s",
             "ttft.p50 <= 0.2s: PASS, 104.5 ms [104.0 ms, 105.5 ms] against 200.0 ms; 100 scenarios, 300 calls, 95 % block bootstrap",
@@ -58,21 +80,42 @@ def test_rules(text: str, said: str) -> None:
 
 def test_details() -> None:
     """What could have been found, why nothing was decided, and what was left out."""
-    wide = [*detail_lines(rule("tsq >= -0.01 vs baseline", run(), run()))]
-    small = [*detail_lines(rule("tsq >= -0.01 vs baseline", run(n=3), run(n=3)))]
+    wide = [*detail_lines(rule("tsq.mean >= -0.01 vs baseline", run(), run()))]
+    small = [*detail_lines(rule("tsq.mean >= -0.01 vs baseline of population", run(n=2), run(n=2, wrong=1)))]
+    changed = run(wrong=1)
+    of_population = [*detail_lines(rule("tsq.mean >= -0.02 vs baseline of population", changed, run()))]
     nothing = [*detail_lines(rule("output_tokens_per_s >= 1", run()))]
-    part = [*detail_lines(rule("tsq >= -0.05 vs baseline", run(n=90), run()))]
+    part = [*detail_lines(rule("tsq.mean >= -0.05 vs baseline", run(n=90), run()))]
     missed = [*detail_lines(rule("ttft.p50 <= 9s", run()))]
 
     assert [
-        "the interval holds the threshold: more trials or scenarios make it narrower",
-        "a change of 0.048 is found by such a run 4 times out of 5",
+        (
+            "no score differs in 300 rollouts, which rules out a drop of 0.011; the margin is 0.01: "
+            "4 trials, or `deterministic: true` where trials never differ"
+        ),
+        ("a change of 0.022 is found by such a run 4 times out of 5; with a margin of 0.011 it passes as often when nothing has changed"),
     ] == wide
-    assert "such a run is too small to find any change" in small
+    assert "a run of this size cannot pass with a margin below 1.000, whatever it measures" in small
+    assert "a run of this size cannot pass with a margin below 0.034, whatever it measures" in of_population
     assert ["the run has no such number"] == nothing
     assert "scenarios left out: 10 only in the baseline" in part
     assert missed[0].startswith("a distance from the limit of ")
     assert missed[0].endswith(" ms is found by such a run 4 times out of 5")
+
+
+def test_deterministic() -> None:
+    """The word of the suite stands in the verdict's line, with what it hides if it is wrong."""
+    asked_so = replace(asked("tsq.mean >= -0.001 vs baseline"), deterministic=True)
+    judged = judge_rules([asked_so], run(), {"shop": run()})[0]
+    differing = judge_rules(
+        [asked_so], evidence([*(trial(i, 0.5 + i % 2 / 2 * (k % 2), number=k) for i in range(9) for k in (1, 2))]), {"shop": run()}
+    )
+
+    assert rule_text(told(judged)) == (
+        "shop tsq.mean >= -0.001 vs baseline: PASS of suite, +0.000 against -0.001; 100 scenarios, 300 and 300 trials, deterministic; "
+        "were the suite not deterministic, failures in up to 1.2 % of rollouts could have gone unseen"
+    )
+    assert "the suite says that it is deterministic, but trials of 4 scenarios differ (1): judged as any other" in differing[0].notes
 
 
 def test_the_whole() -> None:
@@ -87,7 +130,7 @@ def test_the_whole() -> None:
 
 def test_suspects() -> None:
     """The surest ten, and how many more."""
-    found = rule("tsq >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
+    found = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
     lines = [*suspect_lines({"rules": [found]})]
 
     assert "0 tsq 0.500 -> 0.000 (p 0.00108)" == lines[0]

@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.commands.power import size_of
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.power import ASSUMED, Design
+from pytest_agentbench.gate.power import ASSUMED, ASSUMED_MEAN, Design, Level
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +40,8 @@ def test_an_assumption(tmp_path: Path, capsys: Capture) -> None:
     assert lines[0].startswith(
         "shop: 100 scenarios; tsq of a trial varies by 0.346 around its scenario's mean (standard deviation), an assum"
     )
-    assert [[str(number), f"{Design(100, number, ASSUMED).smallest_drop():.3f}"] for number in (2, 7)] == [
+    designs = [Design(100, number, ASSUMED, level=Level(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)) for number in (2, 7)]
+    assert [[str(each.trials), f"{each.smallest_drop():.3f}", f"{each.smallest_margin():.3f}"] for each in designs] == [
         line.split() for line in lines[2:4]
     ]
     assert ["0.01", "0.03", "0.05", "0.1"] == [line.split()[0] for line in lines[6:]]
@@ -48,8 +49,8 @@ def test_an_assumption(tmp_path: Path, capsys: Capture) -> None:
 
 def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
     """A suite that is too small to find any drop says none."""
-    assert 0 == main(["power", suite(tmp_path, 2), "--trials", "1"])
-    assert "     1  none\n" in capsys.readouterr().out
+    assert 0 == main(["power", suite(tmp_path, 2), "--trials", "1", "--of", "population"])
+    assert ["1", "none", "none"] == capsys.readouterr().out.splitlines()[2].split()
 
 
 @pytest.mark.parametrize(

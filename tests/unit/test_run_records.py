@@ -35,12 +35,12 @@ def shop(*scorers: str) -> Suite:
     )
 
 
-def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",)) -> Json:
+def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population: tuple[str, ...] = ()) -> Json:
     """The part of run.json about a suite with these rollouts."""
     tally = SuiteTally()
     for each in rollouts:
         tally.add(each, scorers[0])
-    return build_suite(shop(*scorers), "default", tally, {"tsq": 0.5})
+    return build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population)
 
 
 def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
@@ -115,16 +115,17 @@ def test_means_have_intervals() -> None:
     """A mean comes with its interval, the number of scenarios and the method; a bounded score does not leave its bounds."""
     mean = summary(*(rollout(f"{number}", scores={"tsq": number % 2}) for number in range(4)))["scores"]["tsq"]["mean"]
 
-    assert {"value": 0.5, "low": 0.0, "high": 1.0, "scenarios": 4, "clusters": 4, "method": "adjusted t"} == mean
+    assert {"value": 0.5, "low": 0.0, "high": 1.0, "of": "suite", "scenarios": 4, "clusters": 4, "method": "between-scenario t"} == mean
 
 
 def test_intervals_know_of_clusters() -> None:
-    """Of scenarios that fail by template every printed interval is the one by which a gate judges, and wider than that of as many alone."""
+    """Asked of the population, every printed interval of scenarios that fail by template is the one by which a gate judges, and wider."""
     rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
-    part = summary(*rollouts, rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),)))
+    again = rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),))
+    part = summary(*rollouts, again, population=("tsq",))
     samples = {each.scenario: Sample("", (float(each.scores["tsq"]),), each.cluster) for each in rollouts}
-    gate = against_limit({**samples, "s36": Sample("", (0.0,), "template 0")}, 0.5)
-    alone = summary(*(replace(each, cluster=None) for each in rollouts))["scores"]["tsq"]["mean"]
+    gate = against_limit({**samples, "s36": Sample("", (0.0,), "template 0")}, 0.5, of="population")
+    alone = summary(*(replace(each, cluster=None) for each in rollouts), population=("tsq",))["scores"]["tsq"]["mean"]
 
     for mean in part["scores"]["tsq"].values():
         assert (gate.low, gate.high, "clustered adjusted t", 37, 12) == (
@@ -133,7 +134,8 @@ def test_intervals_know_of_clusters() -> None:
     assert "clustered adjusted t" == gate.method == part["retried_scores"]["tsq"]["others"]["method"]
     assert ("adjusted t", 36) == (alone["method"], alone["clusters"])
     assert part["scores"]["tsq"]["mean"]["low"] < alone["low"] - 0.1
-    assert score_text(part["scores"]["tsq"]["mean"]).endswith("mean, 95 % interval over 37 scenarios in 12 clusters")
+    assert ("suite", 37) == tuple(summary(*rollouts, again)["scores"]["tsq"]["mean"][name] for name in ("of", "clusters"))
+    assert score_text(part["scores"]["tsq"]["mean"]).endswith("mean, 95 % interval of the population over 37 scenarios in 12 clusters")
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:

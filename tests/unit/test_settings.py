@@ -28,7 +28,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "set": ("agent.t=0.6", "model=big", (("agent.t", 0.6),), (("model", "big"),)),
     "threshold": ("tsq=0.8", "tsq.mean=0.7", {"tsq": 0.8}, {"tsq.mean": 0.7}),
     "slo": ("ttft=500ms", "e2e=30s", {"ttft": 500.0}, {"e2e": 30_000.0}),
-    "gate": ("tsq >= 0.8", "ttft.p95 <= 1s", ("tsq >= 0.8",), ("ttft.p95 <= 1s",)),
+    "gate": ("tsq.mean >= 0.8", "ttft.p95 <= 1s", ("tsq.mean >= 0.8",), ("ttft.p95 <= 1s",)),
     "baseline": ("base.jsonl", "latest", "base.jsonl", "latest"),
     "inconclusive": ("fail", "fail", "fail", "fail"),
     "verdict": ("tests", "tests", "tests", "tests"),
@@ -170,17 +170,23 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
     [
         *(
             (f"{name}={value}", f"{name} {value}: should be a whole number from 1 up")
-            for name in ("limit", "trials")
+            for name in ("limit", "concurrency")
             for value in ("0", "-1", "x")
         ),
+        *(
+            (f"{name}={value}", f"{name} {value}: should be a whole number from 1 to {most}")
+            for name, most in (("trials", 1000), ("taps", 64))
+            for value in ("0", "-1", "x", "1000000")
+        ),
+        ("retries=1000000", "retries 1000000: should be a whole number from 0 to 100"),
         ("concurrency=1.5", "concurrency 1.5: should be a whole number from 1 up"),
         ("concurrency=²", "concurrency ²: should be a whole number from 1 up"),
         ("slo=ttft=500", "slo ttft=500: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
         ("slo=ttft=5m", "slo ttft=5m: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
         ("slo=ttfb=5ms", "slo ttfb=5ms: no objective 'ttfb'; known: e2e, itl, tpot, ttft"),
-        ("retries=-1", "retries -1: should be 0 or more"),
-        ("retries=²", "retries ²: should be 0 or more"),
-        ("retries=", "retries : should be 0 or more"),
+        ("retries=-1", "retries -1: should be a whole number from 0 to 100"),
+        ("retries=²", "retries ²: should be a whole number from 0 to 100"),
+        ("retries=", "retries : should be a whole number from 0 to 100"),
         ("time-limit=2d", "time-limit 2d: should be a time such as 90s, 150m or 2h"),
         ("time-limit=-5s", "time-limit -5s: should be a time such as 90s, 150m or 2h"),
         *(
@@ -195,8 +201,6 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
         ),
         ("time-limit=nan", "time-limit nan: should be a time such as 90s, 150m or 2h"),
         ("budget-rollout=off", "budget-rollout off: should be a time such as 90s, 150m or 2h"),
-        ("taps=0", "taps 0: should be a whole number from 1 up"),
-        ("concurrency=0", "concurrency 0: should be a whole number from 1 up"),
         ("reports=", "reports : should be a directory, for example reports"),
         *(
             (f"set={value}", f"set {value}: should be PATH=VALUE, for example agent.temperature=0.6")

@@ -19,7 +19,7 @@ evidence that went all the way through agent, tap, scorers, journal and run dire
 The built-in engine has the policy `careless`: word matching that takes a wrong tool in a given share of its calls. No model, no GPU, no
 delays. Every session has another seed, so two sessions with the same error rate differ by chance alone.
 
-- **gate**: its own code, on evidence read from the run directories: `tsq >= -margin vs baseline`.
+- **gate**: its own code, on evidence read from the run directories: `tsq.mean >= -margin vs baseline`.
 - **threshold**: "fail when the mean drops by more than the margin", the rule that most CI jobs have. It knows no INCONCLUSIVE.
 - **pooled**: the z interval of two proportions with all trials as independent, as most scripts have it. It does not pair scenarios, and
   takes a score between 0 and 1 for a share of passes.

@@ -1,4 +1,4 @@
-"""Suites whose truth is known: how often each scenario passes, and what a change does to it."""
+"""Populations of scenarios whose truth is known: how often each passes, and what a change does to it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,13 @@ def churn(random: np.random.Generator, rates: Floats, drop: float, mean: float) 
     chance = random.random(rates.shape)
     broken = (drop + repaired * (1 - mean)) / mean
     return np.where(chance < repaired, 1.0, np.where(chance > 1 - broken, 0.0, rates))
+
+
+def rescue(random: np.random.Generator, rates: Floats, drop: float, mean: float) -> Floats:
+    """One in twenty is repaired wholly, which not every suite shows, and all others fade by so much more."""
+    repaired = 0.05
+    left = (mean - drop - repaired) / (mean * (1 - repaired))
+    return np.where(random.random(rates.shape) < repaired, 1.0, rates * left)
 
 
 Change = Callable[[np.random.Generator, Floats, float, float], Floats]
