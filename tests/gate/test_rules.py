@@ -127,3 +127,15 @@ def test_a_rule_of_its_own_text_is_itself(hundredths: int) -> None:
     rule = parsed(f"tsq.mean  >=  -{hundredths / 100}  vs baseline")
 
     assert rule == parsed(rule.text)
+
+
+@pytest.mark.parametrize(("words", "of"), [("", "suite"), (" of suite", "suite"), (" of population", "population")])
+def test_the_question(words: str, of: str) -> None:
+    """A rule about a score asks of this suite, or of the population where it says so; rules about another question are other rules."""
+    rule, plain = (parse_rule(f"tsq.mean >= -0.05 vs baseline{each}", ("tsq",)) for each in (words, ""))
+
+    assert of == rule.of == parse_rule(f"tsq.mean >= 0.8{words}", ("tsq",)).of
+    assert (of == "suite") == (rule.about == plain.about)
+    if words:
+        with pytest.raises(ConfigError, match=f"`of {of}` is for scores; leave it out"):
+            parse_rule(f"ttft.p95 <= 500ms{words}", ("tsq",))
