@@ -135,7 +135,8 @@ def _arms(ab: Json | None) -> Iterator[Row]:
     firsts = {each["suite"]: each["metric"] for each in reversed(ab["comparisons"])}
     told = [each for each in ab["comparisons"] if each["finding"] in COLOURS or firsts[each["suite"]] == each["metric"]]
     for each in told:
-        yield Row(each["suite"], comparison_text(ab, each), COLOURS.get(each["finding"], ""))
+        short = each if each["low"] is None else {**each, "reason": ""}  # an interval speaks for itself
+        yield Row(each["suite"], comparison_text(ab, short), COLOURS.get(each["finding"], ""))
     if more := len(ab["comparisons"]) - len(told):
         yield Row("", f"of {more} other figures no difference is shown")
     yield from (Row("not equal", warning, "yellow") for warning in ab["warnings"])
