@@ -32,6 +32,7 @@ from pytest_agentbench.stopwatch import SATURATED, WARN
 LOWEST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first
 VERDICT = "verdict"
+BY_HAND = "hand"  # the source of labels that somebody has read
 WORDS = "docs/metrics.md"  # says what they mean
 
 
@@ -160,10 +161,12 @@ def _suites(suites: Json) -> Iterator[Row]:
 
 
 def _rollouts_text(suite: Json) -> str:
-    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit`."""
+    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`."""
     total = sum(suite["rollouts"].values())
-    rollouts = f"{total} rollout{'s' * (total != 1)}"
-    return f"{rollouts}, all ok" if total == suite["rollouts"]["ok"] and total else f"{rollouts}: {statuses_text(suite['rollouts'])}"
+    how = "all ok" if total and total == suite["rollouts"]["ok"] else statuses_text(suite["rollouts"])
+    source = suite["dataset"]["label_source"]
+    labels = "" if source == BY_HAND else f"; labels: {source}"
+    return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 
 def _mean_text(mean: Json | None) -> str:
