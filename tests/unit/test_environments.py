@@ -20,7 +20,7 @@ from pytest_agentbench.serving.environments import ENVIRONMENTS, EnvironmentSpec
 
 Capture = pytest.CaptureFixture[str]
 
-WAIT = 30  # seconds
+WAIT = 180  # seconds; a process that makes an environment computes for ten of them
 
 
 @pytest.fixture(autouse=True)
