@@ -170,7 +170,8 @@ def _passes(passes: Json | None) -> Iterator[str]:
     ]
     if rows:
         yield from table(["scenario", "trials that passed", "95 % interval of its rate"], rows)
-    others = [f"{passes['always']} scenarios passed in all of their trials"] if passes["always"] else []
+    always = passes["always"]
+    others = [f"{always} scenario{'s' * (always > 1)} passed in all of their trials"] if always else []
     others += [f"{more} more are in run.json"] if (more := len(passes["scenarios"]) - PASS_RATES) > 0 else []
     if others:
         yield f"\n{'; '.join(others)}."
