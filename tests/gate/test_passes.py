@@ -157,7 +157,8 @@ def test_rules(text: str, name: str, limit: float, of: str) -> None:
     """A share of the scenarios and a limit, asked of the suite unless it says otherwise."""
     rule = parsed(text)
 
-    assert ("passes", name, name, limit, of) == (rule.kind, rule.metric, rule.pass_rate.name, pytest.approx(rule.limit), rule.of)
+    assert ("passes", name, name, of) == (rule.kind, rule.metric, rule.pass_rate.name, rule.of)
+    assert limit == pytest.approx(rule.limit)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,16 @@ def test_all_of_them_or_one_of_them() -> None:
 
     assert ("PASS", 1.0) == ((at := decided("pass@3 >= 0.7", trials)).verdict, at.estimate)
     assert ("FAIL", 0.0) == ((every := decided("pass^3 >= 0.7", trials)).verdict, every.estimate)
+
+
+@pytest.mark.parametrize("text", ["pass^3 >= 0.7", "tsq.mean >= 0.7"])
+def test_where_nothing_failed_nobody_knows_what_would_be_found(text: str) -> None:
+    """All values are the best there is: no distance from the limit is said to be found, and none of 0."""
+    perfect = decided(text, [trial(at, 1.0, number=k) for at in range(40) for k in range(3)])
+    less = decided(text, [trial(at, float(at > 4), number=k) for at in range(40) for k in range(3)])
+
+    assert (None, "PASS") == (perfect.detectable, perfect.verdict)
+    assert less.detectable is not None and less.detectable > 0.05
 
 
 def test_too_few_trials() -> None:
