@@ -199,6 +199,10 @@ class Scheduler:
         """Why a rollout is an infra_error, where it is not the only one for that reason."""
         return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
 
+    def is_given_up(self, key: RolloutKey) -> bool:
+        """Whether nothing runs any more, or nothing of this rollout's group."""
+        return bool(self.broken) or key.group in self._given_up
+
     def is_judgeable(self, key: RolloutKey) -> bool:
         """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
         outcome = self._outcomes.get(key)

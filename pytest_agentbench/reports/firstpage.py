@@ -33,6 +33,7 @@ from pytest_agentbench.stopwatch import SATURATED, WARN
 LOWEST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first
 VERDICT = "verdict"
+BY_HAND = "hand"  # the source of labels that somebody has read
 WORDS = "docs/metrics.md"  # says what they mean
 
 
@@ -140,7 +141,8 @@ def _arms(ab: Json | None) -> Iterator[Row]:
     firsts = {each["suite"]: each["metric"] for each in reversed(ab["comparisons"])}
     told = [each for each in ab["comparisons"] if each["finding"] in COLOURS or firsts[each["suite"]] == each["metric"]]
     for each in told:
-        yield Row(each["suite"], comparison_text(ab, each), COLOURS.get(each["finding"], ""))
+        short = each if each["low"] is None else {**each, "reason": ""}  # an interval speaks for itself
+        yield Row(each["suite"], comparison_text(ab, short), COLOURS.get(each["finding"], ""))
     if more := len(ab["comparisons"]) - len(told):
         yield Row("", f"of {more} other figures no difference is shown")
     yield from (Row("not equal", warning, "yellow") for warning in ab["warnings"])
@@ -164,10 +166,12 @@ def _suites(suites: Json) -> Iterator[Row]:
 
 
 def _rollouts_text(suite: Json) -> str:
-    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit`."""
+    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`."""
     total = sum(suite["rollouts"].values())
-    rollouts = f"{total} rollout{'s' * (total != 1)}"
-    return f"{rollouts}, all ok" if total == suite["rollouts"]["ok"] and total else f"{rollouts}: {statuses_text(suite['rollouts'])}"
+    how = "all ok" if total and total == suite["rollouts"]["ok"] else statuses_text(suite["rollouts"])
+    source = suite["dataset"]["label_source"]
+    labels = "" if source == BY_HAND else f"; labels: {source}"
+    return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 
 def _mean_text(mean: Json | None) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
 from pytest_agentbench.exits import CANNOT_MEASURE
 from pytest_agentbench.progress import Heartbeat
