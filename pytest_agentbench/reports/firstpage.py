@@ -114,7 +114,7 @@ def _gate(gate: Json | None) -> Iterator[Row]:
     yield from (Row("worse", change_text(*each)) for each in claims[:LOWEST])
     yield from _more(len(claims) - LOWEST)
     ranking = [(score_of(rule), each) for rule in gate["rules"] if rule["verdict"] == "FAIL" for each in ranking_of(rule)]
-    yield from (Row("lower", change_text(*each)) for each in ranking[:LOWEST])
+    yield from (Row("fell", change_text(*each)) for each in ranking[:LOWEST])
     if ranking:
         yield Row("", NO_CLAIM)
 

@@ -195,7 +195,7 @@ def _gate(gate: Json | None) -> Iterator[str]:
         yield from (f"- {prose(line)}" for line in claims)
         yield "\nBy Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
     if ranking := [*ranking_lines(gate)]:
-        yield f"\n### Lower than in the baseline: {NO_CLAIM}\n"
+        yield f"\n### Fell: {NO_CLAIM}\n"
         yield from (f"- {prose(line)}" for line in ranking)
 
 

@@ -133,7 +133,7 @@ def write_gate(terminal: Terminal, gate: Json) -> None:
         terminal.write_line(f"worse       {line}")
     ranking = [*ranking_lines(gate)]
     for line in ranking:
-        terminal.write_line(f"lower       {line}")
+        terminal.write_line(f"fell        {line}")
     if ranking:
         terminal.write_line(f"{'':<11} {NO_CLAIM}")
 

@@ -63,15 +63,22 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
 
 @WAYS
 def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
-    """Every scenario fell: exit status 1, with the estimate, although no test counts as failed."""
+    """Every scenario fell: exit status 1, with the estimate, although no test counts as failed. With one trial each none is claimed."""
     gated.backend(ALL_WRONG)
 
     result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before")
 
     assert 1 == result.ret
     result.stdout.fnmatch_lines(
-        ["gate * FAIL; *20 tests below*", "rule * shop tsq.mean >= -0.05 vs baseline: FAIL, -1.000 [[]*[]]", "*== 20 below in *"]
+        [
+            "gate * FAIL; *20 tests below*",
+            "rule * shop tsq.mean >= -0.05 vs baseline: FAIL of suite, -1.000 *",
+            "fell        shop-0 tsq 1.000 -> 0.000",
+            "            a ranking, no claim: one takes 5 trials of a scenario on both sides",
+            "*== 20 below in *",
+        ]
     )
+    assert "### Fell: a ranking, no claim" in (gated.directory / "report.md").read_text()
     assert "FAIL" == gated.run_json["verdict"]
 
 
@@ -348,3 +355,17 @@ def test_a_pass_rate_without_a_floor(project: Project) -> None:
     wrong = project.run("scenarios/shop")
     assert wrong.ret
     wrong.stdout.fnmatch_lines(["*suite.yaml: gate rule 'pass^1 >= 0.1': without a floor for tsq no rollout passes or fails; *"])
+
+
+def test_which_scenarios_got_worse(project: Project) -> None:
+    """With five trials on both sides those that broke are claimed, on the first page and in the report, and nothing is ranked."""
+    project.suite(scenarios=8)
+    assert 0 == project.run("scenarios/shop", "--agentbench-trials=5").ret
+    before = project.directory.name
+    project.backend(TWO_WRONG)
+
+    result = project.run("scenarios/shop", "--agentbench-trials=5", f"--agentbench-baseline={before}")
+
+    result.stdout.fnmatch_lines(["worse       shop-1 tsq 1.000 -> 0.000", "worse       shop-2 tsq 1.000 -> 0.000", "shop * 40 rollouts*"])
+    result.stdout.no_fnmatch_line("fell *")
+    assert "### Got worse\n\n- shop-1 tsq 1.000 -> 0.000 (p 0.00397)\n- shop-2 tsq" in (project.directory / "report.md").read_text()
