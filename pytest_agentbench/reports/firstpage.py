@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text
-from pytest_agentbench.reports.gates import change_text, gate_text, reason_text, result_text, suspects_of, worst_first
+from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     damage_lines,
@@ -22,6 +22,7 @@ from pytest_agentbench.reports.wording import (
     question_of,
     restarts_text,
     resume_text,
+    score_of,
     sessions_text,
     statuses_text,
 )
@@ -109,9 +110,13 @@ def _gate(gate: Json | None) -> Iterator[Row]:
         if reason := reason_text(rule):
             yield Row("", reason)
     yield from _more(len(gate["rules"]) - RULES)
-    suspects = [*suspects_of(gate)]
-    yield from (Row("suspect", change_text(*each)) for each in suspects[:LOWEST])
-    yield from _more(len(suspects) - LOWEST)
+    claims = [(score_of(rule), each) for rule in gate["rules"] for each in claims_of(rule)]
+    yield from (Row("worse", change_text(*each)) for each in claims[:LOWEST])
+    yield from _more(len(claims) - LOWEST)
+    ranking = [(score_of(rule), each) for rule in gate["rules"] if rule["verdict"] == "FAIL" for each in ranking_of(rule)]
+    yield from (Row("fell", change_text(*each)) for each in ranking[:LOWEST])
+    if ranking:
+        yield Row("", NO_CLAIM)
 
 
 def _more(count: int) -> Iterator[Row]:

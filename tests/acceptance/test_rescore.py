@@ -141,6 +141,7 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
 
     run = read_run(rescored(shop))
     assert ("FAIL", 1, []) == (run["verdict"], run["exit_status"], run["limits"])
+    assert (2 / 3, 0.5) == ((passes := run["suites"]["shop"]["passes"])["pass_all"][0]["value"], passes["floor"])
     assert "shop tsq: 1 of 3 rollouts do not reach the floor of 0.5\n" in capsys.readouterr().out
 
 
