@@ -256,7 +256,7 @@ def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
     assert ("PASS", 0) == (read_run(Path("reports/old"))["gate"]["verdict"], read_run(Path("reports/old"))["exit_status"])
     assert ("FAIL", "FAIL", 1) == (run["gate"]["verdict"], run["verdict"], run["exit_status"])
     assert 0.0 == run["gate"]["rules"][0]["estimate"]
-    assert "rule        shop fussy >= 0.5: FAIL" in capsys.readouterr().out
+    assert "rule        shop fussy.mean >= 0.5: FAIL of suite" in capsys.readouterr().out
     assert "## Gate: FAIL" in Path("reports/old-rescored/report.md").read_text()
 
 
