@@ -254,10 +254,22 @@ class Scheduler:
             return
         block = self._blocks.popleft()
         self._waiting.extend(self._ordered(block.keys))  # where `stop` finds them
-        if why := await turns.enter(block):
+        if why := await self._entered(turns, block):
             self._refuse(Outcome("infra_error", why), set())
         else:
             self._arm = block.arm
+
+    async def _entered(self, turns: Turns, block: Block) -> str:
+        """Why a block's rollouts cannot run. One is entered anew where a part of the session died meanwhile, and is there again."""
+        while True:
+            outages = self._outages
+            try:
+                return await turns.enter(block)
+            except InfraError as error:
+                await self.desk.looked(Rollout(*block.keys[0], status="infra_error", reason=str(error)))
+                if self._outages == outages or self.broken:
+                    raise
+            await self.there.wait()
 
     def _turned(self, task: asyncio.Task[None]) -> None:
         self._turning = None
