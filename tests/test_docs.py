@@ -569,6 +569,6 @@ def test_run_json_is_documented(project: Project) -> None:
     for heading, values in (("The schema agentbench-run/1", runs), ("rollouts.jsonl", records)):
         table, seen = documented(heading), set[str]()
         assert [] == [fault for value in values for fault in faults(value, "", table, seen)]
-        assert set() == set(table) - seen
+        assert set() == set(table) - seen - {"stopwatch.unusable[]"}  # on a quiet machine that list is empty
     assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
     assert {"scenario", "adhoc", "primer"} == {record["kind"] for record in records}
