@@ -17,7 +17,7 @@ from pytest_agentbench.directory import PRIVATE, discard
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.decisions import POPULATION
-from pytest_agentbench.gate.passes import Bar
+from pytest_agentbench.gate.passes import EVERY, Bar, PassRate
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
 from pytest_agentbench.journal import FILE, read_journal, record_line, sealed
 from pytest_agentbench.records import EVALUABLE, Json, Rollout
@@ -26,8 +26,6 @@ from pytest_agentbench.run import Limit, SuiteTally, build_suite, known_mean, wr
 from pytest_agentbench.scenarios import SUITE_FILE, Scenario, Suite, load_suite, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, load_scorer
 from pytest_agentbench.scoring import no_judge, scored, wants_judge
-
-PASSES = (("pass_at", "@"), ("pass_all", "^"))  # key of run.json, and how a rule says it
 
 
 class Change(NamedTuple):
@@ -221,7 +219,9 @@ def _part(group: Group) -> Json:
     means = {score: each["mean"] or {} for score, each in group.part["scores"].items()}
     population = [score for score, mean in means.items() if mean.get("of") == POPULATION]
     passes = group.part.get("passes") or {}  # runs of older versions have none
-    population += [f"pass{sign}{rate['k']}" for key, sign in PASSES for rate in passes.get(key, ()) if rate["of"] == POPULATION]
+    population += [
+        PassRate(every, rate["k"]).name for key, every in EVERY.items() for rate in passes.get(key, ()) if rate["of"] == POPULATION
+    ]
     suite = dataclasses.replace(group.suite, scorers=scorers)
     fresh = build_suite(suite, group.part["variant"], group.tally, group.part["thresholds"], population=population)
     scored_by = {**group.part.get("scored_by", {}), **{score: fresh["scored_by"][score] for score in group.scorers}}

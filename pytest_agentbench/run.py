@@ -30,7 +30,7 @@ from pytest_agentbench.scorers import LOWER_IS_BETTER
 SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
-MOST_TRIALS = 10  # pass@k and pass^k are told up to this k
+MOST_K = 10  # pass@k and pass^k are told up to this k
 NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
 
@@ -226,7 +226,7 @@ def _passes(tally: SuiteTally, bar: Bar | None, population: Collection[str]) -> 
     most = max(trials for _, trials in counts.values())
 
     def rates(*, every: bool) -> list[Json]:
-        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_TRIALS) + 1)]
+        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
         questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
         return [{"k": k, **_told(rate.interval(counts, tally.clusters, of=of), of)} for rate, k, of in questions]
 

@@ -14,6 +14,8 @@ from pytest_agentbench.gate.paired import Sample
 
 LIMITS = (0.0, 1.0)
 
+EVERY = {"pass_at": False, "pass_all": True}  # key of run.json -> `PassRate.every`
+
 
 @dataclass(frozen=True)
 class Bar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_agentbench.gate.passes import EVERY, PassRate
 from pytest_agentbench.journal import first_of
 from pytest_agentbench.quantiles import HIGH, needed
 from pytest_agentbench.records import ERROR_KINDS, Json
@@ -66,8 +67,8 @@ def passes_text(passes: Json) -> str:
     """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.9 [0.8, 1.0], pass^3 0.5 [0.4, 0.6], 95 % intervals`."""
     sign = "<=" if passes["score"] in LOWER_IS_BETTER else ">="
     first = f"{mean_text(passes['pass_all'][0])} of the trials, those with {passes['score']} {sign} {passes['floor']:g}"
-    last = [(sign, passes[key][-1]) for key, sign in (("pass_at", "@"), ("pass_all", "^"))]
-    rates = [f"pass{sign}{rate['k']} {mean_text(rate)}" for sign, rate in last if rate["k"] > 1]
+    last = [(PassRate(every, passes[key][-1]["k"]), passes[key][-1]) for key, every in EVERY.items()]
+    rates = [f"{rate.name} {mean_text(mean)}" for rate, mean in last if rate.k > 1]
     return f"{'; '.join(filter(None, (first, ', '.join(rates))))}; 95 % intervals"
 
 
