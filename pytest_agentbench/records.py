@@ -15,6 +15,9 @@ from pytest_agentbench.errors import NoScore, ScorerFailed
 
 Json = dict[str, Any]
 
+#: Metadata of the field of a record whose entries stand among the record's own keys where JSON has it: backends and plugins add some.
+OPEN = {"open": True}
+
 #: Every way a rollout can end. Only `infra_error` is tried again; only `EVALUABLE` ones carry scores.
 STATUSES = ("ok", "limit", "agent_error", "infra_error", "cancelled")
 EVALUABLE = frozenset({"ok", "limit"})

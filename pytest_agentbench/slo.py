@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_agentbench import metrics
 from pytest_agentbench.errors import unknown_name
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.records import LLMCall
 
 
 def longest_gap_ns(call: LLMCall) -> int | None:
@@ -49,6 +49,19 @@ def broken(values: Mapping[str, float | None], objectives: Mapping[str, float]) 
     return [name for name, value in values.items() if value is not None and value / 1e6 > objectives[name]]
 
 
+@dataclass(frozen=True)
+class GoodputSummary:
+    """How many calls were good."""
+
+    slo_ms: Mapping[str, float]  # objective -> milliseconds
+    good_calls: int  # that met all objectives
+    bad_calls: int  # that missed one, or failed
+    unknown_calls: int  # successful calls without the stamps to judge them by
+    missed: Mapping[str, int]  # objective -> calls that missed it
+    attainment: float | None  # good / (good + bad)
+    goodput_per_s: float | None  # good calls per second of `span_s`
+
+
 @dataclass
 class Goodput:
     """Calls by whether they met all objectives (milliseconds). A failed call never did."""
@@ -74,17 +87,17 @@ class Goodput:
         else:
             self.good += 1
 
-    def summary(self, span_s: float) -> Json | None:
+    def summary(self, span_s: float) -> GoodputSummary | None:
         """None where no objective was asked for."""
         if not self.objectives:
             return None
         judged = self.good + self.bad
-        return {
-            "slo_ms": dict(self.objectives),
-            "good_calls": self.good,
-            "bad_calls": self.bad,
-            "unknown_calls": self.unknown,
-            "missed": {name: self.missed.get(name, 0) for name in self.objectives},
-            "attainment": self.good / judged if judged else None,
-            "goodput_per_s": self.good / span_s if span_s else None,
-        }
+        return GoodputSummary(
+            slo_ms=dict(self.objectives),
+            good_calls=self.good,
+            bad_calls=self.bad,
+            unknown_calls=self.unknown,
+            missed={name: self.missed.get(name, 0) for name in self.objectives},
+            attainment=self.good / judged if judged else None,
+            goodput_per_s=self.good / span_s if span_s else None,
+        )
