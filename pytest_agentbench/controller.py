@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_agentbench.gating import Gate
     from pytest_agentbench.ledger import Ledger
+    from pytest_agentbench.runs.contents import Environment, Run
     from pytest_agentbench.services import Services
     from pytest_agentbench.serving.backend import Backend
     from pytest_agentbench.sessions import Session
@@ -63,7 +64,7 @@ class Controller:
         self.directory: Path | None = None
         self.session = 1  # which of the run's sessions this is
         self.sessions: list[Session] = []  # of the run, this one last
-        self.run: Json | None = None  # run.json, once it is written
+        self.run: Run | None = None  # once the session is over
         self.over: pytest.Session | None = None  # pytest's session, when its tests are over
         self.gate: Gate | None = None
         self.failed_tests = 0
@@ -74,7 +75,7 @@ class Controller:
         self.outcomes = Outcomes(config.rootpath)
         self.commands = Commands()
         self.started_at = datetime.now().astimezone()
-        self.environment: Future[Json] | None = None  # what this session runs on
+        self.environment: Future[Environment] | None = None  # what this session runs on
 
     # -------------------------------------------------------------------------------------------------- start
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,8 +17,10 @@ from pytest_agentbench.gate.passes import Bar
 from pytest_agentbench.gate.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.run import bar_of
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, RuleResult
 from pytest_agentbench.scenarios import Suite
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
@@ -41,22 +43,22 @@ class Gate:
         asked = {each.group for each in self.asked if each.rule.versus and each.rule.kind == "score"}
         return {group for group in asked if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
-    def judge(self, run: Json, trials: Sequence[Trial], tests_below: int) -> Json | None:
-        """The part of run.json about the gate; None where no suite ran that it is about."""
+    def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
+        """None where no suite ran that it is about."""
         evidence = Evidence.of(Facts.of(run), trials)
-        ran = [each for each in self.asked if each.group in run["suites"]]
+        ran = [each for each in self.asked if each.group in run.suites]
         if not ran and not self.insists:
             return None
         judged = judge_rules(ran, evidence, self.baselines)
-        return {
-            "verdict": session_verdict(judged),
-            "decides": self.decides,
-            "tests_below": tests_below,
-            "compared": sorted(self.compared),
-            "baselines": {group: _about(self.baselines[group]) for group in run["suites"] if group in self.baselines},
-            "rules": [told(each) for each in judged],
-            "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
-        }
+        return GateResult(
+            verdict=session_verdict(judged),
+            decides=self.decides,
+            tests_below=tests_below,
+            compared=tuple(sorted(self.compared)),
+            baselines={group: _about(self.baselines[group]) for group in run.suites if group in self.baselines},
+            rules=tuple(map(rule_result, judged)),
+            unmeasured=tuple(group for group in run.suites if cannot_measure(group, ran, evidence)),
+        )
 
     def population(self, group: str) -> set[str]:
         """The scores of a suite of which a rule asks the population."""
@@ -152,17 +154,17 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
 
 
-def judge_again(run: Json, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[Json | None, Evidence]:
-    """(the part of run.json about the gate, or None where nothing is asked; the evidence) of a run that is over.
+def judge_again(run: Run, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[GateResult | None, Evidence]:
+    """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
 
     Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
     """
     gate = make_gate(found, asking)
-    if gate and any(base.facts.run == run["id"] for base in gate.baselines.values()):
-        raise ConfigError(f"{run['id']} is its own baseline, and no run has changed since itself; --baseline names another")
+    if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
+        raise ConfigError(f"{run.id} is its own baseline, and no run has changed since itself; --baseline names another")
     evidence = read_evidence(directory)
     trials = [trial for trials in evidence.groups.values() for trial in trials]
-    below = run["gate"]["tests_below"] if run["gate"] else 0
+    below = run.gate.tests_below if run.gate else 0
     return (gate.judge(run, trials, below) if gate else None), evidence
 
 
@@ -227,21 +229,20 @@ def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
             yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
-def _about(baseline: Evidence) -> Json:
+def _about(baseline: Evidence) -> BaselineRun:
     facts = baseline.facts
-    return {"run": facts.run, "commit": facts.commit, "finished_at": facts.finished_at}
+    return BaselineRun(facts.run, facts.commit, facts.finished_at)
 
 
-def told(judged: Judged) -> Json:
-    """A judged rule as run.json has it."""
+def rule_result(judged: Judged) -> RuleResult:
+    """A judged rule as its run keeps it."""
     rule = judged.asked.rule
-    return {
-        "suite": judged.asked.group,
-        "rule": rule.text,
-        "kind": rule.kind,
-        "vs_baseline": rule.versus,
-        **asdict(judged.decision),
-        "trials": [*judged.decision.trials],
-        "notes": [*judged.notes],
-        "suspects": [asdict(each) for each in judged.suspects],
-    }
+    return RuleResult(
+        **vars(judged.decision),
+        suite=judged.asked.group,
+        rule=rule.text,
+        kind=rule.kind,
+        vs_baseline=rule.versus,
+        notes=judged.notes,
+        suspects=judged.suspects,
+    )

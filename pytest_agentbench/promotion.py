@@ -12,7 +12,7 @@ from pytest_agentbench.baselines import read_evidence, write_baseline
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS, samples
-from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stopwatch import SATURATED
 
@@ -66,22 +66,22 @@ def check_reason(plans: Iterable[Promotion], reason: str) -> None:
             raise ConfigError(f"{plan.path} would become worse in {what}; --reason TEXT says why that is right, and is kept in the file")
 
 
-def plan_promotion(run: Json, evidence: Evidence, suite: str, path: Path) -> Promotion:
+def plan_promotion(run: Run, evidence: Evidence, suite: str, path: Path) -> Promotion:
     """Raises ConfigError for a run that is no basis, and for a file in its place that is no baseline."""
     if found := [*faults(run, evidence, suite)]:
-        raise ConfigError(f"{run['id']} is no baseline for {suite}: {'; '.join(found)}")
+        raise ConfigError(f"{run.id} is no baseline for {suite}: {'; '.join(found)}")
     return Promotion(suite, path, evidence, read_evidence(path) if path.exists() else None)
 
 
-def faults(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
+def faults(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """Why a run says too little about a suite to be a baseline, or to suggest anything."""
     trials = _of(evidence, suite)
     statuses = Counter(trial.status for trial in trials)
-    if failure := run["backend"]["failure"]:
-        yield str(failure)
-    if left := run["plan"]["not_run"] + statuses["cancelled"]:
-        resume = f" (go on with {run['resume']})" if run["resume"] else ""
-        yield f"{left} of {run['plan']['rollouts']} planned rollouts were not run{resume}"
+    if run.backend.failure:
+        yield run.backend.failure
+    if left := run.plan.not_run + statuses["cancelled"]:
+        resume = f" (go on with {run.resume})" if run.resume else ""
+        yield f"{left} of {run.plan.rollouts} planned rollouts were not run{resume}"
     if not statuses["ok"] + statuses["limit"]:
         yield "no rollout was evaluable"
     elif statuses["infra_error"] > INFRA_ERRORS * len(trials):
@@ -90,7 +90,7 @@ def faults(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
         yield f"{count} of its {score} scores are missing: the scorer failed"
 
 
-def doubts(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
+def doubts(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """What makes a run a poor baseline, though it is one."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
@@ -98,7 +98,7 @@ def doubts(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
         size, ran = evidence.facts.scenarios.get(group, 0), len({trial.scenario for trial in trials})
         if trials[0].suite == suite and ran < ENOUGH * size:
             yield f"{group}: {ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
-    if (run["environment"]["git"] or {}).get("dirty"):
+    if run.environment.git and run.environment.git.dirty:
         yield "the run's working tree had changes that are in no commit"
 
 

@@ -31,7 +31,7 @@ Count = TypeVar("Count", float, "Floats")
 
 
 @dataclass(frozen=True)
-class Spread:
+class Percentiles:
     """Values: mean, median, and how sure each percentile is."""
 
     n: int  # values: calls, gaps, or rollouts
@@ -41,7 +41,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatencySpread(Spread):
+class LatencySpread(Percentiles):
     """Values of which less is better."""
 
     p90: float | None  # null of fewer than 10 values
@@ -51,7 +51,7 @@ class LatencySpread(Spread):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateSpread(Spread):
+class RateSpread(Percentiles):
     """Values of which more is better."""
 
     p10: float | None  # null of fewer than 10 values

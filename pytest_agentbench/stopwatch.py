@@ -22,7 +22,7 @@ TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class StopwatchFigures:
     """What is known about the stopwatch of a run; None for what is not."""
 
     clean_share: float | None = None  # of the output events of successful calls, those with a stamp of their own, 0 to 1
@@ -44,7 +44,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Figures):
+class Reading(StopwatchFigures):
     """All that a verdict rests on."""
 
     cores: int | None = None  # of this machine
@@ -52,7 +52,7 @@ class Reading(Figures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopwatch(Figures):
+class Stopwatch(StopwatchFigures):
     """[How far the timings can be trusted](metrics.md#the-stopwatch-watches-itself)."""
 
     verdict: str | None  # `ok`, `warn` or `client-saturated`; null when no call was measured
@@ -78,7 +78,7 @@ def judge(reading: Reading) -> Stopwatch:
         reasons=(*saturated, *warned),
         notes=tuple(_notes(reading)),
         unusable=tuple(unusable),
-        **{each.name: getattr(reading, each.name) for each in fields(Figures)},
+        **{each.name: getattr(reading, each.name) for each in fields(StopwatchFigures)},
     )
 
 

@@ -13,7 +13,7 @@ from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.serving import cachestate
 from pytest_agentbench.serving.arms import Arms
 from pytest_agentbench.serving.backend import Backend
-from pytest_agentbench.serving.cachestate import Block
+from pytest_agentbench.serving.cachestate import CacheBlock
 from pytest_agentbench.serving.enginestats import prefix_cache
 from pytest_agentbench.serving.sampler import Sources
 
@@ -33,7 +33,7 @@ class Turns:
 
     def __init__(self, backend: Backend, policy: str) -> None:
         self.backend, self.policy = backend, policy
-        self.blocks: list[Block] = []
+        self.blocks: list[CacheBlock] = []
         self._before: cachestate.Counters = {}
         self._is_open = False
         self._began = 0.0  # seconds, time.monotonic()
@@ -46,7 +46,7 @@ class Turns:
             endpoint, swapped = self.backend.turn(arm) if isinstance(self.backend, Arms) else (endpoint, False)
         except AgentbenchError as error:
             return {"op": "turn", "failure": str(error)}, False
-        block = Block(arm, rollouts)
+        block = CacheBlock(arm, rollouts)
         if self.policy == COLD:
             block = self._emptied(endpoint, block)
         if self.blocks and self.blocks[-1].seconds is None:
@@ -79,7 +79,7 @@ class Turns:
             return Facts(failure)
         return Facts("" if arms.failures else failure, arms.failures, arms.load_s, arms.in_sequence)
 
-    def _emptied(self, endpoint: Endpoint, block: Block) -> Block:
+    def _emptied(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
         """A block with an empty cache: by a reset, or else by a salt that no other block has."""
         arm = block.arm
         if arm not in self._salted:

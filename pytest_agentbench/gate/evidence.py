@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_agentbench import metrics
 from pytest_agentbench.records import Json, LLMCall, Rollout
 from pytest_agentbench.slo import EXPECTED, longest_gap_ns
 
-SCHEMA = "agentbench-baseline/1"  # docs/gates.md describes it
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Run
+
+SCHEMA = "agentbench-baseline/2"  # docs/gates.md describes it
 
 
 class CallTimes(NamedTuple):
@@ -79,24 +82,23 @@ class Facts:
     quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
 
     @classmethod
-    def of(cls, run: Json) -> Facts:
-        """Of what run.json holds."""
-        performance = run["performance"]
+    def of(cls, run: Run) -> Facts:
+        """What a gate wants to know of a run."""
         return cls(
-            run=run["id"],
-            planned=run["plan"]["rollouts"],
-            lost=run["plan"]["not_run"],
-            scenarios={name: suite["dataset"]["size"] for name, suite in run["suites"].items()},
-            stopwatch=run["stopwatch"]["verdict"],
-            unusable=tuple(run["stopwatch"].get("unusable", ())),
-            cache=run["settings"].get("cache", "carry"),
-            slo=run["settings"]["slo"],
-            commit=(run["environment"]["git"] or {}).get("commit"),
-            finished_at=run["finished_at"],
-            quarantined={
-                name: ids for name, suite in run["suites"].items() if (ids := [each["scenario"] for each in suite.get("quarantined", ())])
-            },
-            **{name: performance[name] for name in ("rollouts_per_hour", "output_tokens_per_s", "prefix_cache_hit_ratio")},
+            run=run.id,
+            planned=run.plan.rollouts,
+            lost=run.plan.not_run,
+            scenarios={name: suite.dataset.size for name, suite in run.suites.items()},
+            stopwatch=run.stopwatch.verdict,
+            unusable=run.stopwatch.unusable,
+            cache=run.settings.cache,
+            rollouts_per_hour=run.performance.rollouts_per_hour,
+            output_tokens_per_s=run.performance.output_tokens_per_s,
+            prefix_cache_hit_ratio=run.performance.prefix_cache_hit_ratio,
+            slo=run.settings.slo,
+            commit=run.environment.git.commit if run.environment.git else None,
+            finished_at=run.finished_at,
+            quarantined={name: ids for name, suite in run.suites.items() if (ids := [each.scenario for each in suite.quarantined])},
         )
 
 
@@ -121,7 +123,7 @@ class Evidence:
     def scored_by(self, group: str, score: str) -> set[str]:
         """The different hashes of how a score of a group's rollouts came about; known ones only."""
         found = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
-        return {hash for each in found if isinstance(each, Mapping) and (hash := each.get(score))}  # older versions have one hash of all
+        return {hash for each in found if each and (hash := each.get(score))}
 
     def without(self, group: str, scenarios: Collection[str]) -> Evidence:
         """This without some scenarios of a group, as if its data set did not have them."""
@@ -145,7 +147,7 @@ class Evidence:
         if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
         del header["replaces"], header["reason"]
-        return cls.of(Facts(**{**header, "unusable": tuple(header.get("unusable", ()))}), map(Trial.from_dict, every))
+        return cls.of(Facts(**{**header, "unusable": tuple(header["unusable"])}), map(Trial.from_dict, every))
 
 
 def trial_of(rollout: Rollout) -> Trial:

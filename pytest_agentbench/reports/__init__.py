@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.loading import load_object
-from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Run
 
-#: `write(run, directory) -> path`, `run` being what run.json holds.
-Report = Callable[[Json, Path], Path]
+#: `write(run, directory) -> path`.
+Report = Callable[[Run, Path], Path]
 
 REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write"}
 
@@ -20,7 +20,7 @@ def load_report(name: str, known: Mapping[str, str] = REPORTS) -> Report:
     return report
 
 
-def write_reports(run: Json, directory: Path) -> None:
+def write_reports(run: Run, directory: Path) -> None:
     """All reports of a run."""
     for name in REPORTS:
         load_report(name)(run, directory)

@@ -34,3 +34,10 @@ class RunOptions:
     time_limit: float | None = None  # seconds
     # Seconds for `connect`, `first_token`, `idle`, `call` and `rollout`; null is no limit, and for `rollout` what `suite.yaml` says
     budgets: Mapping[str, float | None] = field(default_factory=dict)
+    taps: int = 1  # processes that relayed
+    retries: int = 0
+    ci: str = "off"  # `auto`, `github`, `gitlab` or `off`
+    resume: str | None = None  # the run that was to be gone on with
+    resume_rerun: tuple[str, ...] = ()  # statuses of rollouts that run again
+    reports: str = ""  # last part of the reports directory's name
+    inline: bool = False

@@ -27,7 +27,7 @@ Counters = dict[tuple[str, int, str], float]  # (service, replica, counter) -> a
 
 
 @dataclass(frozen=True)
-class Block:
+class CacheBlock:
     """Rollouts of one arm that ran without another arm's between them, and the state of the prefix cache."""
 
     arm: str  # empty without arms

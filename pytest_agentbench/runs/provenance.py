@@ -51,7 +51,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostIdentity:
     """This machine."""
 
     cpus: int | None
@@ -87,7 +87,7 @@ class MeasuringOptions:
 
 
 @dataclass(frozen=True)
-class Identity:
+class RunIdentity:
     """[What the numbers may be owed to](diff.md#the-identity-of-a-run), for comparing runs; what is not known is null."""
 
     code: Git | None  # as `environment.git`
@@ -95,7 +95,7 @@ class Identity:
     backend: BackendIdentity
     model: ModelIdentity
     hardware: Hardware
-    host: Host
+    host: HostIdentity
     data: Mapping[str, Json]  # for the keys of `suites`: of `suites.*.dataset` what tells one data set from another
     prompts: Mapping[str, Mapping[str, str] | None]  # option -> hash of each text that the agent tells a model; null of a suite's own code
     tools: Mapping[str, str]  # hash of all tool schemas

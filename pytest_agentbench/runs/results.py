@@ -103,7 +103,7 @@ class LowScore:
 
 
 @dataclass(frozen=True)
-class Unmeasured:
+class UnmeasuredRollout:
     """A rollout that was not measured."""
 
     id: str  # the test's id
@@ -134,7 +134,7 @@ class SuiteResult:
     drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
     judge: JudgeCost | None  # what judges of agents and scorers cost; null where none was asked
     worst: tuple[LowScore, ...]  # five by the first score, lowest first, equal ones by id, without those that could not be better
-    errors: tuple[Unmeasured, ...]  # ten at most, by id
+    errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
 
     @property
     def main_score(self) -> str:

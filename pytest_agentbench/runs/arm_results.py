@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_agentbench.arms import Arm
 from pytest_agentbench.gate.decisions import Decision
-from pytest_agentbench.serving.cachestate import Block
+from pytest_agentbench.serving.cachestate import CacheBlock
 from pytest_agentbench.serving.enginestats import CacheHits
 
 
@@ -16,7 +16,7 @@ class Cache:
     """How the [prefix cache](ab.md#the-state-of-the-prefix-cache) was made ready."""
 
     policy: str  # `cold`, `primed` or `carry`
-    blocks: tuple[Block, ...] = ()  # of rollouts of the last session, in their order; none without arms under `carry`
+    blocks: tuple[CacheBlock, ...] = ()  # of rollouts of the last session, in their order; none without arms under `carry`
     salted: Mapping[str, str] = field(default_factory=dict)  # arm (empty without) whose prompts were salted -> why there was no reset
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from pytest_agentbench.models import ModelUse
 from pytest_agentbench.performance import PerformanceSummary
 from pytest_agentbench.records import OPEN, Json
-from pytest_agentbench.runs.arms import ArmsCompared, Cache
-from pytest_agentbench.runs.gate import GateResult
-from pytest_agentbench.runs.identity import Git, Identity
+from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
 from pytest_agentbench.runs.options import RunOptions
-from pytest_agentbench.runs.suite import Limit, SuiteResult
+from pytest_agentbench.runs.provenance import Git, RunIdentity
+from pytest_agentbench.runs.results import Limit, SuiteResult
+from pytest_agentbench.runs.verdicts import GateResult
 from pytest_agentbench.serving.enginestats import ServingSummary
 from pytest_agentbench.stopwatch import Stopwatch
 
@@ -122,7 +122,7 @@ class Interruptions:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelCounts:
     """Rollouts that the backend was [told of](backends.md#labels-a-stack-that-knows-rollouts)."""
 
     labelled: int  # attempts whose calls got a label; each has an id of its own
@@ -163,7 +163,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class OutcomeCounts:
     """How the tests of this session ended, not of those before it that worked on the run."""
 
     passed: int = 0
@@ -192,15 +192,15 @@ class SessionFacts:
     rescored: Rescored | None = None  # null of a run that was not scored again
     settings: RunOptions  # the options in force
     environment: Environment
-    identity: Identity | None = None  # [what the numbers may be owed to](diff.md#the-identity-of-a-run); null of an imported run
+    identity: RunIdentity | None = None  # [what the numbers may be owed to](diff.md#the-identity-of-a-run); null of an imported run
     backend: BackendUse
     interruptions: Interruptions = field(default_factory=Interruptions)
-    labels: Labels | None = None  # null when it was told of none
+    labels: LabelCounts | None = None  # null when it was told of none
     plan: Plan
     stopwatch: Stopwatch
     serving: ServingSummary | None = None  # [what the server says of itself](metrics.md#what-the-server-says); null where it says nothing
     processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # `pool`, `tap`, `engine` -> what it cost
-    tests: Outcomes = field(default_factory=Outcomes)
+    tests: OutcomeCounts = field(default_factory=OutcomeCounts)
     cache: Cache | None = None  # null of an imported run
     ab: ArmsCompared | None = None  # null without two [arms](ab.md)
     gate: GateResult | None = None  # null without a [gate](gates.md), and when nothing ran that it is about
