@@ -151,7 +151,7 @@ def test_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/2"}', '{"schema": "agentbench-baseline/1", "suite": "s"}', "3"]
+    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/2"}', '{"schema": "agentbench-baseline/2", "suite": "s"}', "3"]
 )
 def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
     """One sentence with the file, and what writes one."""

@@ -13,6 +13,7 @@ from pytest_agentbench.imports.harbor import read
 from pytest_agentbench.imports.writing import write
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.codec import plain
 
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
 
@@ -58,7 +59,7 @@ def job(folder: Path) -> Path:
 
 def imported(folder: Path) -> tuple[list[Rollout], Json]:
     directory, run = write("harbor", read(folder), folder, None, folder.parent / "reports")
-    return [*read_journal(directory)], run
+    return [*read_journal(directory)], plain(run)
 
 
 @pytest.mark.parametrize(

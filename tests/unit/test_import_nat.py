@@ -16,6 +16,7 @@ from pytest_agentbench.imports.writing import write
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.peers.nat import nat
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.codec import plain
 from tests.unit.nat_job import CONFIG, FAILED, VECTOR, call, event, item, tool, trace, write_csv, write_job
 
 IDS = ("banking_scenario_004", "banking_scenario_009")  # a filtered data set: their digits are no positions
@@ -24,7 +25,7 @@ IDS = ("banking_scenario_004", "banking_scenario_009")  # a filtered data set: t
 def imported(job: Path) -> tuple[list[Rollout], Json]:
     """The rollouts and run.json of a job."""
     directory, run = write("nat", read(job), job, None, job.parent / "reports")
-    return [*read_journal(directory)], run
+    return [*read_journal(directory)], plain(run)
 
 
 def notes(run: Json) -> str:

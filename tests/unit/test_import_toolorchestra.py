@@ -13,6 +13,7 @@ from pytest_agentbench.imports.toolorchestra import SCORE, read
 from pytest_agentbench.imports.writing import write
 from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.codec import plain
 
 SEARCH = [[{"name": "search", "arguments": {"model": "search-1"}}]]
 ANSWER = [[{"name": "answer", "arguments": {"model": "answer-1"}}]]
@@ -37,7 +38,7 @@ def task(folder: Path, id: str, calls: list[Any], correct: bool = False, status:
 
 def imported(folder: Path) -> tuple[dict[str, Rollout], Json]:
     directory, run = write("toolorchestra", read(folder), folder, None, folder.parent / "reports")
-    return {each.scenario: each for each in read_journal(directory)}, run
+    return {each.scenario: each for each in read_journal(directory)}, plain(run)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_a_usable_percentile_is_near_the_truth(seed: int) -> None:
         one = call(times, late)
         performance.add(Rollout("s", f"s-{number}", "default", 0, "ok", ended_ns=one.ended_ns, calls=(one,)))
         true_gaps += gaps[1:]
-    effects = performance.stopwatch({})["late_effects"]
+    effects = performance.stopwatch({}).late_effects
 
     usable = [q for q in (50, 90, 95, 99) if effects[f"itl.p{q}"] <= OFF]
     for q in usable:
