@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import batched, product
+from itertools import product
 
 import numpy as np
 
 from pytest_agentbench.gate.interleaved import compare_interleaved
 from pytest_agentbench.gate.latency import Timing, compare_latency
+from pytest_agentbench.pool.blocks import begins
 from tests.benchmarks.verdicts.kinds import Floats
 
 CONFIDENCE = 0.95
@@ -134,15 +135,15 @@ class Turns:
 
 
 def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> Turns:
-    """All noise of a rollout is load, in one series through both arms: ABBA."""
+    """All noise of a rollout is load, in one series through both arms."""
     random, claims, found = np.random.default_rng(seed), 0, 0
-    blocks = [[*block] for block in batched(range(n), math.ceil(n / pairs))]
+    blocks = np.array_split(np.arange(n), pairs)
     for _ in range(runs):
         scenarios, load = random.normal(0, SCENARIO, n), iter(ar1(2 * n, likeness, random).tolist())
         arms: tuple[list[Timing], list[Timing]] = ([], [])
         for number, block in enumerate(blocks):
-            for arm in (0, 1) if number % 2 == 0 else (1, 0):
-                for scenario in block:
+            for arm in (0, 1) if begins(number) else (1, 0):
+                for scenario in block.tolist():
                     level = scenarios[scenario] + NOISE * next(load)
                     values = np.exp(level + random.normal(0, NOISE, CALLS))
                     arms[arm].append(Timing(str(scenario), 1, len(arms[0]) + len(arms[1]), tuple(values.tolist())))
@@ -150,4 +151,4 @@ def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> 
         assert decision.low is not None and decision.high is not None, decision.reason
         claims += not decision.low <= 1 <= decision.high
         found += math.log(decision.low) + MARGIN > 0
-    return Turns(q, n, len(blocks), likeness, claims / runs, found / runs)
+    return Turns(q, n, pairs, likeness, claims / runs, found / runs)
