@@ -166,7 +166,7 @@ def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[s
     ordered = [series[np.argsort(each)] for each in ranks]
     length = max(map(block_length, ordered))
     correlation = max(map(autocorrelation, ordered))
-    if reason := _too_few(q, len(series), correlation) or _too_alike(len(series), length, correlation):
+    if reason := _too_few(q, len(series)) or _too_alike(len(series), length, correlation) or _worth_too_little(q, len(series), correlation):
         return replace(blank, reason=reason)
     low, estimate, high = _interval(runs, ranks, scenarios, length, q / 100, blank.confidence)
     relative = len(runs) == 2
@@ -225,12 +225,15 @@ def _quantile(count: int, length: int, scenarios: Sequence[str], confidence: flo
     return student_t_quantile((1 + confidence) / 2, max(1.0, min(_FREEDOM * count / length - 1, len(set(scenarios)) - 1)))
 
 
-def _too_few(q: int, count: int, correlation: float = 0.0) -> str:
+def _too_few(q: int, count: int) -> str:
+    needed = fewest_values(q)
+    return "" if count >= needed else f"p{q} needs {needed} independent rollouts, and there are {count}"
+
+
+def _worth_too_little(q: int, count: int, correlation: float) -> str:
     needed, independent = fewest_values(q), worth(count, correlation)
     if independent >= needed:
         return ""
-    if count < needed:
-        return f"p{q} needs {needed} independent rollouts, and there are {count}"
     return f"p{q} needs {needed} independent rollouts, and {count} {_alike(correlation)} are worth {independent}"
 
 

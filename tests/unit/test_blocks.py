@@ -30,7 +30,9 @@ def test_arms_take_turns() -> None:
     assert "aabb" == "".join(block.arm for block in arrange(keys(6), AB, 8, in_sequence=True))
 
 
-@pytest.mark.parametrize(("scenarios", "trials", "concurrency", "pairs"), [(100, 1, 8, 10), (100, 3, 8, 12), (24, 1, 6, 4), (500, 1, 8, 16)])
+@pytest.mark.parametrize(
+    ("scenarios", "trials", "concurrency", "pairs"), [(100, 1, 8, 10), (100, 3, 8, 12), (24, 1, 6, 4), (500, 1, 8, 16)]
+)
 def test_blocks_are_shorter_where_there_are_few(scenarios: int, trials: int, concurrency: int, pairs: int) -> None:
     """An interval needs pairs of blocks: there are ten, unless a block would then have fewer rollouts than run at a time."""
     blocks = arrange(keys(scenarios, trials), AB, concurrency)

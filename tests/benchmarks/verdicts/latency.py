@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.gate.interleaved import compare_interleaved
+from pytest_agentbench.gate.interleaved import FEWEST_PAIRS, compare_interleaved
 from pytest_agentbench.gate.latency import Timing, compare_latency
 from pytest_agentbench.pool.blocks import begins
 from tests.benchmarks.verdicts.kinds import Floats
@@ -20,6 +20,7 @@ SCENARIO, NOISE = 0.5, 0.3  # standard deviations of logarithms: of scenarios, a
 MARGIN, SLOWER = math.log(1.1), math.log(1.25)
 RESAMPLES = 399
 LIKENESS = (0.0, 0.5, 0.8, 0.95)
+CLAIMED = 0.8  # up to which the promise holds
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Outcome:
     @property
     def claimed(self) -> bool:
         """Whether the promise is about it: not where load changes so slowly, and beside other noise, that few rollouts cannot show it."""
-        return self.cell.likeness <= 0.8
+        return self.cell.likeness <= CLAIMED
 
 
 def cells() -> Iterator[Cell]:
@@ -133,6 +134,14 @@ class Turns:
     claims: float  # share in which one of them is called faster or slower
     found: float  # share in which an arm that is 10 % slower is called slower
 
+    @property
+    def claimed(self) -> bool:
+        return self.likeness <= CLAIMED
+
+
+def turns_cells() -> Iterator[tuple[int, int, int, float]]:
+    return product((50, 90), (100,), (FEWEST_PAIRS, 10, 20), LIKENESS)
+
 
 def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> Turns:
     """All noise of a rollout is load, in one series through both arms."""
@@ -152,3 +161,12 @@ def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> 
         claims += not decision.low <= 1 <= decision.high
         found += math.log(decision.low) + MARGIN > 0
     return Turns(q, n, pairs, likeness, claims / runs, found / runs)
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """All that was simulated of them."""
+
+    count: int  # comparisons of each cell
+    runs_apart: Sequence[Outcome]
+    turns: Sequence[Turns]
