@@ -43,8 +43,8 @@ def compare_interleaved(new: Iterable[Timing], base: Iterable[Timing], q: int, *
 def block_pairs(new: Iterable[Timing], base: Iterable[Timing]) -> list[Pair]:
     """The rollouts of each pair of blocks, those that ran in both arms.
 
-    Arms take turns (ABBA), so the order of time has stretches of one arm, of one block or of two; two rollouts of the same scenario and
-    trial are of one pair of blocks when their stretches are neighbours.
+    Arms take turns (ABBA BAAB), so the order of time has stretches of one arm, of one block or of two; two rollouts of the same scenario
+    and trial are of one pair of blocks when their stretches are neighbours.
     """
     arms = [{(each.scenario, each.trial): each for each in arm} for arm in (new, base)]
     stretches = [_stretches(arms, side) for side in (0, 1)]

@@ -43,8 +43,8 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
     call = LLMCall(start, start, first, (Chunk(first, "content"),), **usage)
     status = "agent_error" if score is None else "ok"
     scores = {} if score is None else {"tsq": Score(score)}
-    times = {"started_at": start / 1e9, "started_ns": start, "ended_ns": first}
-    return Rollout("shop", f"s{number}", arm, 1, status, calls=(call,), scores=scores, **times, **keys)
+    known: dict[str, Any] = {"started_at": start / 1e9, "started_ns": start, "ended_ns": first, **keys}
+    return Rollout("shop", f"s{number}", arm, 1, status, calls=(call,), scores=scores, **known)
 
 
 def compared(*rollouts: Rollout, facts: Facts | None = None, stopwatch: Json | None = None, blocks: list[Json] | None = None) -> Json:

@@ -71,7 +71,7 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
     for _ in range(runs):
         scenarios = random.normal(0, SCENARIO, cell.n)
         new, base = (_run(cell, scenarios, random, shuffled=shuffled) for shuffled in (False, cell.shuffled))
-        found = compare_latency(*(_timings(each) for each in (new, base)), cell.q, 0.1, confidence=CONFIDENCE)
+        found = compare_latency(_timings(new), _timings(base), cell.q, 0.1, confidence=CONFIDENCE)
         counts += (*_judged(found.low, found.high), *_former(cell, new[0], base[0], random))
     return Outcome(cell, *(counts / runs).tolist())
 
