@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 CALLS = 5  # of a rollout
 SCENARIO, NOISE = 0.5, 0.3  # standard deviations of logarithms: of scenarios, and of load and rollout together, and of a call
 MARGIN, SLOWER = math.log(1.1), math.log(1.25)
-RESAMPLES = 399
+RESAMPLES = 199
 LIKENESS = (0.0, 0.5, 0.8, 0.95)
 CLAIMED = 0.8  # up to which the promise holds
 
@@ -119,7 +119,7 @@ def _former(cell: Cell, new: Floats, base: Floats, random: np.random.Generator) 
     one, other = (
         np.log(np.quantile(each.reshape(cell.n, -1)[drawn].reshape(RESAMPLES, -1), cell.q / 100, axis=-1)) for each in (new, base)
     )
-    low, high = np.sort(one - other)[[9, -10]]
+    low, high = np.sort(one - other)[[4, -5]]
     return bool(high < 0), bool(low > 0), bool(high < MARGIN)
 
 
