@@ -73,7 +73,8 @@ Two runs begin their scenarios in the same order, or (*other*) in another one.
 By blocks of rollouts that move along the order of time, paired by scenario. Wrong: the new run is slower by exactly the margin of 10 %.
 In brackets stands what the gate had before, a bootstrap that draws scenarios whole and knows no time. *PASS*: of runs that are equal;
 *FAIL*: of a run that is 25 % slower. *Undecided*: rollouts are so much alike that there are fewer than 15 blocks, or too few independent
-ones for the percentile. **The promise ends at an autocorrelation of 0.8**: above, most runs are undecided, but where as much noise lies over such load, 100 rollouts cannot show it.
+ones for the percentile. **The promise ends at an autocorrelation of 0.8**: above, most runs are
+undecided, but where as much noise lies over such load, 100 rollouts cannot show it.
 No comparison of two runs knows load that differs between them as wholes.
 """
 
