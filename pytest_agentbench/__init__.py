@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
-from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, SuiteInfo, ToolCall
+from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, ToolCall
 
 if TYPE_CHECKING:
     from pytest_agentbench.agents.toolbox import Toolbox
     from pytest_agentbench.llm import LLM
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.scenarios import Scenario, SuiteInfo
 
 __all__ = [
     "LLM",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: Public names of modules that a test process has no use for: imported when somebody asks for them.
-_LATER = {"LLM": "llm", "Scenario": "scenarios", "Toolbox": "agents.toolbox"}
+_LATER = {"LLM": "llm", "Scenario": "scenarios", "SuiteInfo": "scenarios", "Toolbox": "agents.toolbox"}
 
 
 def __getattr__(name: str) -> Any:

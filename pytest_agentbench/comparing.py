@@ -160,7 +160,7 @@ def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sam
     every = [value for found in (new, base) for each in found.values() for value in each.scores]
     limits = (0.0, 1.0) if score not in LOWER_IS_BETTER and all(0 <= value <= 1 for value in every) else None
     decision = compare(new, base, 0.0, limits=limits, higher_is_better=score not in LOWER_IS_BETTER)
-    return decision if decision.low is None else replace(decision, reason="")  # a gate's advice about margins, of which there is none here
+    return decision if decision.low is None else replace(decision, reason="")  # nobody asked for a margin that could be missed
 
 
 def mean_of(measured: Mapping[str, Sample]) -> float | None:

@@ -143,11 +143,13 @@ def find(
 def check_rules(suite: Suite) -> None:
     """Raises ConfigError for a gate rule in suite.yaml that cannot be asked."""
     from pytest_agentbench.gate.rules import parse_rule
+    from pytest_agentbench.run import bar_of
     from pytest_agentbench.scorers import LOWER_IS_BETTER
 
+    passes = bar_of(suite.score_names, suite.thresholds) is not None
     for text in suite.gate:
         try:
-            check_rule(suite, parse_rule(text, suite.score_names, LOWER_IS_BETTER))
+            check_rule(suite, parse_rule(text, suite.score_names, LOWER_IS_BETTER, passes=passes))
         except ConfigError as error:
             raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey, SuiteInfo
+from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.worker import refuse
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm import LLM
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.scenarios import Scenario, SuiteInfo
     from pytest_agentbench.worker import Worker
 
 
@@ -53,6 +53,8 @@ def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
 
 def suite(request: pytest.FixtureRequest) -> SuiteInfo:
     """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
+    from pytest_agentbench.scenarios import SuiteInfo
+
     known = _suite(request)
     return SuiteInfo(
         name=known["name"],

@@ -13,10 +13,12 @@ from pytest_agentbench.discovery import Found, check_rule
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.decisions import POPULATION, SUITE
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.gate.passes import Bar
 from pytest_agentbench.gate.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
 from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.run import bar_of
 from pytest_agentbench.scenarios import Suite
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
@@ -61,12 +63,14 @@ class Gate:
         return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
 
     def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
-        """A sentence for each margin with which a suite of this size cannot pass, or is known not to be likely to."""
+        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will."""
         sizes = {
             group: (len(judged_scenarios(each.suite, variant, limit)), each.trials) for each, variant, group in _groups(found) if each.suite
         }
         for each in self.asked:
             scenarios, trials = sizes[each.group]
+            if each.rule.kind == "passes" and trials < (k := each.rule.pass_rate.k):
+                yield f"{each.group}: `{each.rule.text}` takes {k} trials of each scenario: --agentbench-trials={k}"
             compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
             uncertain = compared and not each.falling and not each.deterministic and scenarios > 1
             if uncertain and (why := self._too_small(each, scenarios, trials)):
@@ -132,10 +136,11 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
         _somebody_measures(text, found)
     for each, _, group in groups:
         assert each.suite is not None
-        rules = [*rules_of(each.suite, settings.gate)]
+        rules = [*rules_of(each, settings.gate)]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
-        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part, each.suite.deterministic) for any_part, rule in rules]
+        about = each.suite.deterministic, _bar(each)
+        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports)
         if explicit and group in explicit.groups:
             baselines[group] = explicit
@@ -167,34 +172,46 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
     return [each.id for each in suite.scenarios[:limit][: suite.limits.get(variant)] if each.id not in left_out]
 
 
-def rules_of(suite: Suite, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:
+def rules_of(found: Found, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:
     """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, then its own.
 
     Raises ConfigError for one of the command line that every run, or none, would keep.
     """
-    given = [rule for text in options if (rule := _perhaps(suite, text)) is not None]
+    suite = found.suite
+    assert suite is not None
+    given = [rule for text in options if (rule := _perhaps(found, text)) is not None]
     for rule in given:
         check_rule(suite, rule)
     about = {rule.about for rule in given}
     for text in suite.gate:
-        rule = parse_rule(text, suite.score_names, LOWER_IS_BETTER)  # `discovery` has checked it
+        rule = _parsed(found, text)  # `discovery` has checked it
         if rule.about not in about:
             yield False, rule
     yield from ((True, rule) for rule in given)
 
 
-def _perhaps(suite: Suite, text: str) -> Rule | None:
+def _parsed(found: Found, text: str) -> Rule:
+    assert found.suite is not None
+    return parse_rule(text, found.suite.score_names, LOWER_IS_BETTER, passes=_bar(found) is not None)
+
+
+def _bar(found: Found) -> Bar | None:
+    return bar_of(found.suite.score_names, found.thresholds) if found.suite else None
+
+
+def _perhaps(found: Found, text: str) -> Rule | None:
     try:
-        return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+        return _parsed(found, text)
     except ConfigError:
         return None  # of another suite
 
 
 def _somebody_measures(text: str, found: Sequence[Found]) -> None:
     """Raises ConfigError for a rule of the command line that no suite can be asked."""
-    every = list(dict.fromkeys(name for each in found if each.suite for name in each.suite.score_names))
+    suites = [each for each in found if each.suite]
+    every = list(dict.fromkeys(name for each in suites if each.suite for name in each.suite.score_names))
     if every or not found:
-        parse_rule(text, every, LOWER_IS_BETTER)
+        parse_rule(text, every, LOWER_IS_BETTER, passes=any(map(_bar, suites)))
 
 
 def _usual_rule(suite: Suite) -> Rule:

@@ -22,6 +22,9 @@ EVALUABLE = frozenset({"ok", "limit"})
 #: Chunk kinds that count as output: the first one ends TTFT, the gaps between them are ITL.
 OUTPUT_KINDS = frozenset({"content", "reasoning", "tool_call"})
 
+#: Trials of a scenario that a session may ask for: more would be a slip of a finger, for nobody waits for so many.
+MOST_TRIALS = 1000
+
 #: Settings of an agent that are sampling parameters of every request.
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
 
@@ -120,21 +123,6 @@ class Score(float):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Score:
         return cls(data["value"], data.get("parts"), data.get("explanation", ""))
-
-
-@dataclass(frozen=True)
-class SuiteInfo:
-    """What a test may know of its suite."""
-
-    name: str
-    description: str
-    ids: tuple[str, ...]  # of all scenarios of the data set
-    variants: tuple[str, ...]  # that run
-    trials: int
-    thresholds: Mapping[str, float]  # in force
-    scorers: tuple[str, ...]  # names of scores, the first of which is the suite's main one
-    label_source: str  # of its data: `hand`, `heuristic-v1`, ...
-    quarantined: Mapping[str, str]  # scenario -> by whom, why and until when
 
 
 @dataclass(frozen=True)

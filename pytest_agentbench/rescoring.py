@@ -17,6 +17,7 @@ from pytest_agentbench.directory import PRIVATE, discard
 from pytest_agentbench.disclosure import public_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.decisions import POPULATION
+from pytest_agentbench.gate.passes import EVERY, Bar, PassRate
 from pytest_agentbench.identity import digest, mixed_scoring, score_hashes
 from pytest_agentbench.journal import FILE, read_journal, record_line, sealed
 from pytest_agentbench.records import EVALUABLE, Json, Rollout
@@ -217,12 +218,16 @@ def _part(group: Group) -> Json:
     scorers = {name: group.suite.scorers.get(name, {}) for name in names}
     means = {score: each["mean"] or {} for score, each in group.part["scores"].items()}
     population = [score for score, mean in means.items() if mean.get("of") == POPULATION]
+    passes = group.part.get("passes") or {}  # runs of older versions have none
+    population += [
+        PassRate(every, rate["k"]).name for key, every in EVERY.items() for rate in passes.get(key, ()) if rate["of"] == POPULATION
+    ]
     suite = dataclasses.replace(group.suite, scorers=scorers)
     fresh = build_suite(suite, group.part["variant"], group.tally, group.part["thresholds"], population=population)
     scored_by = {**group.part.get("scored_by", {}), **{score: fresh["scored_by"][score] for score in group.scorers}}
     return {
         **group.part,
-        **{key: fresh[key] for key in ("folder", "scorers", "scores", "retried_scores", "score_errors", "worst")},
+        **{key: fresh[key] for key in ("folder", "scorers", "scores", "passes", "retried_scores", "score_errors", "worst")},
         "scored_by": scored_by,
     }
 
@@ -256,7 +261,8 @@ def floors(groups: Mapping[str, Group]) -> Iterator[Floor]:
                 continue
             values = [value for scenario, each in group.tally.scores[score].items() if scenario not in held for value in each]
             crashed = sum(count for scenario, count in group.tally.agent_errors.items() if scenario not in held)
-            below = crashed + sum(value > floor if score in LOWER_IS_BETTER else value < floor for value in values)
+            bar = Bar(score, floor, score in LOWER_IS_BETTER)
+            below = crashed + sum(not bar.reached(value) for value in values)
             if below:
                 yield Floor(name, score, floor, below, len(values) + crashed)
 

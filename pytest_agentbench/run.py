@@ -19,8 +19,10 @@ from typing import Any
 
 from pytest_agentbench.drafts import Drafts
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.gate.binary import binomial_interval
 from pytest_agentbench.gate.decisions import POPULATION, SUITE
-from pytest_agentbench.gate.means import scenarios_interval
+from pytest_agentbench.gate.means import Interval, scenarios_interval
+from pytest_agentbench.gate.passes import Bar, PassRate, pass_counts
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scenarios import Suite, question, score_name
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -28,6 +30,7 @@ from pytest_agentbench.scorers import LOWER_IS_BETTER
 SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
+MOST_K = 10  # pass@k and pass^k are told up to this k
 NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
 
@@ -155,6 +158,7 @@ def build_suite(
         if tally.retried
         else {},
         "scores": {name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names},
+        "passes": _passes(tally, bar_of(suite.score_names, thresholds), population),
         "score_errors": dict(tally.score_errors),
         **tally.drafts.summary(),
         "worst": tally.worst_first(questions),
@@ -201,9 +205,46 @@ def _mean(
     """A mean with its interval, as reports print it."""
     if not values:
         return None
-    found = scenarios_interval(values, clusters, limits=limits, of=of)
+    return _told(scenarios_interval(values, clusters, limits=limits, of=of), of)
+
+
+def _told(found: Interval, of: str) -> Json:
     counts = {"scenarios": found.n, "clusters": found.clusters}
     return {"value": found.mean, "low": found.low, "high": found.high, "of": of, **counts, "method": found.method}
+
+
+def bar_of(scores: Sequence[str], thresholds: Mapping[str, float]) -> Bar | None:
+    """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
+    return Bar(scores[0], thresholds[scores[0]], scores[0] in LOWER_IS_BETTER) if scores[0] in thresholds else None
+
+
+def _passes(tally: SuiteTally, bar: Bar | None, population: Collection[str]) -> Json | None:
+    """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
+    counts = pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
+    if bar is None or not counts:
+        return None
+    most = max(trials for _, trials in counts.values())
+
+    def rates(*, every: bool) -> list[Json]:
+        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
+        questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
+        return [{"k": k, **_told(rate.interval(counts, tally.clusters, of=of), of)} for rate, k, of in questions]
+
+    repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
+    failing = sorted((passed / trials, scenario) for scenario, (passed, trials) in repeated.items() if passed < trials)
+    return {
+        "score": bar.score,
+        "floor": bar.floor,
+        "pass_at": rates(every=False),
+        "pass_all": rates(every=True),
+        "always": len(repeated) - len(failing),
+        "scenarios": [_pass_rate(scenario, *repeated[scenario]) for _, scenario in failing],
+    }
+
+
+def _pass_rate(scenario: str, passed: int, trials: int) -> Json:
+    low, high = binomial_interval(passed, trials)
+    return {"scenario": scenario, "passed": passed, "trials": trials, "low": low, "high": high}
 
 
 def environment(root: Path) -> Json:

@@ -16,12 +16,12 @@ import pytest
 from pytest_agentbench.arms import CACHE_POLICIES, CARRY, Arm, parse_arms
 from pytest_agentbench.directory import LATEST
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import STATUSES
+from pytest_agentbench.records import MOST_TRIALS, STATUSES
 
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
 CI = ("auto", "github", "gitlab", "off")
-MOST_TRIALS, MOST_RETRIES, MOST_TAPS = 1000, 100, 64  # more would be a slip of a finger: nobody waits for so many
+MOST_RETRIES, MOST_TAPS = 100, 64  # more would be a slip of a finger: nobody waits for so many
 RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
 
 

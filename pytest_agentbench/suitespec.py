@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_validator
 
 from pytest_agentbench.config import Spec
+from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.scenarios import score_name
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
@@ -63,7 +64,7 @@ class SuiteSpec(Spec):
     gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`
     deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
     quarantine: list[QuarantineSpec] = []
-    trials: int = Field(default=1, ge=1, le=1000)
+    trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
 

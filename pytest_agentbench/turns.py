@@ -48,6 +48,8 @@ class Turns:
         block: Json = {"arm": arm, "rollouts": rollouts, "primed": None, "reset": [], "salt": "", "seconds": None, "prefix_cache": None}
         if self.policy == COLD:
             self._empty(endpoint, arm, block)
+        if self.blocks and self.blocks[-1]["seconds"] is None:
+            self.blocks.pop()  # it was never measured: a tap died before it was pointed at the arm
         self.blocks.append(block)
         return {"op": "turn", "failure": "", "endpoint": asdict(endpoint), "salt": block["salt"]}, swapped
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+import numpy as np  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 import pytest
+import yaml  # noqa: F401  # the same
 
 from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files

@@ -93,4 +93,4 @@ def suites_of(run: Json) -> Iterator[Found]:
         scorers = {each["scorer"]: each["options"] for each in part["scored_by"].values()}
         data, folder = DatasetInfo(**part["dataset"]), Path(part["folder"])
         suite = Suite(name, folder, (), data, scorers=scorers, gate=tuple(part["gate"]), deterministic=part.get("deterministic", False))
-        yield Found(folder, suite, {}, (variant,), 1)
+        yield Found(folder, suite, part["thresholds"], (variant,), 1)

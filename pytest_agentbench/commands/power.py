@@ -123,7 +123,8 @@ def _found(designs: Sequence[Design]) -> list[str]:
 
 
 def _needed(designs: Sequence[Design]) -> list[str]:
-    from pytest_agentbench.gate.power import MOST_TRIALS, needed_scenarios, needed_trials
+    from pytest_agentbench.gate.power import needed_scenarios, needed_trials
+    from pytest_agentbench.records import MOST_TRIALS
 
     heads = [f"scenarios with {each.trials} trial{'s' * (each.trials > 1)}" for each in designs]
     lines = ["  ".join([" drop", "trials of these scenarios", *heads])]

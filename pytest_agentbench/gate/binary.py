@@ -1,14 +1,12 @@
-"""Statistics of trials that pass or fail: McNemar's test, Tango's interval, pass@k and pass^k."""
+"""Trials that pass or fail: McNemar's test, Tango's interval of a difference, Clopper and Pearson's of a rate."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from pytest_agentbench.gate.means import Interval, mean_interval
-from pytest_agentbench.gate.special import normal_quantile
+from pytest_agentbench.gate.special import binomial_at_most, normal_quantile
 
 
 def mcnemar(worse: int, better: int) -> float:
@@ -58,40 +56,12 @@ def _crossing(above: Callable[[float], bool], low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def pass_at(passed: int, trials: int, k: int) -> float | None:
-    """P(at least one of k trials passes), without bias: 1 - C(trials - passed, k) / C(trials, k) (Chen et al. 2021, arXiv 2107.03374).
-
-    None with fewer than k trials: it is not known then, and certainly not 1.
-    """
-    _check_passed(passed, trials, k)
-    return 1 - math.comb(trials - passed, k) / math.comb(trials, k) if trials >= k else None
-
-
-def pass_all(passed: int, trials: int, k: int) -> float | None:
-    """pass^k, P(all of k trials pass), without bias: C(passed, k) / C(trials, k) (Yao et al. 2024, arXiv 2406.12045). None as above."""
-    _check_passed(passed, trials, k)
-    return math.comb(passed, k) / math.comb(trials, k) if trials >= k else None
-
-
-@dataclass(frozen=True)
-class Passes:
-    """pass@k and pass^k of a suite, over scenarios."""
-
-    k: int
-    at: Interval  # pass@k
-    all: Interval  # pass^k
-    too_few: int  # scenarios with fewer than k measured trials, which are in neither
-
-
-def passes(trials: Mapping[str, Sequence[bool]], k: int, confidence: float = 0.95) -> Passes:
-    """pass@k and pass^k with intervals, of the measured trials of each scenario."""
-    counts = [(sum(each), len(each)) for each in trials.values()]
-    enough = [(passed, n) for passed, n in counts if n >= k]
-    at = [value for passed, n in enough if (value := pass_at(passed, n, k)) is not None]
-    every = [value for passed, n in enough if (value := pass_all(passed, n, k)) is not None]
-    return Passes(k, mean_interval(at, None, confidence), mean_interval(every, None, confidence), len(counts) - len(enough))
-
-
-def _check_passed(passed: int, trials: int, k: int) -> None:
-    if not 0 <= passed <= trials or k < 1:
-        raise ValueError(f"{passed} of {trials} trials passed, k = {k}: no such thing")
+@functools.lru_cache(maxsize=4096)
+def binomial_interval(passed: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval for the rate of trials that pass, exact and so rather too wide (Clopper and Pearson 1934, Biometrika 26:404)."""
+    if not 0 <= passed <= trials or trials < 1 or not 0 < confidence < 1:
+        raise ValueError(f"no interval of {passed} of {trials} trials with confidence {confidence}")
+    tail = (1 - confidence) / 2
+    low = _crossing(lambda rate: 1 - binomial_at_most(passed - 1, trials, rate) < tail, 0.0, 1.0) if passed else 0.0
+    high = _crossing(lambda rate: binomial_at_most(passed, trials, rate) >= tail, 0.0, 1.0) if passed < trials else 1.0
+    return low, high

@@ -133,13 +133,14 @@ def decided(blank: Decision, found: Found | None, *, higher_is_better: bool) -> 
     if found is None or blank.estimate is None:
         return replace(blank, reason="the values do not vary and have no limits, so nothing bounds their mean")
     good, bad = (found.low, found.high) if higher_is_better else (found.high, found.low)
+    distance = abs(bad - blank.estimate)  # nothing where all values are the best there is, which says nothing of what would be found
     return replace(
         blank,
         verdict=judge(found.low, found.high, blank.threshold, higher_is_better=higher_is_better),
         low=found.low,
         high=found.high,
         method=found.method,
-        detectable=found.silent or drop_found(abs(bad - blank.estimate), found.error, found.level),
+        detectable=found.silent or (drop_found(distance, found.error, found.level) if distance else None),
         passable=reach(abs(blank.estimate - good), found.error),
         floor=found.floor,
     )

@@ -61,23 +61,46 @@ def suite_interval(
 ) -> Interval:
     """The mean of these scenarios, each with a trial at least, where only their trials vary (`trials.noise` says how).
 
-    Within limits it is wide enough with imaginary trials at both ends (`trials.guarded`) and without them. Limits that a score lies
-    outside of are not used; without any there is no interval where nothing varies. Fewer than two scenarios have none.
+    Limits that a score lies outside of are not used.
     """
-    _check([score for trials in scores for score in trials], None, confidence)
-    n = len(scores)
+    every = [score for trials in scores for score in trials]
+    _check(every, None, confidence)
+    within = limits if limits and every and limits[0] <= min(every) and max(every) <= limits[1] else None
     means = [math.fsum(trials) / len(trials) for trials in scores]
-    mean = math.fsum(means) / n if n else None
+    estimates = [
+        Estimate(mean, _variance(trials, mean) if len(trials) > 1 else None, len(trials) - 1, len(trials))
+        for trials, mean in zip(scores, means, strict=True)
+    ]
+    return fixed_interval(estimates, confidence, within)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the trials of one scenario say of it."""
+
+    value: float
+    variance: float | None  # of the value, by chance; None where the trials are too few to say
+    degrees: float  # of freedom of that variance
+    observations: float  # independent ones, that the value is the mean of
+
+
+def fixed_interval(estimates: Sequence[Estimate], confidence: float, limits: tuple[float, float] | None) -> Interval:
+    """The mean of scenarios that are fixed, with what chance does to each of them.
+
+    Within limits it is wide enough with imaginary observations at both ends (`trials.guarded`) and without them. Without limits there
+    is no interval where nothing varies. Fewer than two scenarios have none.
+    """
+    n = len(estimates)
+    mean = math.fsum(each.value for each in estimates) / n if n else None
     if mean is None or n < 2:
         return Interval(mean, None, None, n, n, None, "none")
-    noise = _noise(scores, means, mean)
+    noise = _noise(estimates, mean)
     reach = student_t_quantile((1 + confidence) / 2, noise.degrees) * noise.error
     method = "between-scenario t" if noise.between else "within-scenario t"
-    every = [score for trials in scores for score in trials]
-    if limits and limits[0] <= min(every) and max(every) <= limits[1]:
-        low, high = _guarded(mean, noise, len(every), n, limits, confidence)
+    if limits:
+        low, high = _guarded(mean, noise, math.fsum(each.observations for each in estimates), n, limits, confidence)
         return Interval(mean, max(min(low, mean - reach), limits[0]), min(max(high, mean + reach), limits[1]), n, n, noise.error, method)
-    if noise.error <= _NEGLIGIBLE * max(map(abs, every)):
+    if noise.error <= _NEGLIGIBLE * max(abs(each.value) for each in estimates):
         return Interval(mean, None, None, n, n, None, "none")
     return Interval(mean, mean - reach, mean + reach, n, n, noise.error, method)
 
@@ -86,18 +109,17 @@ def suite_interval(
 class _Noise:
     error: float
     degrees: float
-    between: bool  # whether it is the spread of the scenarios' means, too wide rather than too narrow
+    between: bool  # whether it is the spread of the scenarios' values, too wide rather than too narrow
 
 
-def _noise(scores: Sequence[Sequence[float]], means: Sequence[float], mean: float) -> _Noise:
-    n = len(scores)
-    apart = [(each - mean) ** 2 / (n * (n - 1)) for each in means]
-    own = [_variance(trials, each) / n**2 for trials, each in zip(scores, means, strict=True) if len(trials) > 1]
-    left = math.fsum(each for trials, each in zip(scores, apart, strict=True) if len(trials) == 1)
-    variance, between = math.fsum([*own, left]), math.fsum(apart)
-    fourth = math.fsum(each**2 / (len(trials) + 1) for each, trials in zip(own, [t for t in scores if len(t) > 1], strict=True))
-    fourth += left**2 / (n - len(own) + 1)
-    if sum(each > 0 for each in own) < FEWEST_VARYING and between >= variance:
+def _noise(estimates: Sequence[Estimate], mean: float) -> _Noise:
+    n = len(estimates)
+    apart = [(each.value - mean) ** 2 / (n * (n - 1)) for each in estimates]
+    own = [(each.variance / n**2, each.degrees) for each in estimates if each.variance is not None]
+    left = math.fsum(square for each, square in zip(estimates, apart, strict=True) if each.variance is None)
+    variance, between = math.fsum([*(square for square, _ in own), left]), math.fsum(apart)
+    fourth = math.fsum(square**2 / (degrees + 2) for square, degrees in own) + left**2 / (n - len(own) + 1)
+    if sum(square > 0 for square, _ in own) < FEWEST_VARYING and between >= variance:
         return _Noise(math.sqrt(between), n - 1, between=True)
     return _Noise(math.sqrt(variance), max(1.0, variance**2 / fourth - 2), between=False)
 
@@ -109,12 +131,12 @@ def _variance(trials: Sequence[float], mean: float) -> float:
 
 
 def _guarded(
-    mean: float, noise: _Noise, trials: int, scenarios: int, limits: tuple[float, float], confidence: float
+    mean: float, noise: _Noise, observations: float, scenarios: int, limits: tuple[float, float], confidence: float
 ) -> tuple[float, float]:
     weight = imaginary(confidence)
-    everything = trials + 2 * weight
-    centre = (mean * trials + weight * sum(limits)) / everything
-    squares = (trials * noise.error) ** 2 + weight * ((limits[1] - centre) ** 2 + (centre - limits[0]) ** 2)
+    everything = observations + 2 * weight
+    centre = (mean * observations + weight * sum(limits)) / everything
+    squares = (observations * noise.error) ** 2 + weight * ((limits[1] - centre) ** 2 + (centre - limits[0]) ** 2)
     reach = student_t_quantile((1 + confidence) / 2, max(noise.degrees, scenarios - 1)) * math.sqrt(squares) / everything
     return centre - reach, centre + reach
 

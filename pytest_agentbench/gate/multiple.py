@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS
+
+#: Trials on each side from which on a single scenario is claimed to have got worse: dealing out five and five has a p-value of 1/252 at
+#: the least, three and three one of 1/20, which is nothing among a hundred scenarios.
+FEWEST = 5
+
+RANKED = 10  # scenarios in a ranking
 
 #: So many ways to deal the trials out are tried one by one; beyond, a sample of them.
 _ALL_WAYS = 20_000
@@ -57,21 +63,33 @@ def fell(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A scenario that may have got worse. No gate: it says where to look first."""
+    """A scenario whose scores fell. No gate: it says where to look first."""
 
     scenario: str
     base: float  # mean
     new: float  # mean
     p: float  # one-sided
+    claimed: bool  # one of a list of which one in ten is there by chance; else a place in a ranking, which claims nothing
 
 
 def suspects(new: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]], rate: float = 0.1) -> list[Suspect]:
-    """Scenarios with trials in both runs whose scores fell, at a false discovery rate, the surest first. Higher scores are better."""
-    shared = [scenario for scenario in new if new[scenario] and base.get(scenario)]
-    p_values = [fell(new[scenario], base[scenario]) for scenario in shared]
-    listed = [
-        Suspect(scenario, math.fsum(base[scenario]) / len(base[scenario]), math.fsum(new[scenario]) / len(new[scenario]), p)
-        for scenario, p, keep in zip(shared, p_values, benjamini_hochberg(p_values, rate), strict=True)
-        if keep
-    ]
-    return sorted(listed, key=lambda suspect: (suspect.p, suspect.scenario))
+    """Scenarios with trials in both runs whose scores fell, the surest first, then those that fell most. Higher scores are better.
+
+    From `FEWEST` trials on each side on they are claimed, at a false discovery rate. With fewer they are ranked, the first `RANKED`.
+    """
+    shared = [_suspect(name, new[name], base[name]) for name in new if new[name] and base.get(name)]
+    tested = [each for each in shared if min(len(new[each.scenario]), len(base[each.scenario])) >= FEWEST]
+    listed = benjamini_hochberg([each.p for each in tested], rate)
+    claims = [replace(each, claimed=True) for each, keep in zip(tested, listed, strict=True) if keep]
+    others = {each.scenario for each in shared} - {each.scenario for each in tested}
+    ranking = [each for each in shared if each.scenario in others and each.new < each.base]
+    return [*sorted(claims, key=_place), *sorted(ranking, key=_place)[:RANKED]]
+
+
+def _suspect(scenario: str, new: Sequence[float], base: Sequence[float]) -> Suspect:
+    before, now = (math.fsum(scores) / len(scores) for scores in (base, new))
+    return Suspect(scenario, before, now, fell(new, base), claimed=False)
+
+
+def _place(suspect: Suspect) -> tuple[float, float, str]:
+    return suspect.p, suspect.new - suspect.base, suspect.scenario

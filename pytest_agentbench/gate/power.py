@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pytest_agentbench.gate.bounded import imaginary
 from pytest_agentbench.gate.decisions import SUITE
 from pytest_agentbench.gate.special import normal_quantile, student_t_quantile
+from pytest_agentbench.records import MOST_TRIALS
 
 #: In shares of the range over all rollouts. With 3.7 / N a drop as large as the margin, made of rollouts that fail wholly, shows nothing
 #: in 2.5 % of runs: (1 - m)^N; no rule that is right more often can pass below.
@@ -190,9 +191,6 @@ def needed_scenarios(drop: float, design: Design, power: float = 0.8) -> int:
         enough = replace(design, n=middle).smallest_drop(power) <= drop
         low, high = (low, middle) if enough else (middle, high)
     return high
-
-
-MOST_TRIALS = 1000
 
 
 def needed_trials(drop: float, design: Design, power: float = 0.8) -> int | None:

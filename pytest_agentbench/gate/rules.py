@@ -1,13 +1,14 @@
-"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
+"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `pass^3 >= 0.7`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.gate.decisions import QUESTIONS, SUITE
+from pytest_agentbench.gate.passes import PassRate
 from pytest_agentbench.records import STATUSES
 
 #: Latencies of which a rule may ask a statistic; a rollout has one of `rollout`, a call one of the others. All in milliseconds.
@@ -20,7 +21,13 @@ RATES = ("rollouts_per_hour", "output_tokens_per_s")
 SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of the rollouts that ended
 
 #: Kinds of which more is better; of scores it depends.
-RISING = ("rate", "goodput")
+RISING = ("rate", "goodput", "passes")
+
+#: Kinds that are about scenarios, so that they ask of the suite or of the population.
+ASKED_OF = ("score", "passes")
+
+#: Kinds of which no value is above 1.
+PORTIONS = ("share", "goodput", "passes")
 
 #: Kind -> units that its limit may have, and what they are worth.
 UNITS: Mapping[str, Mapping[str, float]] = {
@@ -29,15 +36,17 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "rate": {"": 1},
     "share": {"%": 0.01, "": 1},
     "goodput": {"%": 0.01, "": 1},
+    "passes": {"%": 0.01, "": 1},
 }
 
 WRITTEN = re.compile(
-    r"(?P<metric>[A-Za-z_][\w.]*) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?(?P<versus> vs baseline)?"
-    rf"(?: of (?P<of>{'|'.join(QUESTIONS)}))?"
+    r"(?P<metric>pass[@^]\d+|[A-Za-z_][\w.]*) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?"
+    rf"(?P<versus> vs baseline)?(?: of (?P<of>{'|'.join(QUESTIONS)}))?"
 )
 
 EXAMPLES = (
-    "`tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, `infra_error.rate <= 2%`"
+    "`tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8`, `pass^3 >= 0.7`, `ttft.p95 <= 500ms`, `ttft.p50 <= +10% vs baseline`, "
+    "`infra_error.rate <= 2%`"
 )
 
 
@@ -46,14 +55,14 @@ class Rule:
     """One rule as it was written, understood."""
 
     text: str
-    kind: str  # score | latency | rate | share | goodput
-    metric: str  # a score's name, ttft, infra_error, rollouts_per_hour, ...
+    kind: str  # score | passes | latency | rate | share | goodput
+    metric: str  # a score's name, pass^3, ttft, infra_error, rollouts_per_hour, ...
     statistic: str  # mean, p50, ...; empty where there is only one
     at_least: bool  # `>=`: more is better
     limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
     versus: bool  # compared with the baseline
     relative: bool = False  # against a baseline: the limit is a share of it
-    of: str = ""  # of scores the question: suite | population
+    of: str = ""  # of scores and passes the question: suite | population
 
     @property
     def about(self) -> tuple[str, str, bool, str]:
@@ -61,13 +70,20 @@ class Rule:
         return self.metric, self.statistic, self.versus, self.of
 
     @property
+    def pass_rate(self) -> PassRate:
+        """What a rule of kind `passes` is about."""
+        return PassRate.of(self.metric)
+
+    @property
     def margin(self) -> float:
         """How much worse than the baseline is still accepted: 0.05 of `tsq.mean >= -0.05`, 0.1 of `ttft.p50 <= +10%`."""
         return max(0.0, -self.limit if self.at_least else self.limit)
 
 
-def parse_rule(text: str, scores: Collection[str], falling: Collection[str] = ()) -> Rule:
-    """The rule that a text says, for a suite that measures `scores`; those in `falling` are better the lower they are.
+def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), *, passes: bool = False) -> Rule:
+    """The rule that a text says, for a suite that measures `scores`, the main one first; those in `falling` are better the lower they are.
+
+    Its rollouts pass or fail (`passes`) where the main score has a floor.
 
     Raises ConfigError that says what would work.
     """
@@ -76,6 +92,10 @@ def parse_rule(text: str, scores: Collection[str], falling: Collection[str] = ()
     if found is None:
         raise ConfigError(f"gate rule {text!r} should be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
     kind, metric, statistic = _what(text, found["metric"], scores)
+    if kind == "passes" and not passes:
+        raise ConfigError(
+            f"gate rule {text!r}: without a floor for {scores[0]} no rollout passes or fails; `thresholds: {{{scores[0]}: 0.5}}` is one"
+        )
     at_least, versus = found["relation"] == ">=", found["versus"] is not None
     if at_least != (wanted := kind in RISING or (kind == "score" and metric not in falling)):
         raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if wanted else 'lower'} it is: {'>=' if wanted else '<='}")
@@ -84,14 +104,18 @@ def parse_rule(text: str, scores: Collection[str], falling: Collection[str] = ()
         raise ConfigError(
             f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
         )
-    if found["of"] and kind != "score":
+    if found["of"] and kind not in ASKED_OF:
         raise ConfigError(f"gate rule {text!r}: `of {found['of']}` is for scores; leave it out")
-    question = (found["of"] or SUITE) if kind == "score" else ""
+    question = (found["of"] or SUITE) if kind in ASKED_OF else ""
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
-def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, str]:
+def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
     """(kind, metric, statistic); raises ConfigError for what nobody measures."""
+    if metric.startswith(("pass@", "pass^")):
+        if not PassRate.of(metric).k:
+            raise ConfigError(f"gate rule {text!r}: {metric} is about no trial; pass^3 is about three of each scenario")
+        return "passes", metric, ""
     name, _, statistic = metric.rpartition(".") if "." in metric else (metric, "", "")
     if name in scores and statistic == "mean":
         return "score", name, statistic
@@ -107,13 +131,13 @@ def _what(text: str, metric: str, scores: Collection[str]) -> tuple[str, str, st
         return "rate", metric, ""
     if metric == "goodput":
         return "goodput", metric, ""
-    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput"]
+    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput", "pass^3", "pass@3"]
     raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
 
 
 def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) -> tuple[float, bool]:
     """(the limit in the metric's unit, whether it is a share of the baseline's value)."""
-    if versus and kind in ("share", "goodput"):
+    if versus and kind in PORTIONS:
         raise ConfigError(f"gate rule {text!r}: that is a fact about one run; leave out `vs baseline`")
     if versus and kind == "score":
         if unit:
@@ -129,6 +153,6 @@ def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) ->
             f"gate rule {text!r}: the limit has {unit or 'no unit'}; it may have: {', '.join(each or 'none' for each in allowed)}"
         )
     limit = value * allowed[unit]
-    if (kind != "score" and limit < 0) or (kind in ("share", "goodput") and limit > 1):
+    if (kind != "score" and limit < 0) or (kind in PORTIONS and limit > 1):
         raise ConfigError(f"gate rule {text!r}: no {kind} can be {value:g}{unit}")
     return limit, False

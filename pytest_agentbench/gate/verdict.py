@@ -15,6 +15,7 @@ from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.latency import Timing, compare_latency, latency_limit
 from pytest_agentbench.gate.multiple import Suspect
 from pytest_agentbench.gate.paired import Sample, against_limit, breaking, compare, pair
+from pytest_agentbench.gate.passes import Bar, against_share
 from pytest_agentbench.gate.rules import Rule
 from pytest_agentbench.stopwatch import SATURATED, title
 
@@ -26,7 +27,9 @@ SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarith
 CONFIDENCE = 0.95
 
 TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
-OF_SCENARIOS = ("score", "latency", "goodput")  # kinds that are about scenarios, those in quarantine left out; the others are about a run
+
+#: Kinds that are about scenarios, those in quarantine left out; the others are about a run.
+OF_SCENARIOS = ("score", "passes", "latency", "goodput")
 
 LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
 
@@ -47,6 +50,14 @@ class Asked:
     falling: bool = False  # a score of which less is better
     any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
     deterministic: bool = False  # the suite says that its trials never differ
+    bar: Bar | None = None  # what a rollout has to reach to pass; None where the suite does not say
+
+    @property
+    def score(self) -> str:
+        """The score that the rule looks at; empty where it looks at none."""
+        if self.rule.kind == "passes":
+            return self.bar.score if self.bar else ""
+        return self.rule.metric if self.rule.kind == "score" else ""
 
 
 @dataclass(frozen=True)
@@ -135,12 +146,12 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
             return f"{failed} of {len(calls)} LLM calls failed, and failed calls have no latency"
         if rule.kind == "goodput" and not run.facts.slo:
             return "nobody said what a good call is: --agentbench-slo does"
-    if rule.kind == "score":
-        if missing := sum(rule.metric in trial.unscored for trial in run.groups.get(group, ())):
+    if score := asked.score:
+        if missing := sum(score in trial.unscored for trial in run.groups.get(group, ())):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
-        here, there = run.scored_by(group, rule.metric), base.scored_by(group, rule.metric) if rule.versus and base else set()
+        here, there = run.scored_by(group, score), base.scored_by(group, score) if rule.versus and base else set()
         if here and there and here != there:
-            return f"the baseline was scored in another way ({rule.metric} {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
+            return f"the baseline was scored in another way ({score} {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
     return ""
 
 
@@ -215,7 +226,7 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
     trials = run.groups.get(asked.group, ())
     old = base.groups[asked.group] if base else ()
     match rule.kind:
-        case "score":
+        case "score" | "passes":
             return _score(asked, trials, old, confidence)
         case "goodput":
             shares = _samples(trials, lambda trial: _good_share(trial, run))
@@ -233,6 +244,8 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
 
 def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
     rule, better = asked.rule, not asked.falling
+    if rule.kind == "passes":
+        return against_share(_passed(asked, trials), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
     new = samples(trials, rule.metric, falling=asked.falling)
     base = samples(old, rule.metric, falling=asked.falling)
     every = [score for found in (new, base) for each in found.values() for score in each.scores]
@@ -256,6 +269,20 @@ def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, 
 
     def measured(trial: Trial) -> float | None:
         return 0.0 if trial.status == "agent_error" and not falling else trial.scores.get(score)
+
+    return _samples(trials, measured)
+
+
+def _passed(asked: Asked, trials: Iterable[Trial]) -> dict[str, Sample]:
+    """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
+    bar = asked.bar
+    assert bar is not None  # `parse_rule` has seen to it
+
+    def measured(trial: Trial) -> float | None:
+        if trial.status == "agent_error":
+            return 0.0
+        value = trial.scores.get(bar.score)
+        return None if value is None else float(bar.reached(value))
 
     return _samples(trials, measured)
 

@@ -199,6 +199,10 @@ class Scheduler:
         """Why a rollout is an infra_error, where it is not the only one for that reason."""
         return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
 
+    def is_given_up(self, key: RolloutKey) -> bool:
+        """Whether nothing runs any more, or nothing of this rollout's group."""
+        return bool(self.broken) or key.group in self._given_up
+
     def is_judgeable(self, key: RolloutKey) -> bool:
         """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
         outcome = self._outcomes.get(key)
@@ -250,10 +254,22 @@ class Scheduler:
             return
         block = self._blocks.popleft()
         self._waiting.extend(self._ordered(block.keys))  # where `stop` finds them
-        if why := await turns.enter(block):
+        if why := await self._entered(turns, block):
             self._refuse(Outcome("infra_error", why), set())
         else:
             self._arm = block.arm
+
+    async def _entered(self, turns: Turns, block: Block) -> str:
+        """Why a block's rollouts cannot run. One is entered anew where a part of the session died meanwhile, and is there again."""
+        while True:
+            outages = self._outages
+            try:
+                return await turns.enter(block)
+            except InfraError as error:
+                await self.desk.looked(Rollout(*block.keys[0], status="infra_error", reason=str(error)))
+                if self._outages == outages or self.broken:
+                    raise
+            await self.there.wait()
 
     def _turned(self, task: asyncio.Task[None]) -> None:
         self._turning = None

@@ -281,6 +281,8 @@ class Pool:
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
+        if not self.scheduler.is_given_up(key):
+            return False  # what became of this one is its own affair
         if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
             return False
         if self.scheduler.broken:

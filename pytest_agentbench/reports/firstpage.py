@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text
-from pytest_agentbench.reports.gates import change_text, gate_text, reason_text, result_text, suspects_of, worst_first
+from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     damage_lines,
@@ -22,6 +22,7 @@ from pytest_agentbench.reports.wording import (
     question_of,
     restarts_text,
     resume_text,
+    score_of,
     sessions_text,
     statuses_text,
 )
@@ -32,6 +33,7 @@ from pytest_agentbench.stopwatch import SATURATED, WARN
 LOWEST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first
 VERDICT = "verdict"
+BY_HAND = "hand"  # the source of labels that somebody has read
 WORDS = "docs/metrics.md"  # says what they mean
 
 
@@ -108,9 +110,13 @@ def _gate(gate: Json | None) -> Iterator[Row]:
         if reason := reason_text(rule):
             yield Row("", reason)
     yield from _more(len(gate["rules"]) - RULES)
-    suspects = [*suspects_of(gate)]
-    yield from (Row("suspect", change_text(*each)) for each in suspects[:LOWEST])
-    yield from _more(len(suspects) - LOWEST)
+    claims = [(score_of(rule), each) for rule in gate["rules"] for each in claims_of(rule)]
+    yield from (Row("worse", change_text(*each)) for each in claims[:LOWEST])
+    yield from _more(len(claims) - LOWEST)
+    ranking = [(score_of(rule), each) for rule in gate["rules"] if rule["verdict"] == "FAIL" for each in ranking_of(rule)]
+    yield from (Row("fell", change_text(*each)) for each in ranking[:LOWEST])
+    if ranking:
+        yield Row("", NO_CLAIM)
 
 
 def _more(count: int) -> Iterator[Row]:
@@ -135,7 +141,8 @@ def _arms(ab: Json | None) -> Iterator[Row]:
     firsts = {each["suite"]: each["metric"] for each in reversed(ab["comparisons"])}
     told = [each for each in ab["comparisons"] if each["finding"] in COLOURS or firsts[each["suite"]] == each["metric"]]
     for each in told:
-        yield Row(each["suite"], comparison_text(ab, each), COLOURS.get(each["finding"], ""))
+        short = each if each["low"] is None else {**each, "reason": ""}  # an interval speaks for itself
+        yield Row(each["suite"], comparison_text(ab, short), COLOURS.get(each["finding"], ""))
     if more := len(ab["comparisons"]) - len(told):
         yield Row("", f"of {more} other figures no difference is shown")
     yield from (Row("not equal", warning, "yellow") for warning in ab["warnings"])
@@ -159,10 +166,12 @@ def _suites(suites: Json) -> Iterator[Row]:
 
 
 def _rollouts_text(suite: Json) -> str:
-    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit`."""
+    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`."""
     total = sum(suite["rollouts"].values())
-    rollouts = f"{total} rollout{'s' * (total != 1)}"
-    return f"{rollouts}, all ok" if total == suite["rollouts"]["ok"] and total else f"{rollouts}: {statuses_text(suite['rollouts'])}"
+    how = "all ok" if total and total == suite["rollouts"]["ok"] else statuses_text(suite["rollouts"])
+    source = suite["dataset"]["label_source"]
+    labels = "" if source == BY_HAND else f"; labels: {source}"
+    return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 
 def _mean_text(mean: Json | None) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from pytest_agentbench.gate.multiple import FEWEST
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import number, score_of
 
-SHOWN = 10  # suspects
+SHOWN = 10  # scenarios that got worse
 
 #: What no comparison of the latencies of two runs can rule out; arms that take turns do.
 LOAD = "the load may differ"
@@ -109,9 +110,17 @@ MISSING = {
 }
 
 
-def suspects_of(gate: Json) -> Iterator[tuple[str, Json]]:
-    """(metric, scenario that may have got worse), the surest of each metric first."""
-    return ((score_of(rule), each) for rule in gate["rules"] for each in rule["suspects"])
+def claims_of(rule: Json) -> list[Json]:
+    """Scenarios that have got worse, the surest first; one in ten of them is there by chance."""
+    return [each for each in rule["suspects"] if each.get("claimed", True)]  # runs of older versions have nothing else
+
+
+def ranking_of(rule: Json) -> list[Json]:
+    """Scenarios whose scores are lower, and that is all that is known."""
+    return [each for each in rule["suspects"] if not each.get("claimed", True)]
+
+
+NO_CLAIM = f"a ranking, no claim: one takes {FEWEST} trials of a scenario on both sides"
 
 
 def change_text(metric: str, suspect: Json) -> str:
@@ -119,14 +128,20 @@ def change_text(metric: str, suspect: Json) -> str:
     return f"{suspect['scenario']} {metric} {suspect['base']:.3f} -> {suspect['new']:.3f}"
 
 
-def suspect_lines(gate: Json) -> Iterator[str]:
-    """Scenarios that may have got worse, the surest first."""
+def claim_lines(gate: Json) -> Iterator[str]:
+    """Scenarios that have got worse, the surest first."""
     for rule in gate["rules"]:
-        score = score_of(rule)
-        for each in rule["suspects"][:SHOWN]:
+        claims, score = claims_of(rule), score_of(rule)
+        for each in claims[:SHOWN]:
             yield f"{change_text(score, each)} (p {each['p']:.3g})"
-        if (more := len(rule["suspects"]) - SHOWN) > 0:
+        if (more := len(claims) - SHOWN) > 0:
             yield f"{more} more of {score}, in run.json"
+
+
+def ranking_lines(gate: Json) -> Iterator[str]:
+    """Scenarios whose scores are lower, those that fell most first."""
+    for rule in gate["rules"]:
+        yield from (change_text(score_of(rule), each) for each in ranking_of(rule))
 
 
 def _numbers(rule: Json) -> str:
@@ -151,7 +166,7 @@ def _value(rule: Json, value: float) -> str:
         return f"{value * 100:.2f} %"
     if kind == "latency":
         return f"{number(value)} ms"
-    return f"{value:+.3f}" if versus else number(value, 3 if kind == "score" else 1)
+    return f"{value:+.3f}" if versus else number(value, 3 if kind in ("score", "passes") else 1)
 
 
 def _reach(rule: Json, reach: float) -> str:

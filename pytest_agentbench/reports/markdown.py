@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_agentbench.quantiles import HIGH, INFINITE
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comparison
-from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -36,6 +36,7 @@ from pytest_agentbench.reports.wording import (
     mean_text,
     number,
     passed_text,
+    passes_text,
     percent,
     quarantine_text,
     question_of,
@@ -53,6 +54,8 @@ from pytest_agentbench.reports.wording import (
     tools_text,
     verdict_text,
 )
+
+PASS_RATES = 20  # scenarios whose trials did not all pass
 
 
 def write(run: Json, directory: Path) -> Path:
@@ -135,6 +138,7 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
             for each in suite["quarantined"]
         ]
         yield from table(["scenario", "owner", "expires", "reason", "tests"], rows)
+    yield from _passes(suite.get("passes"))  # runs of older versions have none
     if suite["score_errors"]:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite['score_errors'].items())}."
     if suite["worst"]:
@@ -155,6 +159,24 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
         )
 
 
+def _passes(passes: Json | None) -> Iterator[str]:
+    """What passes, and which scenarios do not always; with one trial of each the scores say it all."""
+    if passes is None or len(passes["pass_at"]) < 2:
+        return
+    yield f"\n### Pass rates\n\n{passes_text(passes)}.\n"
+    rows = [
+        [code(each["scenario"]), f"{each['passed']} of {each['trials']}", f"{each['low']:.3f} to {each['high']:.3f}"]
+        for each in passes["scenarios"][:PASS_RATES]
+    ]
+    if rows:
+        yield from table(["scenario", "trials that passed", "95 % interval of its rate"], rows)
+    always = passes["always"]
+    others = [f"{always} scenario{'s' * (always > 1)} passed in all of their trials"] if always else []
+    others += [f"{more} more are in run.json"] if (more := len(passes["scenarios"]) - PASS_RATES) > 0 else []
+    if others:
+        yield f"\n{'; '.join(others)}."
+
+
 def _limits(limits: Sequence[Json]) -> Iterator[str]:
     if limits:
         yield "\n## Limits\n"
@@ -168,10 +190,13 @@ def _gate(gate: Json | None) -> Iterator[str]:
     for rule in gate["rules"]:
         yield f"- **{prose(rule_text(rule))}**"
         yield from (f"  - {prose(line)}" for line in detail_lines(rule))
-    if suspects := [*suspect_lines(gate)]:
-        yield "\n### Suspects\n"
-        yield from (f"- {prose(line)}" for line in suspects)
-        yield "\nScenarios whose scores fell, by Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
+    if claims := [*claim_lines(gate)]:
+        yield "\n### Got worse\n"
+        yield from (f"- {prose(line)}" for line in claims)
+        yield "\nBy Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
+    if ranking := [*ranking_lines(gate)]:
+        yield f"\n### Fell: {NO_CLAIM}\n"
+        yield from (f"- {prose(line)}" for line in ranking)
 
 
 def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
-from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
@@ -30,6 +30,7 @@ from pytest_agentbench.reports.wording import (
     limit_text,
     mean_text,
     number,
+    passes_text,
     quarantine_text,
     question_of,
     range_text,
@@ -122,14 +123,19 @@ def write_whole(terminal: Terminal, run: Json, shown: str, write_rollouts: Calla
 
 
 def write_gate(terminal: Terminal, gate: Json) -> None:
-    """The verdict, then each rule with all that is known of it, then the suspects."""
+    """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have."""
     terminal.write_line(f"gate        {gate_text(gate)}", bold=True, **_colour(gate["verdict"]))
     for rule in gate["rules"]:
         terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule["verdict"]))
         for line in detail_lines(rule):
             terminal.write_line(f"{'':<11} {line}")
-    for line in suspect_lines(gate):
-        terminal.write_line(f"suspect     {line}")
+    for line in claim_lines(gate):
+        terminal.write_line(f"worse       {line}")
+    ranking = [*ranking_lines(gate)]
+    for line in ranking:
+        terminal.write_line(f"fell        {line}")
+    if ranking:
+        terminal.write_line(f"{'':<11} {NO_CLAIM}")
 
 
 def _colour(verdict: str) -> dict[str, bool]:
@@ -176,6 +182,8 @@ def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
             evaluable = means["mean_evaluable"]
             only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
             terminal.write_line(f"{'':<11} {only}")
+    if suite.get("passes"):  # runs of older versions have none
+        terminal.write_line(f"passed      {passes_text(suite['passes'])}")
     for score, count in suite["score_errors"].items():
         terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
     for about, line in judging_lines(suite):

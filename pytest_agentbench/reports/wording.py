@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_agentbench.gate.passes import EVERY, PassRate
 from pytest_agentbench.journal import first_of
 from pytest_agentbench.quantiles import HIGH, needed
 from pytest_agentbench.records import ERROR_KINDS, Json
+from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stopwatch import SATURATED
 
 TIMINGS = (
@@ -59,6 +61,15 @@ def score_text(mean: Json | None) -> str:
     if mean["low"] is None:
         return f"{mean['value']:.3f} mean over {scenarios}, no interval"
     return f"{mean_text(mean)} mean, 95 % interval{question} over {scenarios}"
+
+
+def passes_text(passes: Json) -> str:
+    """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.9 [0.8, 1.0], pass^3 0.5 [0.4, 0.6], 95 % intervals`."""
+    sign = "<=" if passes["score"] in LOWER_IS_BETTER else ">="
+    first = f"{mean_text(passes['pass_all'][0])} of the trials, those with {passes['score']} {sign} {passes['floor']:g}"
+    last = [(PassRate(every, passes[key][-1]["k"]), passes[key][-1]) for key, every in EVERY.items()]
+    rates = [f"{rate.name} {mean_text(mean)}" for rate, mean in last if rate.k > 1]
+    return f"{'; '.join(filter(None, (first, ', '.join(rates))))}; 95 % intervals"
 
 
 def statuses_text(rollouts: Mapping[str, int]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.serving.process import Child

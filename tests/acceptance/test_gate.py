@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.baselines import default_baseline, read_evidence, write_baseline
+from pytest_agentbench.cli import main
 from pytest_agentbench.exits import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
@@ -62,15 +63,22 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
 
 @WAYS
 def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
-    """Every scenario fell: exit status 1, with the estimate, although no test counts as failed."""
+    """Every scenario fell: exit status 1, with the estimate, although no test counts as failed. With one trial each none is claimed."""
     gated.backend(ALL_WRONG)
 
     result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before")
 
     assert 1 == result.ret
     result.stdout.fnmatch_lines(
-        ["gate * FAIL; *20 tests below*", "rule * shop tsq.mean >= -0.05 vs baseline: FAIL, -1.000 [[]*[]]", "*== 20 below in *"]
+        [
+            "gate * FAIL; *20 tests below*",
+            "rule * shop tsq.mean >= -0.05 vs baseline: FAIL of suite, -1.000 *",
+            "fell        shop-0 tsq 1.000 -> 0.000",
+            "            a ranking, no claim: one takes 5 trials of a scenario on both sides",
+            "*== 20 below in *",
+        ]
     )
+    assert "### Fell: a ranking, no claim" in (gated.directory / "report.md").read_text()
     assert "FAIL" == gated.run_json["verdict"]
 
 
@@ -309,3 +317,55 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
     for report in ("report.md", "comment.md"):
         assert interval in (project.directory / report).read_text()
     assert f"{mean['low']}" in (project.directory / "metrics.txt").read_text()
+
+
+def test_pass_rates(gated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pass^2` of the suite with two wrong scenarios of twenty: the verdict, the rates in the report, and the same verdict afterwards."""
+    gated.backend(TWO_WRONG)
+
+    rule = "pass^2 >= 0.95"
+    result = gated.run("scenarios/shop", "--agentbench-trials=2", "-v", f"--agentbench-gate={rule}", "--agentbench-gate=pass@2 >= 0.4")
+
+    result.stdout.fnmatch_lines(
+        [
+            "passed      0.900 [[]*[]] of the trials, those with tsq >= 0.5; pass@2 0.900 [[]*[]], pass^2 0.900 [[]*[]]; 95 % intervals",
+            f"rule        shop {rule}: INCONCLUSIVE of suite, 0.900 [[]*[]] against 0.950; 20 scenarios, 40 trials, *",
+            "rule        shop pass@2 >= 0.4: PASS of suite, 0.900 [[]*[]] against 0.400; *",
+        ]
+    )
+    report = (gated.directory / "report.md").read_text()
+    assert "| `shop-1` | 0 of 2 | 0.000 to 0.842 |\n| `shop-2` | 0 of 2 | 0.000 to 0.842 |\n\n18 scenarios passed in all" in report
+    assert [("passes", "suite")] * 2 == [(each["kind"], each["of"]) for each in gate(gated)["rules"]]
+    monkeypatch.chdir(gated.root)
+    assert 0 == main(["gate", "latest", "--gate", rule])
+    assert f"rule        shop {rule}: INCONCLUSIVE of suite, 0.900 [" in capsys.readouterr().out
+
+
+def test_a_pass_rate_without_a_floor(project: Project) -> None:
+    """It is a usage error in one sentence, on the command line and in suite.yaml; a floor on the command line is one."""
+    project.suite(thresholds={}, test="def test_ends(rollout):\n    assert rollout.status\n")
+    rule = "--agentbench-gate=pass^1 >= 0.1"
+
+    refused = project.run("scenarios/shop", rule)
+
+    assert pytest.ExitCode.USAGE_ERROR == refused.ret
+    refused.stderr.fnmatch_lines(["ERROR: gate rule 'pass^1 >= 0.1': without a floor for tsq no rollout passes or fails; *"])
+    assert 0 == project.run("scenarios/shop", rule, "--agentbench-threshold=tsq=0.5").ret
+    project.suite(thresholds={}, gate=["pass^1 >= 0.1"])
+    wrong = project.run("scenarios/shop")
+    assert wrong.ret
+    wrong.stdout.fnmatch_lines(["*suite.yaml: gate rule 'pass^1 >= 0.1': without a floor for tsq no rollout passes or fails; *"])
+
+
+def test_which_scenarios_got_worse(project: Project) -> None:
+    """With five trials on both sides those that broke are claimed, on the first page and in the report, and nothing is ranked."""
+    project.suite(scenarios=8)
+    assert 0 == project.run("scenarios/shop", "--agentbench-trials=5").ret
+    before = project.directory.name
+    project.backend(TWO_WRONG)
+
+    result = project.run("scenarios/shop", "--agentbench-trials=5", f"--agentbench-baseline={before}")
+
+    result.stdout.fnmatch_lines(["worse       shop-1 tsq 1.000 -> 0.000", "worse       shop-2 tsq 1.000 -> 0.000", "shop * 40 rollouts*"])
+    result.stdout.no_fnmatch_line("fell *")
+    assert "### Got worse\n\n- shop-1 tsq 1.000 -> 0.000 (p 0.00397)\n- shop-2 tsq" in (project.directory / "report.md").read_text()

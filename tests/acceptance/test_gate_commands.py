@@ -32,10 +32,10 @@ def gated(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def gate_lines(text: str) -> list[str]:
-    """From the verdict to the last line about a rule or a suspect."""
+    """From the verdict to the last line about a rule or a scenario that fell."""
     lines = [line.rstrip() for line in text.splitlines()]
     first = next(number for number, line in enumerate(lines) if line.startswith("gate  "))
-    return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "suspect  ", " " * 12))]
+    return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "worse  ", "fell  ", " " * 12))]
 
 
 HALF, CLOSE, LENIENT = "tsq.mean >= -0.5 vs baseline", "tsq.mean >= -0.05 vs baseline", "infra_error.rate <= 10%"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 CONFTEST = """
 import json
@@ -115,8 +115,9 @@ def test_a_misspelt_hook_is_refused(project: Project, way: tuple[str, ...]) -> N
 
 @WAYS
 def test_a_hook_that_raises_is_no_hang(project: Project, way: tuple[str, ...]) -> None:
-    """What a hook raises reaches the test that waits, as an ERROR that names the place."""
+    """What a hook raises reaches each test that waits, as an ERROR that names the place, also where all rollouts have ended by then."""
     project.suite(scenarios=2)
+    project.backend([{"match": {"contains": "shop-0"}, "text": "No.", "ttft_ms": 400}, *FIND_THEN_ANSWER])
     project.write("conftest.py", "def pytest_agentbench_rollout_finished(rollout):\n    raise ValueError('no space for this')\n")
 
     result = project.run(*way, "scenarios/shop")

@@ -59,7 +59,7 @@ def test_the_gate_leaves_it_out(
     assert 0 == result.ret
     lines = [
         "gate        PASS; compared with 2*",
-        f"rule        shop {HALF}: PASS, +0.000 [[]*[]] against -0.500; 19 scenarios, 19 and 19 trials, *",
+        f"rule        shop {HALF}: PASS of suite, +0.000 [[]*[]] against -0.500; 19 scenarios, 19 and 19 trials, *",
         "            left out, in quarantine: shop-1",
     ]
     result.stdout.fnmatch_lines(lines)

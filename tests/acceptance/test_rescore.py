@@ -141,6 +141,7 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
 
     run = read_run(rescored(shop))
     assert ("FAIL", 1, []) == (run["verdict"], run["exit_status"], run["limits"])
+    assert (2 / 3, 0.5) == ((passes := run["suites"]["shop"]["passes"])["pass_all"][0]["value"], passes["floor"])
     assert "shop tsq: 1 of 3 rollouts do not reach the floor of 0.5\n" in capsys.readouterr().out
 
 
@@ -255,7 +256,7 @@ def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
     assert ("PASS", 0) == (read_run(Path("reports/old"))["gate"]["verdict"], read_run(Path("reports/old"))["exit_status"])
     assert ("FAIL", "FAIL", 1) == (run["gate"]["verdict"], run["verdict"], run["exit_status"])
     assert 0.0 == run["gate"]["rules"][0]["estimate"]
-    assert "rule        shop fussy >= 0.5: FAIL" in capsys.readouterr().out
+    assert "rule        shop fussy.mean >= 0.5: FAIL of suite" in capsys.readouterr().out
     assert "## Gate: FAIL" in Path("reports/old-rescored/report.md").read_text()
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.binary import mcnemar, pass_all, pass_at, passes, tango_interval
+from pytest_agentbench.gate.binary import binomial_interval, mcnemar, tango_interval
 
 
 @pytest.mark.parametrize(
@@ -61,27 +59,12 @@ def test_negative_pairs_are_refused() -> None:
         mcnemar(-1, 3)
 
 
-@settings(deadline=None)
-@given(trials=st.lists(st.booleans(), min_size=1, max_size=8), k=st.integers(1, 8))
-def test_passes_are_the_shares_of_all_choices(trials: list[bool], k: int) -> None:
-    """pass@k is the share of ways to choose k trials in which one passes, pass^k that in which all do; too few trials have neither."""
-    ways = [*combinations(trials, k)]
-    at = sum(any(way) for way in ways) / len(ways) if ways else None
-    every = sum(all(way) for way in ways) / len(ways) if ways else None
-
-    assert at == pytest.approx(pass_at(sum(trials), len(trials), k))
-    assert every == pytest.approx(pass_all(sum(trials), len(trials), k))
-
-
-def test_passes_of_a_suite() -> None:
-    """Means over scenarios; a scenario with fewer than k measured trials is counted apart, not as passed or failed."""
-    found = passes({"a": [True, True, True], "b": [True, False, False], "c": [True], "d": []}, 2)
-
-    assert (2, 2, 2) == (found.at.n, found.all.n, found.too_few)
-    assert ((1 + 2 / 3) / 2, 0.5) == pytest.approx((found.at.mean, found.all.mean))
-
-
-def test_impossible_counts_are_refused() -> None:
-    """More passes than trials."""
-    with pytest.raises(ValueError, match="4 of 3 trials passed"):
-        pass_at(4, 3, 1)
+@pytest.mark.parametrize(
+    ("passed", "trials", "low", "high"),
+    [(0, 3, 0.0, 0.7075982), (1, 3, 0.0084038, 0.9057007), (8, 10, 0.4439045, 0.9747893), (5, 5, 0.4781763, 1.0)],
+)
+def test_the_interval_of_a_rate(passed: int, trials: int, low: float, high: float) -> None:
+    """scipy.stats.binomtest(passed, trials).proportion_ci(method="exact")."""
+    assert (low, high) == pytest.approx(binomial_interval(passed, trials), abs=1e-6)
+    with pytest.raises(ValueError, match="no interval of 4 of 3 trials"):
+        binomial_interval(4, 3)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.multiple import Suspect, benjamini_hochberg, fell, overall, suspects
+from pytest_agentbench.gate.multiple import RANKED, Suspect, benjamini_hochberg, fell, overall, suspects
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,54 @@ def test_many_trials_are_sampled() -> None:
     assert 1.0 == fell([], [1.0])
 
 
-def test_suspects() -> None:
-    """Scenarios that fell, the surest first; those of one run only are no suspects."""
+def test_claims() -> None:
+    """From five trials on each side on, scenarios that fell, the surest first; those of one run only are not among them."""
     new = {"fell": [0.0] * 5, "same": [1.0] * 5, "less": [1.0, 0.0, 0.0, 0.0, 0.0], "new": [0.0] * 5, "lost": []}
     base = {"fell": [1.0] * 5, "same": [1.0] * 5, "less": [1.0] * 5, "lost": [1.0] * 5}
 
-    assert [Suspect("fell", 1.0, 0.0, 1 / 252), Suspect("less", 1.0, 0.2, 6 / 252)] == suspects(new, base)
+    assert [Suspect("fell", 1.0, 0.0, 1 / 252, True), Suspect("less", 1.0, 0.2, 6 / 252, True)] == suspects(new, base)
     assert ["fell"] == [each.scenario for each in suspects(new, base, rate=0.02)]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (4, 4), (4, 15), (15, 4)])
+def test_with_fewer_trials_it_is_a_ranking(ours: int, theirs: int) -> None:
+    """However far they fell nothing is claimed: the ten that fell most, without those that did not."""
+    new = {f"{at:02}": [at / 100] * ours for at in range(60)} | {"same": [0.5] * ours, "rose": [0.6] * ours}
+    base = {name: [0.5] * theirs for name in new}
+
+    found = suspects(new, base)
+
+    assert RANKED == len(found)
+    assert [f"{at:02}" for at in range(RANKED)] == [each.scenario for each in found]
+    assert not any(each.claimed for each in found)
+
+
+def test_a_scenario_that_lost_a_trial_is_ranked_behind_the_claims() -> None:
+    """The others are claimed as if it were not there."""
+    new = {"a": [0.0] * 4, "b": [0.0] * 5, "c": [1.0] * 5}
+    base = {name: [1.0] * 5 for name in new}
+
+    assert [("b", True), ("a", False)] == [(each.scenario, each.claimed) for each in suspects(new, base)]
+
+
+@pytest.mark.parametrize(("broken", "least"), [(0, 0.0), (5, 0.9), (10, 0.9)])
+def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
+    """Of a hundred scenarios with five trials: the mean share of false claims, and how many of those that broke are claimed."""
+    random, runs = np.random.default_rng(broken), 60
+    rates = random.beta(2.4, 0.6, 100)
+    rates[:broken] = 1.0
+    after = np.where(np.arange(100) < broken, 0.0, rates)
+    wrong = right = 0.0
+    for _ in range(runs):
+        new, base = (
+            {str(at): random.binomial(1, rate, 5).astype(float).tolist() for at, rate in enumerate(each)} for each in (after, rates)
+        )
+        claims = {int(each.scenario) for each in suspects(new, base)}
+        wrong += sum(at >= broken for at in claims) / max(1, len(claims)) / runs
+        right += sum(at < broken for at in claims) / max(1, broken) / runs
+
+    assert wrong <= 0.1 + 3 * (0.1 * 0.9 / runs) ** 0.5
+    assert right >= least
 
 
 @settings(deadline=None, max_examples=50)

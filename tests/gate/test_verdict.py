@@ -246,11 +246,13 @@ def test_what_else_has_changed() -> None:
 
 
 def test_suspects() -> None:
-    """Scenarios that fell in all their trials are listed, and only those."""
-    base = evidence(suite(n=30, trials=8, score=1.0))
-    run = evidence(suite(n=30, trials=8, score=1.0, wrong=2))
+    """Scenarios that fell in all their trials are listed, and only those: claimed with many trials, ranked with few."""
+    for trials in (8, 2):
+        base = evidence(suite(n=30, trials=trials, score=1.0))
+        run = evidence(suite(n=30, trials=trials, score=1.0, wrong=2))
+        found = judged("tsq.mean >= -0.2 vs baseline", run, base).suspects
 
-    assert ["0", "1"] == [each.scenario for each in judged("tsq.mean >= -0.2 vs baseline", run, base).suspects]
+        assert [("0", trials == 8), ("1", trials == 8)] == [(each.scenario, each.claimed) for each in found]
 
 
 def test_scores_beyond_1_have_no_limits() -> None:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.serving.environments import environments_folder, resolve_python

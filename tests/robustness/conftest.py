@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-import yaml  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 
 from tests.project import Project
 from tests.robustness.processes import Background

@@ -169,7 +169,7 @@ def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) 
     ((orphan, _),) = marked(stacks)
     os.kill(guardian(stacks), signal.SIGKILL)
 
-    result = project.run(*session)
+    result = project.run("-v", *session)
 
     result.assert_outcomes(passed=1)
     what = f"ended what a guardian that was killed had left of small (process {orphan})"

@@ -64,7 +64,8 @@ GATE: Json = {
             "reason": "",
             "suspects": [
                 {"scenario": "shop-1", "base": 1.0, "new": 0.0, "p": 0.04},
-                {"scenario": "shop-2", "base": 1.0, "new": 0.2, "p": 0.01},
+                {"scenario": "shop-2", "base": 1.0, "new": 0.2, "p": 0.01, "claimed": True},
+                {"scenario": "shop-3", "base": 1.0, "new": 0.0, "p": 0.05, "claimed": False},
             ],
         },
     ],

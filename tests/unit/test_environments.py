@@ -20,7 +20,7 @@ from pytest_agentbench.serving.environments import ENVIRONMENTS, EnvironmentSpec
 
 Capture = pytest.CaptureFixture[str]
 
-WAIT = 30  # seconds
+WAIT = 180  # seconds; a process that makes an environment computes for ten of them
 
 
 @pytest.fixture(autouse=True)
@@ -86,16 +86,17 @@ from pytest_agentbench.serving.environments import EnvironmentSpec, create
 def install(made):
     with Path(sys.argv[1]).open("a") as log:
         log.write("x")
-    made.run("sleep", sys.argv[2])
+    made.run("sh", "-c", f"while [ ! -e {sys.argv[2]} ]; do sleep 0.05; done")
 
 environments.ENVIRONMENTS = {"slow": EnvironmentSpec("nothing", ("a",), install)}
 create("slow", lambda line: print(line, flush=True))
 """
 
 
-def maker(marks: Path, seconds: float) -> subprocess.Popen[str]:
+def maker(marks: Path, go: Path) -> subprocess.Popen[str]:
+    """A process that leaves a mark, and goes on when there is a file."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", MAKER, str(marks), str(seconds)]
+    command = [sys.executable, "-c", MAKER, str(marks), str(go)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
@@ -108,26 +109,31 @@ def wait_for(file: Path) -> None:
 
 def test_two_creators(tmp_path: Path) -> None:
     """The second one waits, and finds it made."""
-    first = maker(tmp_path / "marks", 1)
+    first = maker(tmp_path / "marks", tmp_path / "go")
     wait_for(tmp_path / "marks")
-    second = maker(tmp_path / "marks", 1)
-    outputs = [process.communicate(timeout=WAIT)[0] for process in (first, second)]
+    second = maker(tmp_path / "marks", tmp_path / "go")
+    assert second.stdout is not None
+    line = second.stdout.readline()
+    (tmp_path / "go").touch()
+    for process in (first, second):
+        process.communicate(timeout=WAIT)
 
     assert [0, 0] == [first.returncode, second.returncode]
-    assert "another process is making it; waiting for it" in outputs[1]
+    assert "another process is making it; waiting for it" in line
     assert "x" == (tmp_path / "marks").read_text()
 
 
 def test_a_creator_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it left is not taken for an environment, and the next one makes it anew."""
     known(monkeypatch, {"slow": EnvironmentSpec("nothing", ("a",))})
-    killed = maker(tmp_path / "marks", 1)
+    killed = maker(tmp_path / "marks", tmp_path / "go")
     wait_for(tmp_path / "marks")
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=WAIT)
     (home_of("slow") / "half-made").touch()
     half_made = is_whole(home_of("slow"))
-    second = maker(tmp_path / "marks", 0)
+    (tmp_path / "go").touch()
+    second = maker(tmp_path / "marks", tmp_path / "go")
     second.communicate(timeout=WAIT)
 
     assert not half_made
@@ -172,7 +178,7 @@ def test_an_unknown_name(capsys: Capture) -> None:
     said = (
         "agentbench: no environment 'dynamite'; known: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu\n"
     )
-    assert (1, said) == (status, capsys.readouterr().err)
+    assert (4, said) == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):
         home_of("dynamite")

@@ -11,7 +11,7 @@ from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.gating import told
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.gates import detail_lines, gate_text, rule_text, suspect_lines
+from pytest_agentbench.reports.gates import claim_lines, detail_lines, gate_text, ranking_lines, rule_text
 from tests.gate.evidences import asked, evidence, trial
 
 
@@ -130,10 +130,14 @@ def test_the_whole() -> None:
     )
 
 
-def test_suspects() -> None:
-    """The surest ten, and how many more."""
+def test_which_scenarios_got_worse() -> None:
+    """From five trials on the surest ten, and how many more; with fewer a ranking, without a p-value."""
     found = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
-    lines = [*suspect_lines({"rules": [found]})]
+    lines = [*claim_lines({"rules": [found]})]
 
-    assert "0 tsq 0.500 -> 0.000 (p 0.00108)" == lines[0]
+    assert "4 tsq 0.900 -> 0.000 (p 0.00108)" == lines[0]
     assert (11, "2 more of tsq, in run.json") == (len(lines), lines[-1])
+    assert [] == [*ranking_lines({"rules": [found]})]
+    few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
+    assert [] == [*claim_lines({"rules": [few]})]
+    assert ["2 tsq 0.700 -> 0.000", "1 tsq 0.600 -> 0.000", "0 tsq 0.500 -> 0.000"] == [*ranking_lines({"rules": [few]})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,34 @@ def test_a_wrong_rule_of_a_suite() -> None:
 
     with pytest.raises(ConfigError, match=r"scenarios/shop/suite\.yaml: gate rule 'tqs >= 0.5': no metric 'tqs'"):
         check_rules(suite)
+
+
+def test_pass_rates(asking: Any) -> None:
+    """A rule about them is asked of suites with a floor for their main score; it is refused where none has one."""
+    floored = replace(found(), thresholds={"tsq": 0.5})
+    other = replace(found(name="bank"), thresholds={"tsq.mean": 0.5, "repeated": 0})
+    asked = asking("--agentbench-gate=pass^3 >= 0.7")
+
+    assert [("shop", "pass^3 >= 0.7", True)] == texts(made([floored, other], asked))
+    with pytest.raises(ConfigError, match="without a floor for tsq no rollout passes or fails"):
+        make_gate([other], asked)
+    with pytest.raises(ConfigError, match="no passes can be 7"):
+        make_gate([floored], asking("--agentbench-gate=pass^3 >= 7"))
+    suite = found("pass@3 >= 0.9").suite
+    assert suite is not None
+    with pytest.raises(ConfigError, match=r"scenarios/shop/suite\.yaml: gate rule 'pass@3 >= 0.9': without a floor for tsq"):
+        check_rules(suite)
+    check_rules(replace(suite, thresholds={"tsq": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"), [(1, ["shop: `pass^3 >= 0.7` takes 3 trials of each scenario: --agentbench-trials=3"]), (3, [])]
+)
+def test_a_pass_rate_takes_trials(asking: Any, trials: int, said: list[str]) -> None:
+    """The start of a session says how many."""
+    suites = [replace(found("pass^3 >= 0.7", trials=trials), thresholds={"tsq": 0.5})]
+
+    assert said == [*made(suites, asking()).warnings(suites, None)]
 
 
 def test_a_baseline_alone(asking: Any) -> None:

@@ -201,6 +201,43 @@ def test_the_worst_show_what_the_customer_asks() -> None:
     assert ["Is there a lamp?", f"{'x' * 297}...", "And a chair?"] == questions
 
 
+def test_pass_rates() -> None:
+    """Scenarios whose trials did not all reach the floor, the worst first, each with its interval; of the suite pass@k and pass^k.
+
+    An agent's error did not pass, and what was not measured is no trial.
+    """
+    rollouts = [
+        *(rollout("always", trial=number, scores={"tsq": 0.5}) for number in (1, 2, 3)),
+        *(rollout("half", trial=number, scores={"tsq": number - 1.0}) for number in (1, 2)),
+        *(rollout("half", "infra_error", trial=number) for number in (3,)),
+        *(rollout("never", trial=number, scores={"tsq": 0.49}) for number in (1, 2)),
+        rollout("never", "agent_error", trial=3),
+        rollout("once", scores={"tsq": 0.0}),
+    ]
+
+    passes = summary(*rollouts)["passes"]
+
+    assert ("tsq", 0.5, 1) == (passes["score"], passes["floor"], passes["always"])
+    assert [("never", 0, 3), ("half", 1, 2)] == [(each["scenario"], each["passed"], each["trials"]) for each in passes["scenarios"]]
+    assert (0.0126, 0.9874) == pytest.approx((passes["scenarios"][1]["low"], passes["scenarios"][1]["high"]), abs=1e-4)
+    assert [(1, 4, 1.5 / 4), (2, 3, 1 / 3), (3, 2, 1 / 2)] == [(each["k"], each["scenarios"], each["value"]) for each in passes["pass_all"]]
+    assert [1.5 / 4, 2 / 3, 1 / 2] == pytest.approx([each["value"] for each in passes["pass_at"]])
+    assert passes == summary(*rollouts[::-1])["passes"]
+
+
+def test_without_a_floor_nothing_passes() -> None:
+    """Nobody has said what does; nor where nothing was measured. Scenarios with one trial have no rate, and are in the suite's."""
+    tally = SuiteTally()
+    tally.add(rollout("a", scores={"tsq": 1.0}), "tsq")
+
+    assert build_suite(shop("tsq"), "default", tally, {"tsq.mean": 0.5})["passes"] is None
+    assert summary(rollout("a", "infra_error"))["passes"] is None
+    alone = summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 0.0}))["passes"]
+    assert ([], 0, [1]) == (alone["scenarios"], alone["always"], [each["k"] for each in alone["pass_at"]])
+    wrong = summary(rollout("a", scores={"repeated": 1.0}), scorers=("repeated", "tsq"))["passes"]
+    assert wrong is None
+
+
 def test_few_errors_are_listed_all_are_counted() -> None:
     """The list of errors is short, however many there are, and the same in whatever order they end."""
     rollouts = [rollout(f"{number:02}", "infra_error") for number in range(30)]

@@ -79,6 +79,25 @@ async def test_an_arm_that_is_not_there() -> None:
         assert [Outcome("infra_error", expected)] * 2 == refused
 
 
+async def test_a_tap_that_dies_between_blocks() -> None:
+    """The block is entered anew when the tap is there again, and no rollout is refused."""
+    floor, turns = floor_with_turns()
+    turns.open.clear()
+    turns.away["high"] = InfraError("the tap is gone")
+    floor.go.set()
+    floor.scheduler.plan(keys("CD"))
+    floor.scheduler.start()
+    await settle()
+    floor.scheduler.hold("tap: started again")
+    turns.open.set()
+    await settle()
+    turns.away.clear()
+    floor.scheduler.hold("")
+
+    assert [OK] * 2 == await floor.outcomes("CD")
+    assert ["high:CD", "high:CD"] == turns.story[:2]
+
+
 async def test_an_arm_that_goes() -> None:
     """What of it has not begun is refused, now and later; what runs may end, and the other arm's blocks come."""
     floor, _ = floor_with_turns(concurrency=1)

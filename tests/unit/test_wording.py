@@ -317,6 +317,20 @@ def test_a_report(tmp_path: Path) -> None:
     } <= set(lines)
 
 
+def test_a_report_of_pass_rates(tmp_path: Path) -> None:
+    """Scenarios whose trials did not all pass, the worst first, and how many others there are; nothing with one trial of each."""
+    many = [Rollout("shop", f"s-{at}", "default", trial, "ok", scores={"tsq": Score(trial > at)}) for at in range(25) for trial in (1, 2)]
+
+    text = write(run_with(*many), tmp_path).read_text()
+
+    assert "### Pass rates\n\n0.060 [" in text
+    assert " of the trials, those with tsq >= 0.5; pass@2 0.080 [0.000, " in text
+    assert ", pass^2 0.040 [0.000, " in text
+    assert "| `s-10` | 0 of 2 | 0.000 to 0.842 |" in text
+    assert "1 scenario passed in all of their trials; 4 more are in run.json." in text
+    assert "Pass rates" not in write(run_with(*many[::2]), tmp_path).read_text()
+
+
 def test_a_report_of_timings(tmp_path: Path) -> None:
     """Intervals stand beside percentiles, dashes where values are too few; failed calls are infinite in a row of their own."""
     chunks = (Chunk(10_000_000, "content"), Chunk(30_000_000, "content"))
