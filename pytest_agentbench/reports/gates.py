@@ -11,6 +11,9 @@ from pytest_agentbench.runs.verdicts import GateResult, RuleResult
 
 SHOWN = 10  # scenarios that got worse
 
+#: What no comparison of the latencies of two runs can rule out; arms that take turns do.
+LOAD = "the load may differ"
+
 
 def gate_text(gate: GateResult) -> str:
     """The verdict of all rules together, and with what the run was compared."""
@@ -148,7 +151,8 @@ def _numbers(rule: RuleResult) -> str:
         return f"a fact about {new} rollouts"
     what = "calls" if rule.kind == "latency" and not rule.rule.startswith("rollout.") else "trials"
     both = f"{new} and {base}" if rule.vs_baseline else f"{new}"
-    return f"{rule.n} scenarios, {both} {what}, {_method(rule)}"
+    load = f"; {LOAD}" if rule.kind == "latency" and rule.vs_baseline else ""
+    return f"{rule.n} scenarios, {both} {what}, {_method(rule)}{load}"
 
 
 def _method(rule: RuleResult) -> str:
