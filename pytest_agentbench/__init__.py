@@ -11,6 +11,7 @@ from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score,
 if TYPE_CHECKING:
     from pytest_agentbench.agents.toolbox import Toolbox
     from pytest_agentbench.llm import LLM
+    from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.scenarios import Scenario, SuiteInfo
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "LLMCall",
     "LimitReached",
     "Rollout",
+    "Run",
     "Scenario",
     "Score",
     "SuiteInfo",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 #: Public names of modules that a test process has no use for: imported when somebody asks for them.
-_LATER = {"LLM": "llm", "Scenario": "scenarios", "SuiteInfo": "scenarios", "Toolbox": "agents.toolbox"}
+_LATER = {"LLM": "llm", "Run": "runs.contents", "Scenario": "scenarios", "SuiteInfo": "scenarios", "Toolbox": "agents.toolbox"}
 
 
 def __getattr__(name: str) -> Any:

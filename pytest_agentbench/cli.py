@@ -10,7 +10,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO, cast
 
-from pytest_agentbench.commands import backend, baseline, calibrate, diff, doctor, env, gate, imports, init, power, rescore, scrub, weights
+from pytest_agentbench.commands import (
+    backend,
+    baseline,
+    calibrate,
+    diff,
+    doctor,
+    env,
+    gate,
+    imports,
+    init,
+    power,
+    rescore,
+    schema,
+    scrub,
+    weights,
+)
 from pytest_agentbench.commands.parsing import Parser
 from pytest_agentbench.commands.pipes import Pipe, ReaderGone, abandon
 from pytest_agentbench.commands.plain import Plain
@@ -88,6 +103,7 @@ def parser() -> Parser:
     calibrate.add(commands)
     power.add(commands)
     rescore.add(commands)
+    schema.add(commands)
     scrub.add(commands)
     imports.add(commands)
     env.add(commands)

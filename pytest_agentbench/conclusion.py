@@ -199,7 +199,8 @@ def _backend(controller: Controller, models: Models) -> BackendUse:
         "warnings": controller.model_warnings,
         "failure": services.failure,
     }
-    return read_record(BackendUse, {"name": backend.name, "note": backend.note, **backend.description, **own}, "backend")
+    unknown = dict.fromkeys(("reused", "passed_over", "reaped", "boot", "restarts"))  # of what is no stack
+    return read_record(BackendUse, {"name": backend.name, "note": backend.note, **unknown, **backend.description, **own}, "backend")
 
 
 def cache_state(services: Services, policy: str) -> Cache:

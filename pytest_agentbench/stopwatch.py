@@ -31,7 +31,7 @@ class StopwatchFigures:
     late_calls_share: float = 0.0  # of the same calls, those with any
     # `itl.p99` and others: how far the percentile is from that of events spread evenly, as a share of the latter
     late_effects: Mapping[str, float] = field(default_factory=dict)
-    # Objective of the SLO: share of the calls that late events may have put on the wrong side of it
+    # objective of the SLO: share of the calls that late events may have put on the wrong side of it
     late_judgements: Mapping[str, float] = field(default_factory=dict)
     read_lag_ms: float | None = (
         None  # p99 of the time that an event waited to be read (the greatest of fewer than 100); null: `user` stamps

@@ -15,7 +15,7 @@ HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio"
 #: What agents, scorers and tests of users are written with.
 NAMES = {
     *("LLM", "Scenario", "Toolbox"),
-    *("Answer", "Endpoint", "LLMCall", "Rollout", "Score", "SuiteInfo", "ToolCall"),
+    *("Answer", "Endpoint", "LLMCall", "Rollout", "Run", "Score", "SuiteInfo", "ToolCall"),
     *("AgentError", "InfraError", "LimitReached"),
 }
 

@@ -6,7 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar, Union, cast
 
 from pytest_agentbench.records import OPEN
@@ -87,7 +87,6 @@ class Part(NamedTuple):
 
     name: str
     kind: Any
-    required: bool
     open: bool
 
 
@@ -95,11 +94,7 @@ class Part(NamedTuple):
 def parts_of(kind: type) -> tuple[Part, ...]:
     """The fields of a record with their types, those of the records that it inherits from among them."""
     hints = typing.get_type_hints(kind)
-    return tuple(
-        Part(each.name, hints[each.name], each.default is MISSING and each.default_factory is MISSING, is_open(each))
-        for each in fields(kind)
-        if each.init
-    )
+    return tuple(Part(each.name, hints[each.name], is_open(each)) for each in fields(kind))
 
 
 def _record(kind: type, data: Mapping[str, Any], path: str) -> Any:
@@ -107,7 +102,7 @@ def _record(kind: type, data: Mapping[str, Any], path: str) -> Any:
     known = {part.name: part for part in parts if not part.open}
     more = {name: value for name, value in data.items() if name not in known}
     where = f"{path}." if path else ""
-    if missing := [part.name for part in known.values() if part.required and part.name not in data]:
+    if missing := [name for name in known if name not in data]:
         raise ValueError(f"{where}{missing[0]} is missing")
     if more and len(known) == len(parts):
         raise ValueError(f"{where}{next(iter(more))} is unknown; known are: {', '.join(known)}")

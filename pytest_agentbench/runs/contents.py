@@ -38,7 +38,7 @@ class OwnMean:
     score: str
     theirs: float  # as the tool says
     ours: float | None  # of this run; null when nothing was measured
-    why: str  # they differ; empty where they do not
+    why: str  # why they differ; empty where they do not
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Imported:
     at: str  # when they were read, ISO 8601
     stopwatch: str  # how the tool takes its times
     notes: tuple[str, ...]  # sentences on what its results do not tell
-    facts: Json  # that only this tool tells
+    facts: Json  # numbers that only this tool tells
     means: tuple[OwnMean, ...]
 
 
 @dataclass(frozen=True)
 class Rescored:
-    """What the run is that was [scored again](scorers.md#scoring-again)."""
+    """What the run is that was [scored again](scorers.md#score-a-run-again)."""
 
     run: str  # its `id`
     at: str  # when, ISO 8601
@@ -126,7 +126,9 @@ class LabelCounts:
     """Rollouts that the backend was [told of](backends.md#labels-a-stack-that-knows-rollouts)."""
 
     labelled: int  # attempts whose calls got a label; each has an id of its own
-    announced: int  # of them, those that the backend has seen, where it tells; elsewhere those with a call that was answered
+    # of them, those that the backend has seen, where it tells; elsewhere those with a call that was answered; what a pool was told as
+    # it died is not counted
+    announced: int
     released: int  # releases that the backend took
     failed: int  # releases that failed when their rollout ended, some of which may have worked at the session's end
     bypassed: int  # releases that something answered that knows of no rollouts
@@ -177,6 +179,7 @@ class OutcomeCounts:
 class SessionFacts:
     """What is known of a run beside its rollouts: by the session that ran them, or by whoever reads them again."""
 
+    schema: str = SCHEMA
     id: str  # name of the run directory
     started_at: str  # of the first session, ISO 8601 with the local offset, whole seconds
     finished_at: str  # of the last session
@@ -186,8 +189,12 @@ class SessionFacts:
     resume: str | None = None  # the command that goes on with this run; null when nothing is left to do
     damaged: tuple[str, ...] = ()  # sentences on what of the journal could not be read
     losses: tuple[str, ...] = ()  # sentences on what [failed at the end](running.md#what-fails-at-the-end), each with its cause
-    verdict: str = ""  # the [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, ...; `IMPORTED`
-    exit_status: int | None = None  # pytest's, with limits and the [gate](gates.md#exit-statuses) in it; null of an imported run
+    # the [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
+    # `IMPORTED` for [results of other tools](import.md)
+    verdict: str = ""
+    # pytest's, failed tests, limits and the [gate](gates.md#exit-statuses) in it; null of an imported run. Of one that was scored
+    # again, what a session would have had for its limits and gate
+    exit_status: int | None = None
     imported: Imported | None = None  # null of a run of our own
     rescored: Rescored | None = None  # null of a run that was not scored again
     settings: RunOptions  # the options in force
@@ -214,7 +221,6 @@ class SessionFacts:
 class Run(SessionFacts):
     """What is known of a run, and what its rollouts came to."""
 
-    schema: str = SCHEMA
     suites: Mapping[str, SuiteResult]  # suite, or `suite-variant`, -> what was found
     limits: tuple[Limit, ...] = ()  # on means
     performance: PerformanceSummary  # of all rollouts of the run; [what each number is](metrics.md#serving-metrics)

@@ -32,7 +32,7 @@ class RunOptions:
     inconclusive: str = "pass"  # `pass` or `fail`
     verdict: str = "gate"  # `gate` or `tests`
     time_limit: float | None = None  # seconds
-    # Seconds for `connect`, `first_token`, `idle`, `call` and `rollout`; null is no limit, and for `rollout` what `suite.yaml` says
+    # seconds for `connect`, `first_token`, `idle`, `call` and `rollout`; null is no limit, and for `rollout` what `suite.yaml` says
     budgets: Mapping[str, float | None] = field(default_factory=dict)
     taps: int = 1  # processes that relayed
     retries: int = 0

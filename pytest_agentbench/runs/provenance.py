@@ -23,10 +23,10 @@ class BackendIdentity:
 
     hash: str  # of `spec`; rollouts have it in `content.backend`
     spec: Json  # what decides how it answers, without names and notes
-    # Of a stack: service -> `packages` (versions of the engines in its environment and of what they compute with), `image`,
+    # of a stack: service -> `packages` (versions of the engines in its environment and of what they compute with), `image`,
     # `digest`, each null where nobody knows
     services: Json | None = None
-    # Of a stack: the variables that its processes inherit and engines are set up by (`VLLM_*`, `SGLANG_*`, `DYN_*`, `NCCL_*`,
+    # of a stack: the variables that its processes inherit and engines are set up by (`VLLM_*`, `SGLANG_*`, `DYN_*`, `NCCL_*`,
     # `CUDA_*`, `HF_*`, `TORCH*` and others); of one whose name looks secret only that it is set
     environment: Json | None = None
     files: Json | None = None  # of a stack: file that its YAML names with `{here}` -> hash
