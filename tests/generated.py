@@ -132,20 +132,24 @@ def schema_of(name: str) -> Json:
 
 def _record_schema(kind: type) -> Json:
     if is_row(kind):
-        return {"type": "array", **_elements([{**_schema(key.kind), **_description(key.doc)} for key in keys_of(kind)])}
+        return {"type": "array", **_elements([_described(key) for key in keys_of(kind)])}
     named = [key for key in keys_of(kind) if not key.open]
     more = [_schema(typing.get_args(key.kind)[1]) for key in keys_of(kind) if key.open]
     return {
         "description": LINK.sub(r"\1", (inspect.getdoc(kind) or "").partition("\n\n")[0]),
         "type": "object",
-        "properties": {key.name: {**_schema(key.kind), **_description(key.doc)} for key in named},
+        "properties": {key.name: _described(key) for key in named},
         "required": [key.name for key in named if key.required],
         "additionalProperties": more[0] if more else False,
     }
 
 
-def _description(doc: str) -> Json:
-    return {"description": LINK.sub(r"\1", doc)} if doc else {}
+def _described(key: Key) -> Json:
+    """Draft 7 sees nothing beside a reference."""
+    schema = _schema(key.kind)
+    if not key.doc:
+        return schema
+    return {**({"allOf": [schema]} if "$ref" in schema else schema), "description": LINK.sub(r"\1", key.doc)}
 
 
 def _schema(kind: Any) -> Json:
@@ -155,7 +159,7 @@ def _schema(kind: Any) -> Json:
     if kind in PLAIN:
         return {"type": PLAIN[kind]}
     if is_record(kind):
-        return {"allOf": [{"$ref": f"#/definitions/{kind.__name__}"}]}
+        return {"$ref": f"#/definitions/{kind.__name__}"}
     if origin in (Union, types.UnionType):
         return {"anyOf": [*map(_schema, inner)]}
     if origin in (tuple, list):

@@ -20,8 +20,8 @@ from pytest_agentbench.reports.ci import system
 from pytest_agentbench.reports.cutting import cut, size
 from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.runs.results import Means
+from tests.made_runs import gate_result, mean, rule_result, run_of
 from tests.openmetrics import parsed
-from tests.runs import gate_result, mean, rule_result, run_of
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 

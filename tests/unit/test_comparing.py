@@ -25,7 +25,7 @@ from pytest_agentbench.serving.cachestate import CacheBlock
 from pytest_agentbench.serving.enginestats import CacheHits
 from pytest_agentbench.stopwatch import Stopwatch
 from pytest_agentbench.turns import Facts
-from tests.runs import run_of
+from tests.made_runs import run_of
 
 ARMS = parse_arms("old=x,new=y")
 MS = 1_000_000

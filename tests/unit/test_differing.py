@@ -23,7 +23,7 @@ from pytest_agentbench.runs.provenance import SuiteOptions
 from pytest_agentbench.runs.results import Means
 from pytest_agentbench.stopwatch import Stopwatch
 from tests.gate.evidences import HASHES, evidence, trial
-from tests.runs import mean, run_of
+from tests.made_runs import mean, run_of
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 TREES = st.dictionaries(st.text("abc", min_size=1, max_size=2), VALUES | st.lists(VALUES, max_size=3), max_size=3)

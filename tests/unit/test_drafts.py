@@ -10,7 +10,7 @@ from pytest_agentbench.reports.wording import judging_lines
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.serving.crosscheck import Client
 from pytest_agentbench.showing import rollout_section
-from tests.runs import run_of
+from tests.made_runs import run_of
 
 NS = 1_000_000_000
 VERDICT: Json = {"is_sufficient": False, "confidence": 0.8, "reasoning": "No card\nwas blocked."}

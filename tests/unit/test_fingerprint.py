@@ -12,7 +12,7 @@ from pytest_agentbench.fingerprint import PARTS, run_identity, suite_setup, tool
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity, RunIdentity
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
-from tests.runs import session_facts
+from tests.made_runs import session_facts
 
 LAMP = Scenario("shop-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "finds", {"type": "object"}),))
 

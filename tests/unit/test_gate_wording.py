@@ -13,7 +13,7 @@ from pytest_agentbench.gating import rule_result
 from pytest_agentbench.reports.gates import claim_lines, detail_lines, gate_text, ranking_lines, rule_text
 from pytest_agentbench.runs.verdicts import BaselineRun, RuleResult
 from tests.gate.evidences import asked, evidence, trial
-from tests.runs import gate_result
+from tests.made_runs import gate_result
 
 
 def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **facts: float) -> Evidence:

@@ -20,7 +20,7 @@ from pytest_agentbench.runs.results import Limit
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
 from pytest_agentbench.settings import Settings, read_settings
 from tests.gate.evidences import evidence, trial
-from tests.runs import gate_result
+from tests.made_runs import gate_result
 
 
 def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")) -> Found:

@@ -17,7 +17,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Plan, Run
 from pytest_agentbench.runs.provenance import Git
 from tests.gate.evidences import evidence, trial
-from tests.runs import run_of
+from tests.made_runs import run_of
 
 
 def run(failure: str = "", not_run: int = 0, dirty: bool | None = False, resume: str | None = None) -> Run:

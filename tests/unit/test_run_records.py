@@ -20,7 +20,7 @@ from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.results import Limit, Mean
 from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite
-from tests.runs import run_of
+from tests.made_runs import run_of
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:

@@ -41,7 +41,7 @@ from pytest_agentbench.serving.enginestats import CacheHits, Gauge, GpuUse, Serv
 from pytest_agentbench.slo import GoodputSummary
 from pytest_agentbench.stopwatch import Stopwatch
 from pytest_agentbench.windows import InFlight
-from tests.runs import mean, run_of
+from tests.made_runs import mean, run_of
 
 NOTHING = Performance().summary()
 
