@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, Union
 
+from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.codec import is_open
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.serving.samples import GpuLine, ServiceLine
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "pytest_agentbench" / "runs" / "schemas"

@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.gate.decisions import Missing
-from pytest_agentbench.performance import Performance
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
-from pytest_agentbench.scenarios import DatasetInfo, Suite
-from pytest_agentbench.stopwatch import Stopwatch
+from pytest_agentbench.stats.decisions import Missing
+from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 SHOP = Suite("shop", Path("/repository/scenarios/shop"), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3))
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_agentbench.performance import PerformanceSummary
+from pytest_agentbench.metrics.performance import PerformanceSummary
+from pytest_agentbench.metrics.stopwatch import SATURATED, WARN
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text
+from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -31,8 +33,6 @@ from pytest_agentbench.runs.contents import OutcomeCounts, Run
 from pytest_agentbench.runs.results import Limit, Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.showing import brief
-from pytest_agentbench.stopwatch import SATURATED, WARN
 
 LOWEST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first

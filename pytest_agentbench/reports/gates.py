@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pytest_agentbench.gate.multiple import FEWEST, Suspect
 from pytest_agentbench.reports.wording import number, score_of
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
+from pytest_agentbench.stats.multiple import FEWEST, Suspect
 
 SHOWN = 10  # scenarios that got worse
 

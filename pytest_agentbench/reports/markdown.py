@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.performance import PartOfTime, PerformanceSummary
-from pytest_agentbench.quantiles import INFINITE, Percentiles
+from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.reports import comparison
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
@@ -58,8 +59,7 @@ from pytest_agentbench.runs.contents import Imported, Run
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import Limit, Passes, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult
-from pytest_agentbench.serving.enginestats import ServingSummary
-from pytest_agentbench.stopwatch import Stopwatch
+from pytest_agentbench.stats.percentiles import INFINITE, Percentiles
 
 PASS_RATES = 20  # scenarios whose trials did not all pass
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_agentbench.exits import EXITS
-from pytest_agentbench.gate.multiple import Suspect
+from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.reports.gates import claims_of
 from pytest_agentbench.reports.wording import mean_text, score_of
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.results import Limit
 from pytest_agentbench.runs.verdicts import RuleResult
+from pytest_agentbench.stats.multiple import Suspect
 
 
 class Rule(NamedTuple):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pytest_agentbench.reports import comment, markdown
-from pytest_agentbench.reports.cutting import cut, size
+from pytest_agentbench.reports.excerpts import cut, size
 from pytest_agentbench.runs.contents import Run
 
 LIMIT = 1 << 20  # bytes, of all that a step writes; GitHub shows nothing of more

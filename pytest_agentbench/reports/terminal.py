@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.foreign import one_line
-from pytest_agentbench.journal import read_journal
-from pytest_agentbench.performance import PerformanceSummary
+from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics.performance import PerformanceSummary
+from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
@@ -45,10 +46,9 @@ from pytest_agentbench.reports.wording import (
     tools_text,
 )
 from pytest_agentbench.runs.contents import BackendUse, Run
+from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult
-from pytest_agentbench.serving.enginestats import ServingSummary
-from pytest_agentbench.stopwatch import OK, SATURATED, Stopwatch
 
 WIDTH = 80  # columns, where nobody knows
 LABEL = 11  # columns that labels have at least

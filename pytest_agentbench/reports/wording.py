@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_agentbench.gate.passes import PassRate
-from pytest_agentbench.journal import first_of
-from pytest_agentbench.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
-from pytest_agentbench.quantiles import HIGH, needed
+from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
+from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
+from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Run
+from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.runs.results import Limit, Mean, Passes, QuarantineResult, SuiteResult
 from pytest_agentbench.runs.verdicts import RuleResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.serving.enginestats import Gauge, GpuUse, ServingSummary
-from pytest_agentbench.slo import GoodputSummary
-from pytest_agentbench.stopwatch import SATURATED, Stopwatch
-from pytest_agentbench.windows import InFlight
+from pytest_agentbench.stats.pass_rates import PassRate
+from pytest_agentbench.stats.percentiles import HIGH, needed
 
 TIMINGS = (
     ("ttft_ms", "TTFT"),

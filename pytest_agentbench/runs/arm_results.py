@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_agentbench.arms import Arm
-from pytest_agentbench.gate.decisions import Decision
-from pytest_agentbench.serving.cachestate import CacheBlock
-from pytest_agentbench.serving.enginestats import CacheHits
+from pytest_agentbench.backends.cache_state import CacheBlock
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
+from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.suites.arms import Arm
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pytest_agentbench.models import ModelUse
-from pytest_agentbench.performance import PerformanceSummary
+from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.metrics.performance import PerformanceSummary
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json
 from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, RunIdentity
 from pytest_agentbench.runs.results import Limit, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult
-from pytest_agentbench.serving.enginestats import ServingSummary
-from pytest_agentbench.stopwatch import Stopwatch
+from pytest_agentbench.suites.models import ModelUse
 
 SCHEMA = "agentbench-run/2"  # docs/run-json.md describes it
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_agentbench.arms import CARRY, Arm
+from pytest_agentbench.suites.arms import CARRY, Arm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_agentbench.drafts import DraftsSummary, JudgeCost
+from pytest_agentbench.metrics.drafts import DraftsSummary, JudgeCost
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import DatasetInfo
+from pytest_agentbench.suites.suite import DatasetInfo
 
 
 @dataclass(frozen=True)

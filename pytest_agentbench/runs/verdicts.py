@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_agentbench.gate.decisions import Decision
-from pytest_agentbench.gate.multiple import Suspect
+from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.stats.multiple import Suspect
 
 
 @dataclass(frozen=True)

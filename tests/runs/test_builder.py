@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.performance import Performance
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import LLMCall, Rollout, Score
 from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import Imported, Run, SessionFacts
 from pytest_agentbench.runs.results import Limit
-from pytest_agentbench.scenarios import Scenario
-from pytest_agentbench.stopwatch import Stopwatch
+from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SHOP, session_facts
 
 SCENARIOS = tuple(Scenario(f"s-{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(2))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.baselines import read_evidence
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.run import read_run
 from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.tally import read_run
 from tests.made_runs import run_of
 
 

@@ -1,0 +1,292 @@
+"""Scores of a stored run, computed again without a backend: a new run beside the old one, which is not touched."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from datetime import datetime
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.records import EVALUABLE, Rollout
+from pytest_agentbench.rollouts.scoring import no_judge, scored, wants_judge
+from pytest_agentbench.runs.arm_results import ArmsCompared
+from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
+from pytest_agentbench.runs.directory import PRIVATE, discard
+from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
+from pytest_agentbench.runs.provenance import RunIdentity
+from pytest_agentbench.runs.results import Mean, SuiteResult
+from pytest_agentbench.runs.tally import redacted, write_run
+from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, load_scorer
+from pytest_agentbench.stats.decisions import POPULATION
+from pytest_agentbench.stats.pass_rates import Bar, PassRate
+from pytest_agentbench.suites.disclosure import public_of
+from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
+from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, load_suite, score_name
+
+
+class Change(NamedTuple):
+    """What scoring again made of one score of one suite under one variant."""
+
+    group: str
+    score: str
+    was: float | None  # mean over all; None when it was not measured
+    now: float | None
+    changed: int  # rollouts whose value is another one, or is there now, or is not there any more
+    rollouts: int  # that were scored
+    failed: int  # rollouts on which the scorer failed
+    reason: str  # why, of the first of them
+
+
+@dataclasses.dataclass
+class Group:
+    """A suite under one variant, while its rollouts are read."""
+
+    suite: Suite
+    scenarios: Mapping[str, Scenario]
+    names: Mapping[str, str]  # score -> name or import path of its scorer, of the suite's and of those asked for
+    scorers: Mapping[str, Scorer]  # score -> what computes it again
+    kept: Sequence[str]  # scores whose scorers ask a judge
+    old: SuiteResult
+    changed: Counter[str] = dataclasses.field(default_factory=Counter)
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+    rollouts: int = 0
+
+    @property
+    def again(self) -> dict[str, str]:
+        """Score -> name of its scorer, of those that are computed again."""
+        return {score: self.names[score] for score in self.scorers}
+
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """Of how those come about now."""
+        return score_hashes(self.suite, self.again)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """All scores of the new run: the old ones in their order, then new ones."""
+        return tuple(dict.fromkeys([*self.old.scorers, *self.scorers]))
+
+    def add(self, old: Rollout, new: Rollout) -> None:
+        if new.evaluable:
+            self.rollouts += 1
+            self.changed.update(name for name in self.scorers if old.scores.get(name) != new.scores.get(name))
+            self.reasons = {**new.score_errors, **self.reasons}
+
+
+def refuse_empty(run: Run, source: Path) -> None:
+    """Raises ConfigError for a run of which no rollout came far enough to be scored."""
+    counts: Counter[str] = sum((Counter(suite.rollouts) for suite in run.suites.values()), Counter())
+    if not any(counts[status] for status in EVALUABLE):
+        known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        raise ConfigError(f"{source} has nothing to score: {f'its rollouts are {known}' if known else 'it has no rollouts'}")
+
+
+def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, Group]:
+    """The groups of a run by their names; `folders` of suites take the place of those that the run names, `names` are scorers, or all.
+
+    Raises ConfigError where a suite or a scorer is not found, and where the data are not those of the run.
+    """
+    groups, suites = {}, dict[Path, Suite]()
+    for group, old in run.suites.items():
+        name = group if old.variant == "default" else group.removesuffix(f"-{old.variant}")
+        folder = folders.get(name) or Path(old.folder)
+        if folder not in suites:
+            suites[folder] = _loaded(folder, name)
+        suite = suites[folder]
+        _check_data(suite, old)
+        known = {score_name(scorer): scorer for scorer in suite.scorers}
+        chosen = {score_name(each): known.get(each, each) for each in names} or known
+        found = {score: load_scorer(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
+        kept = [score for score, scorer in found.items() if wants_judge(scorer)]
+        again = {score: scorer for score, scorer in found.items() if score not in kept}
+        groups[group] = Group(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
+    return groups
+
+
+def _loaded(folder: Path, name: str) -> Suite:
+    if not (folder / SUITE_FILE).is_file():
+        raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
+    suite = load_suite(folder / SUITE_FILE)
+    check_scores(suite)
+    if suite.name != name:
+        raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, and the run has no rollouts of it but of {name!r}")
+    return suite
+
+
+def _check_data(suite: Suite, old: SuiteResult) -> None:
+    was, now = dataclasses.asdict(old.dataset), dataclasses.asdict(suite.dataset)
+    if was["sha256"] != now["sha256"]:
+        differences = [f"{key} {was[key]!r}, now {now[key]!r}" for key in now if was[key] != now[key] and key != "sha256"]
+        differences.append(f"sha256 {was['sha256'][:12]}, now {now['sha256'][:12]}")
+        raise ConfigError(
+            f"{suite.folder / now['file']} is not the data set of the run: {'; '.join(differences)}. "
+            f"--suite names a folder that has it as it was"
+        )
+
+
+async def rescore(run: Run, source: Path, groups: Mapping[str, Group]) -> tuple[Path, Run, Tallies]:
+    """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
+
+    Limits are judged; a gate is not, and reports are not written.
+    """
+    target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
+    tallies = Tallies(_performance(run))
+    try:
+        with (target / FILE).open("xb") as lines:
+            for old in read_journal(source):
+                group = groups.get(old.key.group) if old.kind == "scenario" else None
+                new = await _again(old, group) if group else old
+                lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
+                if group:
+                    group.add(old, new)
+                    tallies.add(new, group.scores[0])
+        new_run = redacted(_run(run, target.name, groups, tallies), redact)
+        write_run(new_run, target)
+    except BaseException:
+        discard(target)
+        raise
+    return target, new_run, tallies
+
+
+def _performance(run: Run) -> Performance:
+    """What rollouts are timed by, as the sessions were asked."""
+    asked = {each.session: each.concurrency for each in run.sessions}
+    return Performance(run.settings.concurrency or 1, run.settings.slo, asked)
+
+
+def _beside(source: Path) -> Path:
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        target = source.resolve().with_name(f"{source.resolve().name}-rescored{suffix}")
+        try:
+            target.mkdir(PRIVATE)
+        except FileExistsError:
+            continue
+        return target
+    raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
+
+
+async def _again(old: Rollout, group: Group) -> Rollout:
+    if old.scenario not in group.scenarios:
+        raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
+    with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
+        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge)
+    content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
+    if not old.evaluable:
+        return dataclasses.replace(old, content=content)
+    errors = {name: reason for name, reason in old.score_errors.items() if name not in group.scorers}
+    scores = {name: score for name, score in old.scores.items() if name not in group.scorers}
+    drafts = tuple(
+        dataclasses.replace(after, scores={**before.scores, **after.scores}) for before, after in zip(old.drafts, new.drafts, strict=True)
+    )
+    return dataclasses.replace(
+        new, content=content, scores={**scores, **new.scores}, score_errors={**errors, **new.score_errors}, drafts=drafts
+    )
+
+
+def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> Run:
+    """The new run: what is known of the old one, with other scores, and limits judged on them. No session has worked on it."""
+    facts: SessionFacts = dataclasses.replace(
+        run,
+        id=name,
+        ab=run.ab and _without_scores(run.ab, groups.values()),
+        gate=None,
+        identity=run.identity and _identity(run.identity, groups),
+        resume=None,
+        rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
+    )
+    new = build_run(facts, [_asked(group, each, run) for group, each in groups.items()], tallies)
+    return dataclasses.replace(new, suites={group: _with_new_scores(each, new.suites[group]) for group, each in groups.items()})
+
+
+def _without_scores(ab: ArmsCompared, groups: Iterable[Group]) -> ArmsCompared:
+    """The comparison of two arms without that of scores which were computed again: it was one of other scores."""
+    names = {score for group in groups for score in group.scorers}
+    return dataclasses.replace(ab, comparisons=tuple(each for each in ab.comparisons if each.metric not in names))
+
+
+def _identity(old: RunIdentity, groups: Mapping[str, Group]) -> RunIdentity:
+    """The identity of the run, with the scoring as it is now."""
+    scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old.scoring.items()}
+    return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
+
+
+def _asked(name: str, group: Group, run: Run) -> AskedSuite:
+    """The suite with the scores of the old run and the new ones, asked as it was then."""
+    names = (group.names.get(score, score) for score in group.scores)
+    suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names})
+    trials = run.identity.options.suites[name].trials if run.identity else 1
+    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, trials, population=[*_of_population(group.old)])
+
+
+def _of_population(old: SuiteResult) -> Iterator[str]:
+    """Scores and pass rates of which a rule asks the population."""
+
+    def asked(mean: Mean | None) -> bool:
+        return mean is not None and mean.of == POPULATION
+
+    yield from (score for score, means in old.scores.items() if asked(means.mean))
+    for every, rates in ((False, old.passes.pass_at), (True, old.passes.pass_all)) if old.passes else ():
+        yield from (PassRate(every, rate.k).name for rate in rates if asked(rate))
+
+
+def _with_new_scores(group: Group, new: SuiteResult) -> SuiteResult:
+    """What was found of a suite, as it was then, but for what follows from its scores."""
+    return dataclasses.replace(
+        group.old,
+        folder=new.folder,
+        scorers=new.scorers,
+        scored_by={**group.old.scored_by, **{score: new.scored_by[score] for score in group.scorers}},
+        scores=new.scores,
+        passes=new.passes,
+        retried_scores=new.retried_scores,
+        score_errors=new.score_errors,
+        worst=new.worst,
+    )
+
+
+class Floor(NamedTuple):
+    """What became of one floor under each scenario of a suite under one variant."""
+
+    group: str
+    score: str
+    floor: float
+    below: int  # rollouts, those in which the agent raised among them
+    rollouts: int
+
+
+def floors(groups: Mapping[str, Group], tallies: Tallies) -> Iterator[Floor]:
+    """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
+    for name, group in groups.items():
+        held, tally = {each.scenario for each in group.old.quarantined}, tallies.suites[name]
+        for score, floor in group.old.thresholds.items():
+            if score.endswith(".mean"):
+                continue
+            values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
+            crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
+            bar = Bar(score, floor, score in LOWER_IS_BETTER)
+            below = crashed + sum(not bar.reached(value) for value in values)
+            if below:
+                yield Floor(name, score, floor, below, len(values) + crashed)
+
+
+def changes(groups: Mapping[str, Group], new: Run) -> Iterator[Change]:
+    """What has become of each score that was computed again."""
+    for name, group in groups.items():
+        for score in group.scorers:
+            was, now = (_value(suite, score) for suite in (group.old, new.suites[name]))
+            failed = new.suites[name].score_errors.get(score, 0)
+            yield Change(name, score, was, now, group.changed[score], group.rollouts, failed, group.reasons.get(score, ""))
+
+
+def _value(suite: SuiteResult, score: str) -> float | None:
+    mean = suite.scores[score].mean if score in suite.scores else None
+    return mean.value if mean else None
