@@ -26,8 +26,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import fastjsonschema
 import pytest
 from pydantic import BaseModel
 
@@ -49,12 +50,15 @@ from pytest_agentbench.lib.loading import options_of
 from pytest_agentbench.metrics.goodput import OBJECTIVES
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.suites.datasets.hub import DOMAINS
 from pytest_agentbench.suites.spec import DatasetSpec, JudgeSpec, SuiteSpec
 from pytest_agentbench.suites.suite import load_suite
+from tests.generated import FILES, SCHEMAS
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
 
@@ -435,48 +439,6 @@ def test_domains_are_listed() -> None:
     assert [] == [domain for domain in DOMAINS if domain not in text]
 
 
-#: What the type column of a page says, and what JSON then holds.
-TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "object": (dict,),
-    "list": (list,),
-    "null": (type(None),),
-    "any": (object,),
-}
-
-
-def documented(heading: str) -> dict[str, tuple[type, ...]]:
-    """Key -> its types, of the table below a heading of run-json.md."""
-    section = (ROOT / "docs" / "run-json.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`[^|]+`) \| ([\w ]+) \|", section, flags=re.MULTILINE)
-    return {key: sum((TYPES[name] for name in types.split(" or ")), ()) for names, types in rows for key in re.findall(r"`([^`]+)`", names)}
-
-
-def faults(value: Any, path: str, table: Mapping[str, tuple[type, ...]], seen: set[str]) -> Iterator[str]:
-    """What a table does not say, or says wrongly, about a value and all within it."""
-    if path:
-        seen.add(path)
-        if not isinstance(value, table[path]) or (isinstance(value, bool) and not {bool, object} & set(table[path])):
-            yield f"{path} is {value!r}"
-    inner: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        inner = [
-            (next((key for key in (f"{path}.{name}".lstrip("."), f"{path}.*") if key in table), f"{path}.{name}?"), each)
-            for name, each in value.items()
-        ]
-    elif isinstance(value, list):
-        inner = [(f"{path}[]" if f"{path}[]" in table else f"{path}[]?", each) for each in value]
-    for key, each in inner:
-        if key.endswith("?"):
-            if object not in table.get(path, ()):
-                yield f"{key} is not on the page"
-        else:
-            yield from faults(each, key, table, seen)
-
-
 BROKEN_AGENT = """
 from dataclasses import dataclass
 
@@ -558,17 +520,17 @@ def primed_run(project: Project) -> None:
     project.run("--agentbench-cache=primed", "--agentbench-limit=1", "scenarios/judged")
 
 
-def test_run_json_is_documented(project: Project) -> None:
-    """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
-    runs, records = [], []
+def test_files_are_as_their_schemas_say(project: Project) -> None:
+    """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas, with these types, and no others; a Run is read of it."""
+    valid = {name: fastjsonschema.compile(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))) for name in FILES}
+    records = []
     for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run):
         run(project)
-        runs.append(project.run_json)
-        records += [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
-
-    for heading, values in (("The schema agentbench-run/1", runs), ("rollouts.jsonl", records)):
-        table, seen = documented(heading), set[str]()
-        assert [] == [fault for value in values for fault in faults(value, "", table, seen)]
-        assert set() == set(table) - seen - {"stopwatch.unusable[]"}  # on a quiet machine that list is empty
+        valid["run"](project.run_json)
+        assert project.run_json == json.loads(json.dumps(plain(read_run(project.directory))))
+        for name, file in (("rollout", "rollouts.jsonl"), ("sample", "samples.jsonl")):
+            text = (project.directory / file).read_text(encoding="utf-8") if (project.directory / file).exists() else ""
+            lines = [valid[name](json.loads(line)) for line in text.splitlines()]
+            records += lines if name == "rollout" else []
     assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
     assert {"scenario", "adhoc", "primer"} == {record["kind"] for record in records}
