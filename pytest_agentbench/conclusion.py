@@ -115,7 +115,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         if found.suite and (group in ledger.selected or gathered.tallies[group].statuses):
             quarantined, population = controller.outcomes.quarantined(group), controller.gate.population(group) if controller.gate else ()
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds, quarantined, population)
-            setups[group] = suite_setup(found.suite, variant, found.trials)
+            setups[group] = suite_setup(found.suite, variant, f"auto:{settings.rounds}" if settings.rounds else found.trials)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     with controller.losses.step("pytest_agentbench_update_environment failed"):
         controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
@@ -155,6 +155,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             "warnings": controller.model_warnings,
             "failure": services.failure,
         },
+        "rounds": services.rounds.summary if services.rounds else None,
         "interruptions": services.interruptions,
         "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
