@@ -555,7 +555,9 @@ def compared_run(project: Project) -> None:
 
 
 def primed_run(project: Project) -> None:
-    project.run("--agentbench-cache=primed", "--agentbench-limit=1", "scenarios/judged")
+    """With two rounds of trials, and a look after them."""
+    rounds = ["--agentbench-trials=auto:2", "--agentbench-gate=tsq.mean >= 0.5"]
+    project.run("--agentbench-cache=primed", "--agentbench-limit=1", *rounds, "scenarios/judged")
 
 
 def test_run_json_is_documented(project: Project) -> None:

@@ -25,6 +25,7 @@ MOST_ROUNDS = 20  # more looks are hardly worth their price
 
 _NODES = 400  # of an integral over a density, which is smooth: right to 1e-6
 _FAR = 9.0  # standard deviations below which there is nothing
+_SUREST = 1 - 1e-9  # an interval has to have an end
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Looks:
         looks = range(FIRST_LOOK, self.most + 1)
         place = min(max(rounds, FIRST_LOOK), self.most) - FIRST_LOOK
         value = critical_values(tuple(map(self._share, looks)), (1 - confidence) / 2)[place]
-        return math.erf(value / math.sqrt(2))
+        return min(math.erf(value / math.sqrt(2)), _SUREST)
 
     def _share(self, rounds: int) -> float:
         """Of what is known in the end: the variance of a difference goes by 1 / rounds + 1 / base_trials."""
@@ -64,7 +65,7 @@ def critical_values(shares: Sequence[float], risk: float) -> tuple[float, ...]:
     The sum of many observations walks as Brownian motion does. Its density, cut off where an earlier look has decided, is carried from
     look to look (Armitage, McPherson and Rowe 1969).
     """
-    bounds = [normal_quantile(1 - spent(shares[0], risk))]
+    bounds = [-normal_quantile(spent(shares[0], risk))]
     at, mass = _nodes(shares[0], bounds[0] * math.sqrt(shares[0]))
     mass = mass * _density(at, shares[0])
     for last, share in itertools.pairwise(shares):

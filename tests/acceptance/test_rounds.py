@@ -140,7 +140,7 @@ def test_a_part_of_the_suite(gated: Project) -> None:
 
 
 def test_a_run_is_gone_on_with(gated: Project) -> None:
-    """A session that was killed in its third round has the same rounds and the same verdict after another one, which runs what is missing."""
+    """A session that was killed in its third round has the same rounds and the same verdict after another one, which runs the rest."""
     assert 0 == gated.run("scenarios/shop", BASELINE, rule(0.12), "--agentbench-trials=auto").ret
     whole = gated.run_json
     journal = gated.directory / "rollouts.jsonl"

@@ -109,6 +109,17 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     assert expected == read(pytester)
 
 
+def test_rounds_of_trials(pytester: pytest.Pytester) -> None:
+    """`auto` is up to five rounds, `auto:N` up to N; tests are made of one trial then. A number of trials has no rounds."""
+    assert (1, 5) == _trials(read(pytester, "--agentbench-trials=auto"))
+    assert (1, 7) == _trials(read(pytester, trials="auto:7"))
+    assert (3, None) == _trials(read(pytester, "--agentbench-trials=3", trials="auto"))
+
+
+def _trials(settings: Settings) -> tuple[int | None, int | None]:
+    return settings.trials, settings.rounds
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_has_an_ini_twin(pytester: pytest.Pytester, option: Option) -> None:
     """An option may stand in the ini file; the command line wins over it."""
@@ -177,7 +188,7 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
         ),
         *(
             (f"{name}={value}", f"{name} {value}: should be a whole number from 1 to {most}")
-            for name, most in (("trials", 1000), ("taps", 64))
+            for name, most in (("trials", "1000, or `auto`, or `auto:N` with at most N rounds of them"), ("taps", 64))
             for value in ("0", "-1", "x", "1000000")
         ),
         ("retries=1000000", "retries 1000000: should be a whole number from 0 to 100"),

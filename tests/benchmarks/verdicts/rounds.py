@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from pytest_agentbench.gate.sequential import FIRST_LOOK, Looks
-from pytest_agentbench.gate.trials import Side, guarded, noise, plain
+from pytest_agentbench.gate.special import normal_quantile
+from pytest_agentbench.gate.trials import IMAGINARY, Side, guarded, noise, plain
 from tests.benchmarks.verdicts.kinds import CHANGES, Floats, fade
-from tests.benchmarks.verdicts.population import Interval
 from tests.benchmarks.verdicts.suite import (
     CONFIDENCE,
     MARGINS,
@@ -30,13 +30,10 @@ from tests.benchmarks.verdicts.suite import (
 
 MOST = 5
 
-#: Where the design with all trials at once has so much power, at most this share of its rollouts is to be run.
+#: Where the design with all trials at once has so much power, at most this share of its rollouts is run.
 BARS = ((0.98, 0.55), (0.8, 0.75))
 
-#: N-fold of a margin below which the second round of five cannot pass, whatever it measures: a bar on its rollouts would be one on luck.
-SOONEST = 17.0
-
-#: Beyond which a z test that knows the variance is right 80 % of the time, such a multiple of it.
+#: Distances from the threshold, in those that a z test which knows the variance finds 80 % of the time.
 WIDER = (1.1, 1.6)
 
 MARGIN = 0.02  # where FAIL is simulated
@@ -64,6 +61,11 @@ class Outcome:
     wrong_fail: float
     passes: tuple[Spared, ...]  # nothing has changed
     fails: tuple[Spared, ...]  # every scenario faded
+
+    @property
+    def promised(self) -> bool:
+        """Of a baseline with more trials less is, since an early look then knows less of what there is to know."""
+        return self.cell.base_trials <= self.cell.trials
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,15 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
     same = [compared(cell, batch, 0.0) for batch in drawn(cell, runs, random, None, 0.0)]
     wrong_fail = max(wrong_fail, sum(float(each.failed.sum()) for each in same) / runs)
     m80 = (Z + Z80) * true_error(cell, random)
-    least = SOONEST / (cell.n * cell.trials)
-    passes = [_spared(cell, runs, random, max(least, wider * m80), 0.0) for wider in WIDER]
+    passes = [_spared(cell, runs, random, wider * math.hypot(m80, _soonest(cell)), 0.0) for wider in WIDER]
     fails = [_spared(cell, runs, random, MARGIN, wider * m80) for wider in WIDER if m80]
     return Outcome(cell, wrong_pass, wrong_fail, tuple(passes), tuple(fails))
+
+
+def _soonest(cell: Cell) -> float:
+    """The margin below which the first look cannot pass, whatever is measured: a bar on rollouts below it would be one on luck."""
+    value = normal_quantile((1 + Looks(cell.trials, cell.base_trials).confidence(FIRST_LOOK, CONFIDENCE)) / 2)
+    return math.sqrt(2 * IMAGINARY) * value**2 / (cell.n * min(FIRST_LOOK, cell.base_trials))
 
 
 def _spared(cell: Cell, runs: int, random: np.random.Generator, margin: float, beyond: float) -> Spared:
@@ -132,8 +139,16 @@ def _spared(cell: Cell, runs: int, random: np.random.Generator, margin: float, b
     return Spared(beyond or margin, fixed / runs, auto / runs, rounds / runs / cell.trials)
 
 
-def against_limit(cell: Cell, runs: int, seed: int) -> tuple[float, float]:
-    """(wrong PASS, wrong FAIL) of a run without a baseline, where the limit is its suite's true mean."""
+@dataclass(frozen=True)
+class Limited:
+    """A run without a baseline: shares of wrong verdicts where the limit is its suite's true mean."""
+
+    cell: Cell
+    wrong_pass: float
+    wrong_fail: float
+
+
+def against_limit(cell: Cell, runs: int, seed: int) -> Limited:
     random = np.random.default_rng(seed)
     means = cell.scores.means(random, (runs, cell.n))
     trials, truth = cell.scores.trials(random, means, cell.trials), means.mean(-1)
@@ -144,4 +159,4 @@ def against_limit(cell: Cell, runs: int, seed: int) -> tuple[float, float]:
         return np.minimum(one.low, other.low) > truth, np.maximum(one.high, other.high) < truth
 
     found = ended(runs, Looks(cell.trials), decides)
-    return float(found.passed.mean()), float(found.failed.mean())
+    return Limited(cell, float(found.passed.mean()), float(found.failed.mean()))
