@@ -22,6 +22,7 @@ from pytest_agentbench.journal import read_journal
 from pytest_agentbench.models import Models, names
 from pytest_agentbench.performance import Performance
 from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.repeats import earlier_tries
 from pytest_agentbench.run import MEASURED, NOTHING_MEASURED, SCHEMA, Limit, SuiteTally, build_suite, known_mean, unknown_environment
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.serving.crosscheck import Client, disagreements
@@ -169,11 +170,14 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "cache": cache_state(services, settings.cache),
         "ab": compare_arms(controller, gathered.stopwatch) if settings.ab else None,
         "gate": None,
+        "earlier": None,
     }
     run["identity"] = run_identity(run, setups, controller.backend.identity, controller.backend.facts)
     if controller.gate and not services.missing:
         with controller.losses.step("the gate has not judged"):
             run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
+    with controller.losses.step("earlier runs of this setup are not counted"):
+        run["earlier"] = earlier_tries(run, settings.reports)
     return run
 
 

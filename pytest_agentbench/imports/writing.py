@@ -96,6 +96,7 @@ class Importing:
             "environment": {"python": "unknown", "platform": "unknown", "cpus": None, "packages": {}, "git": None},
             "backend": {"name": self.tool, "kind": "imported", "note": "", "served_model": self.source.model, "failure": ""},
             "rounds": None,
+            "earlier": None,
             "interruptions": {"deaths": {}, "attempts": 0},
             "labels": None,
             "plan": {

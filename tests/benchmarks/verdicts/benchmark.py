@@ -83,14 +83,16 @@ LOST = tuple(product(("continuous", "binary", "always"), (0.05, 0.1)))
 def result(found: Page, options: Options, cpu_s: float) -> Result:
     risk = within(RISK, found.runs)
     fewer = within(RISK, found.runs // LOST_RUNS)
+    added = [(each.wrong_pass, each.wrong_fail) for each in found.in_rounds]
+    added += [(each.wrong_pass, each.wrong_fail) for each in found.limited]
     figures = [
         Figure("wrong PASS, of suite", max(each.now.passes for each in found.suites), "", risk),
         Figure("wrong FAIL, of suite", max(each.now.fails for each in found.suites), "", risk),
         Figure("cells in which power misses its bar", len(found.weak), "", 0),
         Figure("cells in which the printed power is not the true one", len(found.off), "", 0),
         Figure("wrong verdict, limits", max(max(shares) for _, *shares in found.limits), "", risk),
-        Figure("wrong PASS, rounds of trials", max(each.wrong_pass for each in (*found.rounds, *found.limited)), "", risk),
-        Figure("wrong FAIL, rounds of trials", max(each.wrong_fail for each in (*found.rounds, *found.limited)), "", risk),
+        Figure("wrong PASS, rounds of trials", max(passes for passes, _ in added), "", risk),
+        Figure("wrong FAIL, rounds of trials", max(fails for _, fails in added), "", risk),
         Figure("cells in which rounds cost more than they may", len(found.dear), "", 0),
         Figure("wrong PASS, of population", max(each.wrong_pass for each in found.populations), "", risk),
         Figure("wrong FAIL, of population", max(each.wrong_fail for each in found.populations), "", risk),

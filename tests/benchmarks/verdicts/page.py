@@ -77,7 +77,7 @@ class Page:
     runs: int
     suites: Sequence[suite.Outcome]
     limits: Sequence[tuple[suite.Cell, float, float]]
-    rounds: Sequence[rounds.Outcome]
+    in_rounds: Sequence[rounds.Outcome]
     limited: Sequence[rounds.Limited]
     populations: Sequence[population.Outcome]
     lost: Sequence[tuple[str, float, float, float]]  # kind, margin, wrong PASS, wrong FAIL
@@ -102,7 +102,7 @@ class Page:
     @property
     def dear(self) -> list[str]:
         """Cells in which rounds of trials cost more rollouts than they may, or find less than all trials at once."""
-        return [f"{_name(each.cell)}, in rounds: {why}" for each in self.rounds for why in _dear(each, self.runs)]
+        return [f"{_name(each.cell)}, in rounds: {why}" for each in self.in_rounds for why in _dear(each, self.runs)]
 
     def text(self, made: str, fewest: int, unbounded: int) -> str:
         return "\n".join(
@@ -119,7 +119,7 @@ class Page:
                     ([cell.n, cell.trials, cell.kind, percent(passes), percent(fails)] for cell, passes, fails in self.limits),
                 ),
                 "\n" + ROUNDS,
-                *table(ROUNDS_HEADS, map(_rounds_row, self.rounds)),
+                *table(ROUNDS_HEADS, map(_rounds_row, self.in_rounds)),
                 "\nThe same of runs without a baseline, against a limit that is the suite's true mean, so that every verdict is wrong:\n",
                 *table(
                     ["n", "scores", "wrong PASS", "wrong FAIL"],
