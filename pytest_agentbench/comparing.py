@@ -12,7 +12,7 @@ from pytest_agentbench.arms import Arm, Side
 from pytest_agentbench.discovery import Found
 from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.latency import compare_latency
+from pytest_agentbench.gate.interleaved import compare_interleaved
 from pytest_agentbench.gate.paired import Sample, compare
 from pytest_agentbench.gate.rules import LATENCIES
 from pytest_agentbench.gate.verdict import latencies, samples
@@ -128,8 +128,8 @@ class Comparison:
                 for metric in LATENCIES:
                     times, later = (latencies(trials, metric) for trials in (base, new))
                     for q in PERCENTILES:
-                        decision = compare_latency(later, times, q, 0.0)
-                        old, now = (percentile(chain(*each.values()), q) for each in (times, later))
+                        decision = compare_interleaved(later, times, q)
+                        old, now = (percentile(chain(*(timing.values for timing in each)), q) for each in (times, later))
                         yield _said(
                             group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubts or doubt(stopwatch, f"{metric}.p{q}")
                         )

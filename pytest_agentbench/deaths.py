@@ -34,11 +34,12 @@ class Deaths:
         self._at: defaultdict[str, Counter[RolloutKey]] = defaultdict(Counter)  # part -> rollout -> deaths at which it was in flight
         self._culprits: set[RolloutKey] = set()
 
-    def ended(self, key: RolloutKey) -> None:
-        """A rollout is in the journal."""
+    def ended(self, key: RolloutKey, unused: Collection[str] = ()) -> None:
+        """A rollout is in the journal; that it got through says nothing of parts that it had no use for."""
         if key not in self._culprits:
-            self._since.clear()
-            self._blamed.clear()
+            for counts in (self._since, self._blamed):
+                for part in counts.keys() - set(unused):
+                    del counts[part]
 
     def add(self, part: str, in_flight: Collection[RolloutKey], *, culprit: RolloutKey | None = None) -> Death:
         """A part has died while these rollouts were in flight; `culprit` where the part itself has said which one it was."""

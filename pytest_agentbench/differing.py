@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pytest_agentbench.baselines import read_evidence
 from pytest_agentbench.gate.decisions import Decision
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.latency import compare_latency
+from pytest_agentbench.gate.latency import Timing, compare_latency
 from pytest_agentbench.gate.paired import compare, pair
 from pytest_agentbench.gate.verdict import latencies, samples
 from pytest_agentbench.identity import changes
@@ -25,7 +25,6 @@ OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
 TIMINGS = ("ttft", "tpot", "e2e", "rollout")  # of which medians are compared
 MOST = 5  # scenarios that are shown of each score
 APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
-SHORTEST_MS = 1e-3  # ratios need a latency above 0
 
 
 @dataclass(frozen=True)
@@ -149,13 +148,13 @@ def _content(trial: Trial) -> str:
     return str(trial.content.get("scenario", ""))
 
 
-def _latencies(run: Run, name: str, shared: set[tuple[str, str]]) -> Mapping[str, list[float]]:
-    return {
-        f"{group}[{scenario}]": [max(value, SHORTEST_MS) for value in values]
+def _latencies(run: Run, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
+    return [
+        timing._replace(scenario=f"{group}[{timing.scenario}]")
         for group, trials in run.evidence.groups.items()
-        for scenario, values in latencies(trials, name).items()
-        if (group, scenario) in shared
-    }
+        for timing in latencies(trials, name)
+        if (group, timing.scenario) in shared
+    ]
 
 
 def doubts(old: Run, new: Run) -> Iterator[str]:

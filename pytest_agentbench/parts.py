@@ -47,6 +47,9 @@ class Owner(Protocol):
     def processes(self) -> Mapping[str, Child]:
         """Those of the backend whose deaths this session looks out for."""
 
+    def unused(self, key: RolloutKey) -> Collection[str]:
+        """Of these, those that a rollout has nothing to do with."""
+
 
 class Parts:
     """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
@@ -280,7 +283,7 @@ class Parts:
         """A rollout is in the journal, with so many LLM calls."""
         self.handover.ended(key, calls)
         if kind == "scenario":
-            self.deaths.ended(key)
+            self.deaths.ended(key, self._owner.unused(key))
 
 
 def _thread(target: Callable[[], None], name: str) -> threading.Thread:

@@ -8,10 +8,11 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol
 
+from pytest_agentbench.arms import arm_of
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.parts import Parts
 from pytest_agentbench.poolprocess import PoolProcess
@@ -179,6 +180,10 @@ class Services:
     def processes(self) -> Mapping[str, Child]:
         """Of the backend."""
         return self.backend.processes
+
+    def unused(self, key: RolloutKey) -> Collection[str]:
+        """Processes of the other arm."""
+        return self.backend.unused(arm_of(key.variant)) if isinstance(self.backend, Arms) else ()
 
     def _saved(self) -> str:
         """What is not lost, to be put behind a reason."""

@@ -35,8 +35,11 @@ class TapProcesses:
     @property
     def facts(self) -> Json:
         """What the pool has to know of them."""
-        port = self._reserved.getsockname()[1]
-        return {"port": port, "control_ports": [each["control_port"] for each in self._ports.values()], "token": self._token}
+        return {
+            "port": self._config["port"],
+            "control_ports": [each["control_port"] for each in self._ports.values()],
+            "token": self._token,
+        }
 
     def start_again(self, name: str) -> bool:
         """In the place of a dead one. Raises BackendError when it does not serve; False when the session ends."""

@@ -47,6 +47,7 @@ class Trial:
     attempts: int = 1
     scores: Mapping[str, float] = field(default_factory=dict)
     unscored: tuple[str, ...] = ()  # scores that are missing because their scorer failed
+    began_at: float = 0.0  # seconds since 1970, of the last attempt: latencies are compared in the order of time
     duration_ms: float = 0.0  # of the last attempt
     calls: tuple[CallTimes, ...] = ()  # of all attempts
 
@@ -170,6 +171,7 @@ def trial_of(rollout: Rollout) -> Trial:
         attempts=rollout.attempt,
         scores={name: float(score) for name, score in rollout.scores.items()},
         unscored=tuple(rollout.score_errors),
+        began_at=rollout.started_at,
         duration_ms=rollout.duration_s * 1e3,
         calls=tuple(map(call_times, rollout.all_calls)),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pytest_agentbench.gate import multiple
 from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing, judge
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
-from pytest_agentbench.gate.latency import compare_latency, latency_limit
+from pytest_agentbench.gate.latency import Timing, compare_latency, latency_limit
 from pytest_agentbench.gate.multiple import Suspect
 from pytest_agentbench.gate.paired import Sample, against_limit, breaking, compare, pair
 from pytest_agentbench.gate.passes import Bar, against_share
@@ -333,16 +333,17 @@ def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) ->
     }
 
 
-def latencies(trials: Iterable[Trial], metric: str) -> dict[str, list[float]]:
-    """Scenario -> milliseconds, of its measured rollouts or of their calls. Imported rollouts may have taken no time: it is unknown."""
-    found: dict[str, list[float]] = {}
-    for trial in trials:
-        values = found.setdefault(trial.scenario, [])
-        if metric == "rollout":
-            values += [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
-        else:
-            values += [value for call in trial.calls if (value := getattr(call, metric)) is not None]
-    return {scenario: [max(value, SHORTEST_MS) for value in values] for scenario, values in found.items()}
+def latencies(trials: Iterable[Trial], metric: str) -> list[Timing]:
+    """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
+    return [Timing(trial.scenario, trial.trial, trial.began_at, _milliseconds(trial, metric)) for trial in trials]
+
+
+def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
+    if metric == "rollout":
+        values = [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
+    else:
+        values = [value for call in trial.calls if (value := getattr(call, metric)) is not None]
+    return tuple(max(value, SHORTEST_MS) for value in values)
 
 
 def _good_share(trial: Trial, run: Evidence) -> float | None:

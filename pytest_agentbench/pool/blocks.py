@@ -1,4 +1,4 @@
-"""Rollouts in blocks: one arm at a time, in the order ABBA, so that what drifts during a session meets both arms alike."""
+"""Rollouts in blocks: one arm at a time, in the order ABBA BAAB, so that what drifts during a session meets both arms alike."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pytest_agentbench.arms import Side
 from pytest_agentbench.records import RolloutKey
 
 WAVES = 4  # rollouts of a block for each one in flight: the end of a block, when few are, is a small part of it then
+PAIRS = 10  # of blocks, from which on they are so long; with fewer they are shorter, down to one rollout for each one in flight
 
 Tasks = list[dict[str, RolloutKey]]  # arm -> rollout of the same scenario and trial
 
@@ -27,7 +28,7 @@ def arrange(keys: Sequence[RolloutKey], sides: Mapping[str, Side], concurrency: 
     """Blocks of all rollouts; `sides` says what each variant is made of, the arms in their order.
 
     No block has two trials of a scenario, so that a block which begins with an empty cache is a cold one. The arms of a pair of blocks
-    run the same scenarios, every second pair in the other order: AB BA AB. `in_sequence` runs all of one arm first.
+    run the same scenarios, in the order of `begins`. `in_sequence` runs all of one arm first.
     """
     arms = [*dict.fromkeys(side.arm for side in sides.values())]
     groups: dict[tuple[str, int], dict[tuple[str, str], dict[str, RolloutKey]]] = {}
@@ -35,19 +36,37 @@ def arrange(keys: Sequence[RolloutKey], sides: Mapping[str, Side], concurrency: 
         side = sides[key.variant]
         groups.setdefault((side.variant, key.trial), {}).setdefault((key.suite, key.scenario), {})[side.arm] = key
     fewest = 2 if len(arms) > 1 and len(groups) == 1 else 1
-    chunks = [chunk for tasks in groups.values() for chunk in _chunks([*tasks.values()], concurrency if len(arms) > 1 else None, fewest)]
+    wanted = math.ceil(PAIRS / max(1, len(groups)))
+    chunks = [
+        chunk
+        for tasks in groups.values()
+        for chunk in _chunks([*tasks.values()], _count(len(tasks), concurrency, wanted, fewest) if len(arms) > 1 else 1)
+    ]
     blocks = [
         Block(arm, tuple(task[arm] for task in chunk if arm in task))
         for number, chunk in enumerate(chunks)
-        for arm in (arms if number % 2 == 0 else arms[::-1])
+        for arm in (arms if begins(number) else arms[::-1])
     ]
     if in_sequence:
         blocks.sort(key=lambda block: arms.index(block.arm))
     return [block for block in blocks if block.keys]
 
 
-def _chunks(tasks: Tasks, concurrency: int | None, fewest: int) -> list[Tasks]:
-    """Parts of nearly the same size; without a concurrency one."""
-    count = 1 if concurrency is None else max(fewest, math.ceil(len(tasks) / (WAVES * concurrency)))
+def begins(number: int) -> bool:
+    """Whether the first arm begins a pair of blocks, counted from 0: AB BA BA AB, and again.
+
+    What drifts steadily cancels out in four pairs, as in ABBA. Neighbouring pairs are in the same order as often as not: where load comes
+    and goes their ratios are not alike then, which ABBA, with two blocks of one arm in a row at each step, would make them.
+    """
+    return number % 4 in (0, 3)
+
+
+def _count(tasks: int, concurrency: int, wanted: int, fewest: int) -> int:
+    """How many pairs of blocks so many rollouts make: those of `WAVES`, or more where there would be fewer than are wanted."""
+    return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(wanted, tasks // concurrency))
+
+
+def _chunks(tasks: Tasks, count: int) -> list[Tasks]:
+    """Parts of nearly the same size."""
     ends = [len(tasks) * number // count for number in range(count + 1)]
     return [tasks[start:end] for start, end in itertools.pairwise(ends)]

@@ -10,6 +10,9 @@ from pytest_agentbench.reports.wording import number, score_of
 
 SHOWN = 10  # scenarios that got worse
 
+#: What no comparison of the latencies of two runs can rule out; arms that take turns do.
+LOAD = "the load may differ"
+
 
 def gate_text(gate: Json, rounds: Json | None = None) -> str:
     """The verdict of all rules together, after which rounds of trials where they were not fixed, and with what the run was compared."""
@@ -170,7 +173,8 @@ def _numbers(rule: Json) -> str:
         return f"a fact about {new} rollouts"
     what = "calls" if rule["kind"] == "latency" and not rule["rule"].startswith("rollout.") else "trials"
     both = f"{new} and {base}" if rule["vs_baseline"] else f"{new}"
-    return f"{rule['n']} scenarios, {both} {what}, {_method(rule)}"
+    load = f"; {LOAD}" if rule["kind"] == "latency" and rule["vs_baseline"] else ""
+    return f"{rule['n']} scenarios, {both} {what}, {_method(rule)}{load}"
 
 
 def _method(rule: Json) -> str:

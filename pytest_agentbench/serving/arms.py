@@ -106,6 +106,10 @@ class Arms(Backend):
         """Of arms that are up."""
         return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
 
+    def unused(self, arm: str) -> Collection[str]:
+        """Processes of the other arm, up or not."""
+        return [f"{other}.{name}" for other, backend in self.backends.items() if other != arm for name in backend.processes]
+
     def watch(self, tell: Tell) -> str | None:
         self._tell = tell
         self._over.wait()

@@ -11,10 +11,11 @@ import pytest
 from pytest_agentbench.gate.means import suite_interval
 from pytest_agentbench.gate.paired import Sample, compare
 from pytest_agentbench.gate.trials import Side, guarded, noise, packed, plain
-from tests.benchmarks.verdicts import population, suite
+from tests.benchmarks.verdicts import latency, population, suite
 from tests.benchmarks.verdicts.benchmark import RISK, uneven, within
 from tests.benchmarks.verdicts.families import families
 from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, crash, fade
+from tests.benchmarks.verdicts.latency import Latencies
 from tests.benchmarks.verdicts.page import Page
 
 PAGE = Path(__file__).parents[2] / "docs/verdict-results.md"
@@ -29,7 +30,7 @@ FEW = 400
 def test_verdicts_about_a_suite_hold(cell: suite.Cell) -> None:
     """Each is wrong at most one time in twenty, finds about what a z test finds that knows the variance, and says how much that is."""
     outcome = suite.simulate(cell, FEW, seed=11)
-    page = Page(FEW, [outcome], [], [], [], [], [], [], [], [])
+    page = Page(FEW, [outcome], [], [], [], [], [], [], [], Latencies(0, [], []))
 
     assert outcome.now.passes <= within(RISK, FEW)
     assert outcome.now.fails <= within(RISK, FEW)
@@ -94,6 +95,28 @@ def test_rules_of_a_session_are_no_more_often_wrong() -> None:
     assert max(five.wrong_pass, five.wrong_fail) <= within(RISK, 100)
 
 
+@pytest.mark.parametrize("likeness", [0.0, 0.5, 0.8])
+def test_latencies_of_two_runs_hold(likeness: float) -> None:
+    """However much load that comes and goes makes neighbours alike, up to 0.8, each verdict is wrong at most one time in twenty."""
+    outcome = latency.simulate(latency.Cell(50, 100, 3, likeness, 1.0, shuffled=False), 100, seed=11)
+
+    assert max(outcome.wrong_pass, outcome.wrong_fail) <= within(RISK, 100)
+    assert outcome.undecided <= 0.6
+
+
+def test_load_that_changes_slowly_decides_nothing() -> None:
+    """At 0.95 three hundred rollouts are no fifteen blocks."""
+    outcome = latency.simulate(latency.Cell(50, 100, 3, 0.95, 1.0, shuffled=False), 50, seed=11)
+
+    assert outcome.undecided >= 0.9
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.8])
+def test_arms_that_take_turns_hold(likeness: float) -> None:
+    """Of equal arms one is called faster in no more than one session of twenty."""
+    assert latency.turns(50, 100, 10, likeness, 200, seed=11).claims <= within(RISK, 200)
+
+
 def test_the_committed_table_holds() -> None:
     """Every wrong share that the page shows of the gate is what the gate promises, in all cells."""
     of_suite, _, rest = PAGE.read_text("utf-8").partition("### A run against a limit")
@@ -102,5 +125,13 @@ def test_the_committed_table_holds() -> None:
     (runs,) = re.findall(r"Each share is of ([\d,]+) comparisons", of_suite)
     most = 100 * within(RISK, int(runs.replace(",", "")))
 
-    assert (91, 60) == (len(suites), len(populations))
+    section = rest.partition("## Latencies")[2]
+    apart = re.findall(r"^\| p\d+ \| \d+ \| \d \| 0\.[058] \| \d+% \| \w+ \| ([\d.]+) % \([\d.]+ %\) \| ([\d.]+) % ", section, re.MULTILINE)
+    turns = re.findall(r"^\| p\d+ \| \d+ \| \d+ \| 0\.[058] \| ([\d.]+) % ", section, re.MULTILINE)
+    (compared,) = re.findall(r"Each share is of (\d+) comparisons", section)
+    most_of_latencies = 100 * within(RISK, int(compared))
+
+    assert (91, 60, 36, 18) == (len(suites), len(populations), len(apart), len(turns))
+    assert [] == [row for row in apart if max(map(float, row)) > most_of_latencies]
+    assert [] == [share for share in turns if float(share) > most_of_latencies]
     assert [] == [row for row in (*suites, *populations) if max(map(float, row)) > most]

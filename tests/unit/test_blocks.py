@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,14 +19,26 @@ def keys(scenarios: int, trials: int = 1, variants: tuple[str, ...] = ("a", "b")
     return [RolloutKey("shop", f"s{number}", variant, trial) for variant, trial, number in every]
 
 
-def test_arms_alternate_as_abba() -> None:
-    """Both arms run the same scenarios one after the other, every second time in the other order, and each has two blocks at least."""
-    few, many = arrange(keys(6), AB, 8), arrange(keys(4 * WAVES), AB, 1)
+def test_arms_take_turns() -> None:
+    """Both arms run the same scenarios one after the other, half the time in the other order, and each has two blocks at least."""
+    few, many = arrange(keys(6), AB, 8), arrange(keys(10 * WAVES), AB, 1)
 
     assert ["a", "b", "b", "a"] == [block.arm for block in few]
     assert ["s0", "s1", "s2"] == [key.scenario for key in few[0].keys] == [key.scenario for key in few[1].keys]
-    assert "abba" * 2 == "".join(block.arm for block in many)
+    assert "abbabaab" * 2 + "abba" == "".join(block.arm for block in many)
+    assert {WAVES} == {len(block.keys) for block in many}
     assert "aabb" == "".join(block.arm for block in arrange(keys(6), AB, 8, in_sequence=True))
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "trials", "concurrency", "pairs"), [(100, 1, 8, 10), (100, 3, 8, 12), (24, 1, 6, 4), (500, 1, 8, 16)]
+)
+def test_blocks_are_shorter_where_there_are_few(scenarios: int, trials: int, concurrency: int, pairs: int) -> None:
+    """An interval needs pairs of blocks: there are ten, unless a block would then have fewer rollouts than run at a time."""
+    blocks = arrange(keys(scenarios, trials), AB, concurrency)
+
+    assert 2 * pairs == len(blocks)
+    assert min(len(block.keys) for block in blocks) >= concurrency
 
 
 def test_without_arms_trials_are_blocks() -> None:

@@ -25,6 +25,16 @@ def test_three_deaths_and_nothing_between() -> None:
     assert [True, True, True, False] == [deaths.add(part, ()).again for part in ("pool", "tap", "pool", "pool")]
 
 
+def test_what_ends_elsewhere() -> None:
+    """A rollout that ends says nothing of a part that it had no use for: the engine of the other arm."""
+    deaths, again = Deaths(), []
+    for _ in range(3):
+        again.append(deaths.add("b.engine", ()).again)
+        deaths.ended(A, unused=("b.engine",))
+
+    assert [True, True, False] == again
+
+
 def test_the_one_that_kills_is_singled_out() -> None:
     """What was in flight at two deaths runs alone, and a third one names the rollout that did; others that ran alone are cleared."""
     deaths = Deaths()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_doubts(change: Json, said: list[str]) -> None:
 
 def test_doubtful_speeds_are_neither_faster_nor_slower() -> None:
     """Twice as slow is `slower`; under another concurrency the ratio is shown, and no word of what it means."""
-    base, slow = (evidence(trial(number, ttft=100.0 * factor + number) for number in range(30)) for factor in (1, 2))
+    base, slow = (evidence(trial(number, ttft=100.0 * factor + Random(number).randrange(30)) for number in range(60)) for factor in (1, 2))
     sure, unsure = ([*speed_lines(run(base), run(slow, **change))][1] for change in ({}, {"concurrency": 4}))
 
     assert sure.endswith(", slower")
@@ -177,7 +178,7 @@ def test_speeds_are_paired() -> None:
     assert (25, "FAIL") == (found["ttft"].n, found["ttft"].verdict)
     assert pytest.approx(2.0) == found["ttft"].estimate
     few = {each.name: each.decision for each in speed_changes(run(), run())}
-    assert few["ttft"].reason.startswith("p50 needs 20 scenarios")
+    assert few["ttft"].reason.startswith("p50 needs 20 independent rollouts")
 
 
 def test_equal_setups_are_said_to_be_equal() -> None:

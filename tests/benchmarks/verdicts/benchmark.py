@@ -13,16 +13,18 @@ import numpy as np
 from pytest_agentbench.gate.bounded import FEWEST_CLUSTERS
 from pytest_agentbench.gate.intervals import FEWEST_UNBOUNDED, too_few
 from tests.benchmarks.measuring import Figure, Options, Result
-from tests.benchmarks.verdicts import population, rounds, suite
+from tests.benchmarks.verdicts import latency, population, rounds, suite
 from tests.benchmarks.verdicts.families import families
 from tests.benchmarks.verdicts.kinds import KINDS
-from tests.benchmarks.verdicts.others import latencies, limits, unbounded
+from tests.benchmarks.verdicts.latency import Latencies
+from tests.benchmarks.verdicts.others import limits, unbounded
 from tests.benchmarks.verdicts.page import Page
 
 RUNS, QUICK = 1500, 350  # simulated comparisons of each cell, change and margin
 SIZES = (20, 100, 300)
 TRIALS = (1, 3, 5)
 UNLIKE = ((1, 3), (3, 9), (5, 1), (2, 6))  # trials of the run and of its baseline
+LATENCY_RUNS = 8  # a share of RUNS: each has hundreds of rollouts
 LOST_RUNS = 5  # a share of RUNS: each of these comparisons goes through all of the gate
 
 #: What the gate promises: each verdict is wrong in 2.5 % of runs where scores are nearly normal, and in 5 % in the worst case.
@@ -72,9 +74,17 @@ def measure(options: Options) -> Result:
         [(kind, margin, *suite.lost(suite.Cell(kind, 100, 3, 3), runs // LOST_RUNS, 7, margin)) for kind, margin in LOST],
         families(runs // LOST_RUNS, 11),
         [(n, sigma, unbounded(n, sigma, runs // 5, n)) for sigma in (0.5, 1.0) for n in (20, FEWEST_UNBOUNDED, 100)],
-        [latencies(q, n, runs // 12, q + n) for q, n in ((50, 20), (50, 100), (90, 100))],
+        latencies(runs // LATENCY_RUNS),
     )
     return result(found, options, time.process_time() - began)
+
+
+def latencies(runs: int) -> Latencies:
+    return Latencies(
+        runs,
+        [latency.simulate(cell, runs, seed) for seed, cell in enumerate(latency.cells())],
+        [latency.turns(*cell, runs, seed) for seed, cell in enumerate(latency.turns_cells())],
+    )
 
 
 LOST = tuple(product(("continuous", "binary", "always"), (0.05, 0.1)))
@@ -105,8 +115,7 @@ def result(found: Page, options: Options, cpu_s: float) -> Result:
             "",
             within(1 - COVERAGE, found.runs // 5),
         ),
-        Figure("wrong PASS, latencies", max(each.wrong_pass for each in found.slow), "", within(RISK, found.runs // 12)),
-        Figure("interval misses, latencies", max(1 - each.coverage for each in found.slow), "", within(1 - COVERAGE, found.runs // 12)),
+        *latency_figures(found.latencies),
     ]
     if options.table is not None:
         versions = f"Python {platform.python_version()}, numpy {np.__version__}, in {cpu_s / 60:.0f} minutes of CPU"
@@ -121,6 +130,14 @@ def result(found: Page, options: Options, cpu_s: float) -> Result:
         *found.dear,
     ]
     return Result(figures, notes, "", tuple(gross))
+
+
+def latency_figures(found: Latencies) -> Iterator[Figure]:
+    claimed = [each for each in found.runs_apart if each.claimed]
+    risk = within(RISK, found.count)
+    yield Figure("wrong PASS, latencies", max(each.wrong_pass for each in claimed), "", risk)
+    yield Figure("wrong FAIL, latencies", max(each.wrong_fail for each in claimed), "", risk)
+    yield Figure("wrong claim, arms that take turns", max(each.claims for each in found.turns if each.claimed), "", risk)
 
 
 def within(share: float, runs: int) -> float:

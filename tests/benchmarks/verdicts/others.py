@@ -1,13 +1,12 @@
-"""Beside the comparisons of scores: means against a limit, values without limits, and latencies."""
+"""Beside the comparisons of scores: means against a limit, and values without limits."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_agentbench.gate.bootstrap import log_ratio, percentile_t
+from pytest_agentbench.gate.bootstrap import percentile_t
 from pytest_agentbench.gate.bounded import Clusters
 from pytest_agentbench.gate.special import normal_quantile, student_t_quantile
 from pytest_agentbench.gate.trials import Side, guarded, noise, plain
@@ -16,7 +15,6 @@ from tests.benchmarks.verdicts.suite import CONFIDENCE, Cell
 
 Z = normal_quantile((1 + CONFIDENCE) / 2)
 RESAMPLES = 399
-CALLS = 5  # of a rollout
 AT_ONCE = 1000  # simulated runs in memory
 METHODS = ("t", "percentile", "BCa", "percentile-t")
 
@@ -66,30 +64,3 @@ def bca(values: Floats, means: Floats) -> tuple[float, float]:
 
 def _normal(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A percentile of latencies of two runs, the new one slower by exactly the margin of 10 %."""
-
-    q: int
-    n: int
-    wrong_pass: float
-    coverage: float
-    naive_wrong_pass: float  # with every call drawn on its own
-    naive_coverage: float
-
-
-def latencies(q: int, n: int, runs: int, seed: int) -> Slow:
-    """Scenarios differ, and so do rollouts: their logarithms are Normal with 0.5 and 0.3, those of a rollout's calls with 0.3."""
-    random, truth = np.random.default_rng(seed), math.log(1.1)
-    counts = np.zeros(4)
-    for run in range(runs):
-        scenario = random.normal(0, 0.5, (n, 1))
-        base, new = (np.exp(scenario + shift + random.normal(0, 0.3, (n, 1)) + random.normal(0, 0.3, (n, CALLS))) for shift in (0.0, truth))
-        blocks = log_ratio(new.tolist(), base.tolist(), q, CONFIDENCE, run, RESAMPLES)
-        alone = log_ratio(random.permutation(new.reshape(-1, 1)).tolist(), base.reshape(-1, 1).tolist(), q, CONFIDENCE, run, RESAMPLES)
-        for at, found in ((0, blocks), (2, alone)):
-            counts[at] += found.high < truth
-            counts[at + 1] += found.low <= truth <= found.high
-    return Slow(q, n, *(counts / runs).tolist())

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks.verdicts import population, populations, rounds, suite
 from tests.benchmarks.verdicts.families import Family
 from tests.benchmarks.verdicts.kinds import KINDS
-from tests.benchmarks.verdicts.others import METHODS, Slow
+from tests.benchmarks.verdicts.latency import Latencies, Outcome, Turns
+from tests.benchmarks.verdicts.others import METHODS
 
 INTRODUCTION = """# Do the verdicts hold?
 
 {made}
 Nothing here needs a GPU or a model: runs are simulated whose truth is known, so that a verdict can be wrong.
-Each share is of {runs} comparisons (lost rollouts and several rules: a fifth of that; latencies: a twelfth).
+Each share is of {runs} comparisons (lost rollouts and several rules: a fifth of that; latencies: an eighth).
 
 [Two questions](gates.md#two-questions) are asked of scores, and each has its table. The promise: a verdict is **wrong** in at most
 5 % of runs in every cell that claims it, beyond the error of the simulation itself. Wrong means that the true change is exactly
@@ -65,8 +66,33 @@ READING = """## How to read it
   cannot see it.
 - 20 scenarios hardly ever decide about a margin of 0.1 `of population`, whatever the number of trials: where one scenario in ten breaks,
   one suite of 20 in eight shows no trace of it.
-- Fewer than {fewest} effective clusters decide nothing of the population, nor does a percentile with fewer than ten scenarios expected
-  beyond it, nor a value without limits with fewer than {unbounded} scenarios.
+- Fewer than {fewest} effective clusters decide nothing of the population, nor does a percentile with fewer than ten independent
+  rollouts expected beyond it, nor a value without limits with fewer than {unbounded} scenarios.
+"""
+
+
+LATENCIES = """
+## Latencies
+
+Each share is of {count} comparisons. A rollout of five calls is as slow as its scenario makes it, and as the load then, which is alike
+between rollouts that follow each other. *Load*: its share in what makes the rollouts of one scenario differ; the rest is noise of each.
+Two runs begin their scenarios in the same order, or (*other*) in another one.
+
+### Two runs, one after the other
+
+By blocks of rollouts that move along the order of time, paired by scenario. Wrong: the new run is slower by exactly the margin of 10 %.
+In brackets stands what the gate had before, a bootstrap that draws scenarios whole and knows no time. *PASS*: of runs that are equal;
+*FAIL*: of a run that is 25 % slower. *Undecided*: rollouts are so much alike that there are fewer than 15 blocks, or too few independent
+ones for the percentile. **The promise ends at an autocorrelation of 0.8**: above, most runs are
+undecided, but where as much noise lies over such load, 100 rollouts cannot show it.
+No comparison of two runs knows load that differs between them as wholes.
+"""
+
+TURNS = """
+### Two arms that take turns
+
+By one ratio for each pair of blocks. *Claims*: of equal arms one is called faster or slower, which is to be so in 5 %. *Found*: an arm
+that is 10 % slower is called so. All noise between rollouts is load, and runs through both arms.
 """
 
 
@@ -83,7 +109,7 @@ class Page:
     lost: Sequence[tuple[str, float, float, float]]  # kind, margin, wrong PASS, wrong FAIL
     families: Sequence[Family]
     unbounded: Sequence[tuple[int, float, dict[str, float]]]  # n, sigma, method -> coverage
-    slow: Sequence[Slow]
+    latencies: Latencies
 
     @property
     def weak(self) -> list[str]:
@@ -148,19 +174,36 @@ class Page:
                     ["n", "sigma", *METHODS],
                     ([n, sigma, *(percent(found[method]) for method in METHODS)] for n, sigma, found in self.unbounded),
                 ),
-                "\n## Latencies\n",
-                "The new run is slower by exactly the margin of 10 %, so every PASS is wrong.",
-                "*Calls alone*: the same bootstrap with every call drawn on its own, as if the calls of a rollout were independent.\n",
-                *table(
-                    ["percentile", "n", "wrong PASS", "coverage", "calls alone: wrong PASS", "coverage"],
-                    (
-                        [f"p{slow.q}", slow.n, *map(percent, (slow.wrong_pass, slow.coverage, slow.naive_wrong_pass, slow.naive_coverage))]
-                        for slow in self.slow
-                    ),
-                ),
+                *latency_section(self.latencies),
                 "\n" + READING.replace("{fewest}", str(fewest)).replace("{unbounded}", str(unbounded)),
             ]
         )
+
+
+def latency_section(found: Latencies) -> Iterator[str]:
+    yield LATENCIES.replace("{count}", str(found.count))
+    yield from table(LATENCY_HEADS, map(_latency_row, found.runs_apart))
+    yield TURNS
+    yield from table(["percentile", "n", "pairs", "autocorrelation", "claims", "found"], map(_turns_row, found.turns))
+
+
+LATENCY_HEADS = ["percentile", "n", "trials", "autocorrelation", "load", "order", "wrong PASS", "wrong FAIL", "undecided", "PASS", "FAIL"]
+
+
+def _latency_row(outcome: Outcome) -> list[object]:
+    cell = outcome.cell
+    return [
+        *(f"p{cell.q}", cell.n, cell.trials, cell.likeness, f"{cell.share:.0%}", "other" if cell.shuffled else "same"),
+        f"{percent(outcome.wrong_pass)} ({percent(outcome.former_wrong_pass)})",
+        f"{percent(outcome.wrong_fail)} ({percent(outcome.former_wrong_fail)})",
+        percent(outcome.undecided),
+        f"{percent(outcome.passes)} ({percent(outcome.former_passes)})",
+        percent(outcome.fails),
+    ]
+
+
+def _turns_row(outcome: Turns) -> list[object]:
+    return [f"p{outcome.q}", outcome.n, outcome.pairs, outcome.likeness, percent(outcome.claims), percent(outcome.found)]
 
 
 SUITE_HEADS = [
