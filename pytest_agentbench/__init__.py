@@ -9,9 +9,9 @@ from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, ToolCall
 
 if TYPE_CHECKING:
-    from pytest_agentbench.agents.toolbox import Toolbox
-    from pytest_agentbench.llm import LLM
-    from pytest_agentbench.scenarios import Scenario, SuiteInfo
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario, SuiteInfo
+    from pytest_agentbench.tools.toolbox import Toolbox
 
 __all__ = [
     "LLM",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: Public names of modules that a test process has no use for: imported when somebody asks for them.
-_LATER = {"LLM": "llm", "Scenario": "scenarios", "SuiteInfo": "scenarios", "Toolbox": "agents.toolbox"}
+_LATER = {"LLM": "llm.client", "Scenario": "suites.suite", "SuiteInfo": "suites.suite", "Toolbox": "tools.toolbox"}
 
 
 def __getattr__(name: str) -> Any:

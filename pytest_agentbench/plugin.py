@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_agentbench.controller import Controller
+    from pytest_agentbench.session.controller import Controller
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    from pytest_agentbench.settings import add_options
+    from pytest_agentbench.session.settings import add_options
 
     add_options(parser)
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    from pytest_agentbench.asyncioscope import answer
-    from pytest_agentbench.refusals import remember_declared
-    from pytest_agentbench.settings import bare_resume
+    from pytest_agentbench.session.asyncio_scope import answer
+    from pytest_agentbench.session.refusals import remember_declared
+    from pytest_agentbench.session.settings import bare_resume
 
     answer(early_config)
     bare_resume(args)
@@ -33,7 +33,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from pytest_agentbench import hookspecs
+    from pytest_agentbench.session import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
@@ -41,7 +41,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses the roles of this process, once."""
-    from pytest_agentbench.asyncioscope import take_back
+    from pytest_agentbench.session.asyncio_scope import take_back
 
     take_back(config)
     if hasattr(config, "workerinput"):
@@ -51,11 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def register_controller(config: pytest.Config) -> None:
-    from pytest_agentbench.controller import Controller
-    from pytest_agentbench.interrupts import Interrupts
-    from pytest_agentbench.mistakes import Mistakes
-    from pytest_agentbench.progress import add_progress
-    from pytest_agentbench.settings import read_settings, refuse_conflicts
+    from pytest_agentbench.session.controller import Controller
+    from pytest_agentbench.session.interrupts import Interrupts
+    from pytest_agentbench.session.mistakes import Mistakes
+    from pytest_agentbench.session.progress import add_progress
+    from pytest_agentbench.session.settings import read_settings, refuse_conflicts
 
     settings = read_settings(config)
     workers = xdist_workers(config)
@@ -75,7 +75,7 @@ def register_controller(config: pytest.Config) -> None:
 
 
 def register_worker(config: pytest.Config, source: Controller | dict[str, Any]) -> None:
-    from pytest_agentbench.worker import Worker
+    from pytest_agentbench.session.worker import Worker
 
     config.pluginmanager.register(Worker(config, source), "agentbench-worker")
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exits import EXITS, FAILED
-from pytest_agentbench.gate.decisions import INCONCLUSIVE, PASS
+from pytest_agentbench.gate.exit_status import EXITS, FAILED
 from pytest_agentbench.records import Json
-from pytest_agentbench.run import FILE, read_run
+from pytest_agentbench.runs.tally import FILE, read_run
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
 
 #: Parts of an identity that make two runs two tries of one thing; hosts, concurrency and budgets do not.
 PARTS = ("code", "packages", "backend", "model", "data", "prompts", "tools", "agent", "scoring")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.journal import read_journal
 
 ROOT = Path(__file__).parents[1]
 

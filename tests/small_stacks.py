@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.serving import locks, marks
-from pytest_agentbench.serving.ports import is_free
-from pytest_agentbench.serving.process import child_environment
+from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.backends.machine.ports import is_free
+from pytest_agentbench.backends.stack import ownership
+from pytest_agentbench.lib import host_locks
 from tests.project import Project
 
 #: A suite's test that asks for no score.
@@ -44,15 +45,15 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     try:
         yield stacks
         assert [] == left(stacks)
-        assert [] == [file.name for file in (here / "l").glob("*") if isinstance(locks.take(file.stem, "a test"), str)]
+        assert [] == [file.name for file in (here / "l").glob("*") if isinstance(host_locks.take(file.stem, "a test"), str)]
     finally:
         for _, home in marked(stacks):
-            marks.kill_marked(home)
+            ownership.kill_marked(home)
         shutil.rmtree(here, ignore_errors=True)
 
 
 def marked(stacks: Path) -> list[tuple[int, str]]:
-    return [(pid, home) for pid, home in marks.processes() if home.startswith(str(stacks))]
+    return [(pid, home) for pid, home in ownership.processes() if home.startswith(str(stacks))]
 
 
 def left(stacks: Path) -> list[str]:

@@ -31,30 +31,30 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from pytest_agentbench import hookspecs
 from pytest_agentbench.agents import AGENTS
-from pytest_agentbench.agents.asking import TruncationRetry
 from pytest_agentbench.agents.command import Command
 from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating
 from pytest_agentbench.agents.tool_calling import ToolCalling
+from pytest_agentbench.agents.whole_answer import TruncationRetry
+from pytest_agentbench.backends.child_process import Child, child_environment
+from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec, load_backend
+from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.cli import main
-from pytest_agentbench.datasets.hub import DOMAINS
 from pytest_agentbench.engine.script import Match, Rule, load_rules
+from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
 from pytest_agentbench.gate.rules import LATENCIES, LATENCY_STATISTICS, RATES, SHARES
-from pytest_agentbench.imports import TOOLS
-from pytest_agentbench.loading import options_of
-from pytest_agentbench.peers import PEERS
+from pytest_agentbench.lib.loading import options_of
+from pytest_agentbench.metrics.goodput import OBJECTIVES
+from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
-from pytest_agentbench.scenarios import load_suite
 from pytest_agentbench.scorers import SCORERS, load_scorer
-from pytest_agentbench.serving.process import Child, child_environment
-from pytest_agentbench.serving.spec import EmbeddedSpec, UrlSpec, load_backend
-from pytest_agentbench.serving.stackspec import ContainerSpec
-from pytest_agentbench.settings import OPTIONS
-from pytest_agentbench.slo import OBJECTIVES
-from pytest_agentbench.suitespec import DatasetSpec, JudgeSpec, SuiteSpec
+from pytest_agentbench.session import hookspecs
+from pytest_agentbench.session.settings import OPTIONS
+from pytest_agentbench.suites.datasets.hub import DOMAINS
+from pytest_agentbench.suites.spec import DatasetSpec, JudgeSpec, SuiteSpec
+from pytest_agentbench.suites.suite import load_suite
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_agentbench
+from pytest_agentbench.backends.spec import UrlSpec, known_backends, load_backend
+from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.reports.ci import DETECTED
-from pytest_agentbench.serving.spec import UrlSpec, known_backends, load_backend
-from pytest_agentbench.serving.stackspec import StackSpec
 
 PACKAGE = Path(pytest_agentbench.__file__).parent
 ROOT = PACKAGE.parent

@@ -111,10 +111,17 @@ def test_registries_lead_somewhere() -> None:
 
 def test_the_walk_sees_everything() -> None:
     """Imports inside functions, of modules and of names, by registries too, are seen; those for type checkers are not."""
-    assert {"pytest_agentbench.settings.add_options", "pytest_agentbench.hookspecs"} <= {name for _, name in imports("plugin")}
+    assert {"pytest_agentbench.session.settings.add_options", "pytest_agentbench.session.hookspecs"} <= {
+        name for _, name in imports("plugin")
+    }
     assert "pytest_agentbench.agents.tool_calling.ToolCalling" in {name for _, name in imports("agents")}
-    assert "pytest_agentbench.serving.backend.Backend" not in {name for _, name in imports("hookspecs")}
+    assert "pytest_agentbench.backends.backend.Backend" not in {name for _, name in imports("hookspecs")}
     assert ("records", "pool.scheduler", "__init__", None) == tuple(
         own_module(name)
-        for name in ("pytest_agentbench.records.Json", "pytest_agentbench.pool.scheduler", "pytest_agentbench.Rollout", "pytest.fixture")
+        for name in (
+            "pytest_agentbench.records.Json",
+            "pytest_agentbench.rollouts.pool.scheduler",
+            "pytest_agentbench.Rollout",
+            "pytest.fixture",
+        )
     )

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_agentbench.agents.toolbox import Toolbox
-from pytest_agentbench.llm import LLM
-from pytest_agentbench.loading import load_object
+from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
 
 #: Built-in agents; any other name is an import path, `my_package.agents:Agent` or `./agent.py:run`.
 AGENTS: Mapping[str, str] = {

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, ConfigError
-from pytest_agentbench.llm import LLM
-from pytest_agentbench.loading import options_of, with_options
+from pytest_agentbench.lib.loading import options_of, with_options
+from pytest_agentbench.lib.threads import in_thread, is_async
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.scenarios import Scenario
-from pytest_agentbench.threads import in_thread, is_async
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
 
 #: What a function may ask for, by the names of its parameters.
 GIVEN = ("scenario", "tools", "llm", "client")

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_agentbench.agents import keeper
-from pytest_agentbench.agents.making import A_PATH
-from pytest_agentbench.agents.toolbox import Toolbox, canned_response
-from pytest_agentbench.almost_json import object_text
+from pytest_agentbench.agents.factory import A_PATH
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
-from pytest_agentbench.keyshapes import SECRET_NAME
-from pytest_agentbench.llm import LLM, NO_KEY
+from pytest_agentbench.lib.almost_json import object_text
+from pytest_agentbench.lib.key_shapes import SECRET_NAME
+from pytest_agentbench.llm.client import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox, canned_response
 
 TAIL = 600  # characters of stderr that the reason of a failure shows
 
@@ -101,8 +101,8 @@ class Command:
 
     def _environment(self) -> dict[str, str]:
         """The user's, without what belongs to the test run and without secrets."""
-        from pytest_agentbench.serving.environments import resolve_python
-        from pytest_agentbench.serving.process import foreign_environment
+        from pytest_agentbench.backends.child_process import foreign_environment
+        from pytest_agentbench.backends.machine.environments import resolve_python
 
         inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}
         if self.python is not None:

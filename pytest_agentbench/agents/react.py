@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from pytest_agentbench.agents.asking import ask, check_count
-from pytest_agentbench.agents.making import A_PROMPT
+from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, question_text, system_text
 from pytest_agentbench.agents.react_text import Action, FinalAnswer, ReactTextError, read_answer
-from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.agents.whole_answer import ask, check_count
 from pytest_agentbench.errors import AgentError, LimitReached
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.scenarios import Scenario, content_text
+from pytest_agentbench.suites.suite import Scenario, content_text
+from pytest_agentbench.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import Tool, content_text
+from pytest_agentbench.suites.suite import Tool, content_text
 
 SYSTEM_PROMPT = """\
 You help a customer. These tools are there:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_agentbench.almost_json import object_end
+from pytest_agentbench.lib.almost_json import object_end
 
 MISSING_ACTION = "Invalid Format: Missing 'Action:' after 'Thought:'"
 MISSING_INPUT = "Invalid Format: Missing 'Action Input:' after 'Action:'"

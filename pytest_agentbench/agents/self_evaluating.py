@@ -7,15 +7,15 @@ import time
 from dataclasses import dataclass, field
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import A_PROMPT, AN_AGENT
-from pytest_agentbench.agents.running import work_once
+from pytest_agentbench.agents.factory import A_PROMPT, AN_AGENT
+from pytest_agentbench.agents.run import work_once
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.errors import AgentError, LimitReached
-from pytest_agentbench.judging import Form, ask, calls_text, filled, identity
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity
 from pytest_agentbench.records import Answer, Draft, Json
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
 
 EVALUATION = """You check the work of an assistant that helps a customer by calling tools.
 Tools are only recorded here, so what a tool gave back is no sign of good or bad work.

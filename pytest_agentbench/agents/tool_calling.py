@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pytest_agentbench.agents.asking import TruncationRetry, ask, check_count
-from pytest_agentbench.agents.making import A_PROMPT
-from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.agents.factory import A_PROMPT
+from pytest_agentbench.agents.whole_answer import TruncationRetry, ask, check_count
 from pytest_agentbench.errors import AgentError, LimitReached
-from pytest_agentbench.llm import LLM, Reply
+from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
 
 SYSTEM_PROMPT = (
     "You help a customer. Use the tools for everything the customer asks for, and only for that; call several at once where you can. "

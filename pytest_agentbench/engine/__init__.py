@@ -7,6 +7,6 @@ from __future__ import annotations
 
 POLICIES = {
     "careless": "pytest_agentbench.engine.careless:Careless",
-    "lexical": "pytest_agentbench.engine.lexical:Lexical",
+    "lexical": "pytest_agentbench.engine.lexical.policy:Lexical",
     "script": "pytest_agentbench.engine.script:Script",
 }

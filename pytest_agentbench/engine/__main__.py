@@ -12,11 +12,11 @@ import sys
 
 from aiohttp import web
 
-from pytest_agentbench.child import end_with_stdin, read_config, serving
 from pytest_agentbench.engine.config import WHERE, EngineConfig, parse_config
 from pytest_agentbench.engine.server import Engine
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.openfiles import raise_limit
+from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.file_limits import raise_limit
 
 BACKLOG = 1024  # connections that may come at once
 SHUTDOWN = 0.1  # seconds for requests in flight

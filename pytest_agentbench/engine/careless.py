@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from pytest_agentbench.engine.lexical import Lexical
+from pytest_agentbench.engine.lexical.policy import Lexical
 from pytest_agentbench.engine.protocol import Call, Reply
 
 

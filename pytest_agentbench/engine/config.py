@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from pytest_agentbench.config import Spec, validate
+from pytest_agentbench.lib.config import Spec, validate
 
 WHERE = "engine config"
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

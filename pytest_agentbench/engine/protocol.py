@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import Field
 
-from pytest_agentbench.config import Spec
 from pytest_agentbench.engine.config import Milliseconds
+from pytest_agentbench.lib.config import Spec
 
 Tokens = Annotated[int, Field(ge=0)]  # of the answer, sent before something happens
 

@@ -45,10 +45,10 @@ from typing import Any
 import orjson
 from pydantic import Field, field_validator, model_validator
 
-from pytest_agentbench.config import Spec, parse_yaml, read_text, validate
 from pytest_agentbench.engine.chat import last_user_text
 from pytest_agentbench.engine.protocol import Call, Delivery, Reply
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import Spec, parse_yaml, read_text, validate
 
 
 class Match(Spec):

@@ -25,8 +25,8 @@ from pytest_agentbench.engine.faults import spoil_stream
 from pytest_agentbench.engine.metrics import Metrics, TokenClock
 from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
 from pytest_agentbench.engine.protocol import Policy, Reply
-from pytest_agentbench.engine.sending import error_response, json_response, send_stream, send_whole
 from pytest_agentbench.engine.tokens import read_prompt
+from pytest_agentbench.engine.writer import error_response, json_response, send_stream, send_whole
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from pytest_agentbench.gate.decisions import judge
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.verdict import Asked, judge_rules, samples
+from pytest_agentbench.stats.decisions import judge
 
 MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested
 STEP = 100  # suggestions are hundredths

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from pytest_agentbench import metrics
+from pytest_agentbench.metrics import timings
+from pytest_agentbench.metrics.goodput import EXPECTED, longest_gap_ns
 from pytest_agentbench.records import Json, LLMCall, Rollout
-from pytest_agentbench.slo import EXPECTED, longest_gap_ns
 
 SCHEMA = "agentbench-baseline/1"  # docs/gates.md describes it
 
@@ -180,11 +180,11 @@ def trial_of(rollout: Rollout) -> Trial:
 def call_times(call: LLMCall) -> CallTimes:
     """The derived timings of a call."""
     return CallTimes(
-        ttft=_milliseconds(metrics.ttft_ns(call)),
-        tpot=_milliseconds(metrics.tpot_ns(call)),
-        e2e=_milliseconds(metrics.e2e_ns(call)),
+        ttft=_milliseconds(timings.ttft_ns(call)),
+        tpot=_milliseconds(timings.tpot_ns(call)),
+        e2e=_milliseconds(timings.e2e_ns(call)),
         itl=_milliseconds(longest_gap_ns(call)),
-        output_tokens=metrics.output_tokens(call),
+        output_tokens=timings.output_tokens(call),
         failed=call.error_kind is not None,
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.gate.decisions import QUESTIONS, SUITE
-from pytest_agentbench.gate.passes import PassRate
 from pytest_agentbench.records import STATUSES
+from pytest_agentbench.stats.decisions import QUESTIONS, SUITE
+from pytest_agentbench.stats.pass_rates import PassRate
 
 #: Latencies of which a rule may ask a statistic; a rollout has one of `rollout`, a call one of the others. All in milliseconds.
 LATENCIES = ("ttft", "tpot", "e2e", "rollout")

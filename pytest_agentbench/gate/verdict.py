@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.gate import multiple
-from pytest_agentbench.gate.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing, judge
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
-from pytest_agentbench.gate.latency import Timing, compare_latency, latency_limit
-from pytest_agentbench.gate.multiple import Suspect
-from pytest_agentbench.gate.paired import Sample, against_limit, breaking, compare, pair
-from pytest_agentbench.gate.passes import Bar, against_share
 from pytest_agentbench.gate.rules import Rule
-from pytest_agentbench.gate.sequential import FIRST_LOOK, Looks
-from pytest_agentbench.stopwatch import SATURATED, title
+from pytest_agentbench.metrics.stopwatch import SATURATED, title
+from pytest_agentbench.stats import multiple
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing, judge
+from pytest_agentbench.stats.latency import Timing, compare_latency, latency_limit
+from pytest_agentbench.stats.multiple import Suspect
+from pytest_agentbench.stats.paired import Sample, against_limit, breaking, compare, pair
+from pytest_agentbench.stats.pass_rates import Bar, against_share
+from pytest_agentbench.stats.sequential import FIRST_LOOK, Looks
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pytest_agentbench.loading import load_object
+from pytest_agentbench.lib.loading import load_object
 from pytest_agentbench.records import Json
 
 #: `write(run, directory) -> path`, `run` being what run.json holds.

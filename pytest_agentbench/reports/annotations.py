@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_agentbench.foreign import block, one_line
+from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import failed_tests, headline, means, rules, suspects, unmeasured
 

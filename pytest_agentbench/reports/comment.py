@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.cutting import cut
+from pytest_agentbench.reports.excerpts import cut
 from pytest_agentbench.reports.markup import code, known_name, prose, table
 from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
 from pytest_agentbench.reports.wording import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text

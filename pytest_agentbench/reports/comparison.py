@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_agentbench.comparing import BETTER, FASTER, SLOWER, WORSE, hit_ratio
+from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
 from pytest_agentbench.records import EVALUABLE, Json
 from pytest_agentbench.reports.wording import number, percent
 

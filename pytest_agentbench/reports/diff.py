@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from pytest_agentbench.differing import Changed, Run, Scored, Timed, common, doubts, score_changes, setup_changes, speed_changes
-from pytest_agentbench.gate.decisions import FAIL, PASS, Decision
+from pytest_agentbench.gate.diff import Changed, Run, Scored, Timed, common, doubts, score_changes, setup_changes, speed_changes
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.gates import MISSING
 from pytest_agentbench.reports.terminal import Terminal
 from pytest_agentbench.reports.wording import mean_text, number, retried_text, statuses_text
+from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
 LONGEST = 60  # characters of a value
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "rollout": "rollout"}

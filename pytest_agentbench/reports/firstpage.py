@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pytest_agentbench.metrics.stopwatch import SATURATED, WARN
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text
+from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -27,8 +29,6 @@ from pytest_agentbench.reports.wording import (
     statuses_text,
 )
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.showing import brief
-from pytest_agentbench.stopwatch import SATURATED, WARN
 
 LOWEST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pytest_agentbench.gate.multiple import FEWEST
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.wording import number, score_of
+from pytest_agentbench.stats.multiple import FEWEST
 
 SHOWN = 10  # scenarios that got worse
 

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_agentbench.quantiles import HIGH, INFINITE
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comparison
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
@@ -54,6 +53,7 @@ from pytest_agentbench.reports.wording import (
     tools_text,
     verdict_text,
 )
+from pytest_agentbench.stats.percentiles import HIGH, INFINITE
 
 PASS_RATES = 20  # scenarios whose trials did not all pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_agentbench.foreign import block, one_line
+from pytest_agentbench.lib.foreign import block, one_line
 
 WIDTH = 300  # characters of what a test, a tool or a model said
 WHOLE = 1 << 16  # of a command or of settings, which are there to be copied

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.exits import VERDICTS
+from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.records import Json
 
 if TYPE_CHECKING:

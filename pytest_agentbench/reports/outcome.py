@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_agentbench.exits import EXITS
+from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.gates import claims_of
 from pytest_agentbench.reports.wording import mean_text, score_of

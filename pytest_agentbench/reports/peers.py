@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_agentbench.peers import Figures
+from pytest_agentbench.metrics.other_tools import Figures
 from pytest_agentbench.reports.wording import number
 
 

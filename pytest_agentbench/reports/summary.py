@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comment, markdown
-from pytest_agentbench.reports.cutting import cut, size
+from pytest_agentbench.reports.excerpts import cut, size
 
 LIMIT = 1 << 20  # bytes, of all that a step writes; GitHub shows nothing of more
 SPARE = 1 << 10  # bytes that are left to whoever writes after us

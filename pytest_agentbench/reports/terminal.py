@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.foreign import one_line
-from pytest_agentbench.journal import read_journal
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics.stopwatch import OK, SATURATED
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
@@ -45,7 +45,7 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
-from pytest_agentbench.stopwatch import OK, SATURATED
+from pytest_agentbench.runs.journal import read_journal
 
 WIDTH = 80  # columns, where nobody knows
 LABEL = 11  # columns that labels have at least

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_agentbench.gate.passes import EVERY, PassRate
-from pytest_agentbench.journal import first_of
-from pytest_agentbench.quantiles import HIGH, needed
+from pytest_agentbench.metrics.stopwatch import SATURATED
 from pytest_agentbench.records import ERROR_KINDS, Json
+from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.stopwatch import SATURATED
+from pytest_agentbench.stats.pass_rates import EVERY, PassRate
+from pytest_agentbench.stats.percentiles import HIGH, needed
 
 TIMINGS = (
     ("ttft_ms", "TTFT"),

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.loading import check_takes, is_import_path, load_object, with_options
+from pytest_agentbench.lib.loading import check_takes, is_import_path, load_object, with_options
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.scenarios import SUITE_FILE
+from pytest_agentbench.suites.suite import SUITE_FILE
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario, Suite
+    from pytest_agentbench.suites.suite import Scenario, Suite
 
 #: A function, or a coroutine function. One that asks a model takes an LLM as its third argument, `judge`. Its keyword-only
 #: arguments are its options in suite.yaml. It raises whatever it likes when it cannot score: the rollout then has no such score

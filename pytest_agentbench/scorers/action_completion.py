@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.judging import Form, ask, calls_text, filled, identity, numbered
+from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity, numbered
 from pytest_agentbench.records import Json, Rollout, Score
 
 if TYPE_CHECKING:
-    from pytest_agentbench.llm import LLM
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario
 
 PROMPT = """You judge what an assistant did for a customer. It acts by calling tools. Tools are only recorded here and give back samples:
 a call with the right arguments counts as done, and the values in the answer do not matter.

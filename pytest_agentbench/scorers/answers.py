@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def expected_answers(scenario: Scenario, given: Any, key: str) -> list[Any]:

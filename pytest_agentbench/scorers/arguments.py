@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_agentbench.records import Json, ToolCall
-from pytest_agentbench.scenarios import Tool
 from pytest_agentbench.scorers.names import normalised
 from pytest_agentbench.scorers.values import same
+from pytest_agentbench.suites.suite import Tool
 
 _PATTERN = frozenset({"accepts", "optional"})
 

@@ -8,7 +8,7 @@ from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def exact(

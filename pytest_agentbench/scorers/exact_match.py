@@ -10,7 +10,7 @@ from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.matching import Made, Wanted, both_sides
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def exact_match(scenario: Scenario, rollout: Rollout) -> Score:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def hallucinated(scenario: Scenario, rollout: Rollout) -> Score:

@@ -11,7 +11,7 @@ from pytest_agentbench.records import Json, Rollout, Score, ToolCall
 from pytest_agentbench.scorers.names import normalised
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario, Tool
+    from pytest_agentbench.suites.suite import Scenario, Tool
 
 #: What two calls have in common that may be matched by their names: the user's turn (0 where labels know of none) and the tool.
 Key = tuple[int, str]

@@ -12,7 +12,7 @@ from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.action_completion import goals_of
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 ACTIONS = (
     "check", "transfer", "pay", "send", "block", "unblock", "update", "change", "view", "get", "set", "cancel", "increase", "decrease",

@@ -14,7 +14,7 @@ from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.scorers.names import normalised
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def nat_compat(

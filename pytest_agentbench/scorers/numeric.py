@@ -10,7 +10,7 @@ from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 #: Groups of three digits may be set apart by commas, apostrophes and no-break spaces. A minus between two words or numbers is none.
 _NUMBER = re.compile(

@@ -15,7 +15,7 @@ from pytest_agentbench.scorers.arguments import accepted, faults
 from pytest_agentbench.scorers.matching import Made, Wanted, best_pairs, both_sides
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 class _Pair(NamedTuple):

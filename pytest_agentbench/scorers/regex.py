@@ -9,7 +9,7 @@ from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | None = None, key: str = "answer") -> Score:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score, ToolCall
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def repeated(scenario: Scenario, rollout: Rollout) -> Score:

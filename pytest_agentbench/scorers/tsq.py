@@ -13,7 +13,7 @@ from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.matching import Key, Made, Wanted, both_sides, f1, listed
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def tsq(scenario: Scenario, rollout: Rollout) -> Score:

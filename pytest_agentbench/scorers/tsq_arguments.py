@@ -9,7 +9,7 @@ from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.matching import both_sides, f1, listed, most_pairs
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:

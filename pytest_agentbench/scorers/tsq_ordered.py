@@ -9,7 +9,7 @@ from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.matching import Key, beyond, both_sides, f1, listed
 
 if TYPE_CHECKING:
-    from pytest_agentbench.scenarios import Scenario
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:

@@ -9,8 +9,8 @@ import signal
 import socket
 import sys
 
-from pytest_agentbench.child import end_with_stdin, read_config, serving
-from pytest_agentbench.openfiles import raise_limit
+from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.clock import stamping

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_agentbench import wire
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import wire
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.serving.labels import NO_LABEL, Label
+from pytest_agentbench.tap.routing_hints import NO_LABEL, Label
 
 
 class TapControl:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.blame import context_is_full
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.metrics.blame import context_is_full
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.tap import jsontext
 from pytest_agentbench.tap.answers import Answer
-from pytest_agentbench.tap.asking import Asked
 from pytest_agentbench.tap.budgets import Budgets, Watch
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
-from pytest_agentbench.tap.dialects.reading import DialectReading, Reading, error_message
+from pytest_agentbench.tap.dialects.reader import DialectReading, Reading, error_message
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
 from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
 from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.upgrade import Asked
 from pytest_agentbench.tap.usage import WithoutUsage
 
 if TYPE_CHECKING:
@@ -294,5 +294,5 @@ def _retry_after(value: bytes) -> float | None:
 
 
 def _said(body: bytes) -> str:
-    data = jsontext.json_object(body)
+    data = json_text.json_object(body)
     return body[:300].decode(errors="replace") if data is None else error_message(data)

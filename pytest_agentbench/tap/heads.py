@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 
-from pytest_agentbench.tap import jsontext
+from pytest_agentbench.lib import json_text
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -65,7 +65,7 @@ def written(headers: Mapping[str, str]) -> Headers:
 def error_body(status: int, message: str, code: str | None) -> bytes:
     """An error in OpenAI's shape; `type` and `note` say that it is the tap's, and so is the status."""
     note = f"the status {status} is of agentbench's tap, not of the backend"
-    return jsontext.dumps({"error": {"message": message, "type": OURS, "code": code, "note": note}})
+    return json_text.dumps({"error": {"message": message, "type": OURS, "code": code, "note": note}})
 
 
 def _head(first: bytes, headers: Headers) -> bytes:

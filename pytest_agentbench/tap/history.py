@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap import jsontext
 
 #: Statuses with which servers refuse what a request says.
 REFUSALS = frozenset({400, 422})
@@ -14,7 +14,7 @@ REFUSALS = frozenset({400, 422})
 
 def holds_broken_arguments(body: bytes) -> bool:
     """Whether a request of any dialect gives back tool calls whose arguments are no JSON object."""
-    return not all(map(_is_object, _arguments(jsontext.json_object(body) or {})))
+    return not all(map(_is_object, _arguments(json_text.json_object(body) or {})))
 
 
 def _arguments(asked: Json) -> Iterator[Any]:
@@ -34,5 +34,5 @@ def _objects(value: Any) -> Iterator[Json]:
 
 def _is_object(arguments: Any) -> bool:
     if isinstance(arguments, str):
-        return jsontext.json_object(arguments.encode(errors="surrogatepass")) is not None
+        return json_text.json_object(arguments.encode(errors="surrogatepass")) is not None
     return isinstance(arguments, dict)

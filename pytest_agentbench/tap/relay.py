@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_agentbench import wire
-from pytest_agentbench.introductions import Introductions
+from pytest_agentbench.lib import json_text, wire
+from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.records import Json, LLMCall
-from pytest_agentbench.tap import jsontext, routes
+from pytest_agentbench.tap import routes
 from pytest_agentbench.tap.agents import NOBODYS, AgentConnection
-from pytest_agentbench.tap.asking import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.fair_queue import Turns
 from pytest_agentbench.tap.heads import Headers, written
-from pytest_agentbench.tap.turns import Turns
+from pytest_agentbench.tap.upgrade import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.upstream import Upstream
 
 #: What the pool may say of a backend.
@@ -118,7 +118,7 @@ class Relay:
             known = await self.introductions.hello(reader, writer) is not None
             while known:
                 question, _ = await wire.read(reader)
-                writer.write(wire.framed(jsontext.dumps(self.answer(question))))
+                writer.write(wire.framed(json_text.dumps(self.answer(question))))
                 await writer.drain()
         except (EOFError, OSError, ValueError, RecursionError):
             pass  # the pool is gone, or this is not the pool

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httptools
 from aiohappyeyeballs import start_connection
 
-from pytest_agentbench.remedies import of_key, of_tls
+from pytest_agentbench.lib.remedies import of_key, of_tls
 from pytest_agentbench.tap.addresses import Addresses
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange

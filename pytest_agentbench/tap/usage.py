@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.tap import jsontext
+from pytest_agentbench.lib import json_text
 
 #: Every event that is left out holds this.
 MARK = b'"usage"'
@@ -44,5 +44,5 @@ def _only_usage(event: bytes) -> bool:
     if MARK not in event:
         return False
     field, _, text = event.strip().partition(b":")
-    data = jsontext.json_object(text) if field == b"data" else None
+    data = json_text.json_object(text) if field == b"data" else None
     return data is not None and data.get("choices") == [] and isinstance(data.get("usage"), dict)

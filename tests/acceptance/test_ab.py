@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.process import Child
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
@@ -290,7 +290,7 @@ def test_salted(project: Project) -> None:
 
 #: As if the engine had no such path, which most servers have not.
 NO_RESET = """
-from pytest_agentbench.serving import cachestate
+from pytest_agentbench.backends import cachestate
 
 cachestate.OF_ENGINES = ("/no_such_path",)
 """

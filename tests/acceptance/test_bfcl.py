@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.datasets.bfcl import load
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.suites.datasets.bfcl import load
+from pytest_agentbench.suites.suite import Scenario
 from tests.bfcl.installed import needs_data
 from tests.project import WAYS, Project
 

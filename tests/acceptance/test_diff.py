@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.differing import read, setup_changes
-from pytest_agentbench.fingerprint import PARTS
+from pytest_agentbench.gate.diff import read, setup_changes
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.identity import PARTS
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.small_stacks import PASSES, own_folder, stack
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.child_process import child_environment
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.process import child_environment
+from tests.exports.nat_job import call, item, tool, write_job
 from tests.project import PYTEST, WAYS, Project
 from tests.small_stacks import PASSES, agentbench, own_folder, stack
-from tests.unit.nat_job import call, item, tool, write_job
 
 #: A line that looks like ours, commands of GitHub and Azure, a cleared screen, text that is read backwards, half a letter, Markdown.
 HOSTILE = (

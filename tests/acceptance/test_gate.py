@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.baselines import default_baseline, read_evidence, write_baseline
 from pytest_agentbench.cli import main
-from pytest_agentbench.exits import CANNOT_MEASURE, CANNOT_TELL
+from pytest_agentbench.gate.baselines import default_baseline, read_evidence, write_baseline
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_agentbench.baselines import default_baseline
 from pytest_agentbench.cli import main
+from pytest_agentbench.gate.baselines import default_baseline
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
 

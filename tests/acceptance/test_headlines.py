@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.exits import EXITS
+from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import headline
 from tests.openmetrics import parsed

@@ -51,8 +51,8 @@ def test_hooks_of_the_root_conftest(project: Project, way: tuple[str, ...]) -> N
 
 BACKEND = """
 from pathlib import Path
-from pytest_agentbench.serving.backend import Embedded
-from pytest_agentbench.serving.spec import EmbeddedSpec
+from pytest_agentbench.backends.backend import Embedded
+from pytest_agentbench.backends.spec import EmbeddedSpec
 
 class Mine(Embedded):
     def start(self, directory):

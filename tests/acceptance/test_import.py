@@ -10,10 +10,10 @@ import pytest
 import yaml  # noqa: F401 - here, once: pytester forgets what a test imports, and libyaml's part of it does not load twice
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.journal import read_journal
-from pytest_agentbench.run import read_run
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.tally import read_run
+from tests.exports.nat_job import call, item, tool, write_job
 from tests.project import Project
-from tests.unit.nat_job import call, item, tool, write_job
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.process import Child
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.router import Router, routing
 

@@ -83,8 +83,8 @@ def test_every_fixture_has_a_docstring(project: Project) -> None:
     listed = result.stdout.str()
     for name in ("rollout", "scenario", "thresholds", "suite", "backend", "llm"):
         assert f"\n{name} -- " in listed
-    result.stdout.fnmatch_lines(["*fixtures defined from pytest_agentbench.fixtures*"])
-    assert "no docstring available" not in listed.split("fixtures defined from pytest_agentbench.fixtures")[1].split("------")[1]
+    result.stdout.fnmatch_lines(["*fixtures defined from pytest_agentbench.session.fixtures*"])
+    assert "no docstring available" not in listed.split("fixtures defined from pytest_agentbench.session.fixtures")[1].split("------")[1]
 
 
 def test_a_run_without_a_suite_boots_nothing(project: Project) -> None:

@@ -87,7 +87,7 @@ def test_the_warning_about_reruns_and_filters(project: Project, way: tuple[str, 
     assert {"passed": 1, "warnings": 1} == strict.parseoutcomes()
     strict.stdout.fnmatch_lines([ADVICE])
 
-    project.write("pytest.ini", STRICT_INI + "    ignore::pytest_agentbench.settings.PytestAgentbenchWarning\n")
+    project.write("pytest.ini", STRICT_INI + "    ignore::pytest_agentbench.session.settings.PytestAgentbenchWarning\n")
     silenced = project.run(*way, "-p", "rerunfailures", "--reruns=1", "scenarios/shop")
     assert {"passed": 1} == silenced.parseoutcomes()
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.journal import read_journal, record_line, sealed
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.rescoring import load_groups, rescore
-from pytest_agentbench.run import read_run
+from pytest_agentbench.rollouts.rescore import load_groups, rescore
+from pytest_agentbench.runs.journal import read_journal, record_line, sealed
+from pytest_agentbench.runs.tally import read_run
 from tests.project import FIND_THEN_ANSWER, Project
 
 Capture = pytest.CaptureFixture[str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.baselines import read_evidence
 from pytest_agentbench.cli import main
+from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 

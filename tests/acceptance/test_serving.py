@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.process import Child
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_agentbench.exits import CANNOT_MEASURE
-from pytest_agentbench.progress import Heartbeat
-from pytest_agentbench.serving import gpus
-from pytest_agentbench.serving.process import child_environment
+from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.backends.machine import gpus
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
+from pytest_agentbench.session.progress import Heartbeat
 from tests.project import PYTEST, WAYS, Project
 from tests.robustness.processes import Background, wait_for
 from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone

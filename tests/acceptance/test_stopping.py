@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_agentbench.exits import CANNOT_MEASURE
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
 #: Longer than any test of this file may take: a rollout with such an answer has to be ended by somebody.

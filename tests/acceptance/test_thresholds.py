@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.exits import CANNOT_MEASURE
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 SHOWS_THRESHOLDS = """

@@ -9,7 +9,7 @@ from tests.project import WAYS, Project
 
 KEPT = """
 import os, pathlib
-from pytest_agentbench.worker import ROLLOUT
+from pytest_agentbench.session.worker import ROLLOUT
 
 def pytest_sessionfinish(session):
     kept = [item.name for item in getattr(session, "items", ()) if ROLLOUT in item.stash]

@@ -10,12 +10,12 @@ from typing import Any
 
 from aiohttp import web
 
-from pytest_agentbench.agents.toolbox import Toolbox
 from pytest_agentbench.engine.config import EngineConfig
 from pytest_agentbench.engine.server import Engine
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import Scenario, Tool
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.toolbox import Toolbox
 
 FIND = Tool("find_item", "Finds an\nitem.", {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]})
 ORDER = Tool("order_item", "Orders an item.", {"type": "object"})

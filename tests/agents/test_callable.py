@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.agents.making import UPGRADE, all_options, brings_code, make_agent
-from pytest_agentbench.agents.running import work
-from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, make_agent
+from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import AgentError, ConfigError
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import SAMPLING, Answer, Json
-from pytest_agentbench.scenarios import Scenario, Tool
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.toolbox import Toolbox
 
 SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),))
 

@@ -17,14 +17,14 @@ from typing import Any, cast
 import pytest
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.making import AN_AGENT, is_black_box, make_agent
-from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.factory import AN_AGENT, is_black_box, make_agent
+from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.agents.toolbox import Toolbox, canned_response
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.scenarios import Scenario, Tool
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.toolbox import Toolbox, canned_response
 from tests.robustness.processes import is_alive, wait_for
 
 QUESTION: Json = {"role": "user", "content": "A lamp?"}

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.react_text import MISSING_ACTION, MISSING_INPUT, NOTHING_SAID
-from pytest_agentbench.agents.running import work
+from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.records import Answer, Json
 from tests.agents.scripted import FIND, QUESTION, SCENARIO, staged

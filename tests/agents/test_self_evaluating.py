@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.agents.making import make_agent
+from pytest_agentbench.agents.factory import make_agent
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback, merit
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts import Setup, preflight, run_rollout
-from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.rollouts.rollout import Setup, preflight, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
-from pytest_agentbench.serving.process import Child
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.tools.toolbox import Toolbox
 
 KEY = RolloutKey("shop", "s-0")
 TOOLS = tuple(Tool(name, f"To {name} an item.", {"type": "object"}) for name in ("find", "order", "send"))

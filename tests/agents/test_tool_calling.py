@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.suites.suite import Scenario
 from tests.agents.scripted import QUESTION, SCENARIO, staged
 
 LAMP, TABLE = ({"name": "find_item", "arguments": {"item": item}} for item in ("lamp", "table"))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_agentbench.redact import Redactor
+from pytest_agentbench.lib.redact import Redactor
 from tests.benchmarks.measuring import Figure, Options, Result
 
 TEXT = Path(__file__).parents[2] / "scenarios" / "banking" / "banking.json"

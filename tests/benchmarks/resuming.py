@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_agentbench.journal import FILE, record_line, sealed
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
+from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from tests.benchmarks.measuring import Command, Figure, Options, Result
 
 ROLLOUTS = 100_000
@@ -23,10 +23,10 @@ LIMIT_MB = 500
 TAKE_UP = """
 import json, resource, sys, time
 from pathlib import Path
-from pytest_agentbench.identity import Contents
-from pytest_agentbench.journal import Journal
+from pytest_agentbench.suites.hashes import Contents
+from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.records import Json
-from pytest_agentbench.resume import take_up
+from pytest_agentbench.runs.resume import take_up
 
 class Same(Contents):
     def __init__(self) -> None: ...

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.run import read_run
-from pytest_agentbench.serving.environments import resolve_python
+from pytest_agentbench.runs.tally import read_run
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, run_pytest, seconds
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_agentbench.engine.tokens import tokenise
-from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.run import read_run
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.tally import read_run
 from tests.benchmarks.measuring import BenchmarkError
 
 INI = "[pytest]\naddopts = -q --import-mode=importlib -p no:randomly -p no:cacheprovider\nasyncio_default_fixture_loop_scope = function\n"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
 
-from pytest_agentbench.datasets.bfcl import SINGLE_TURN, answers_file, data_folder, has_answers, lines, questions_file
 from pytest_agentbench.records import Json
+from pytest_agentbench.suites.datasets.bfcl import SINGLE_TURN, answers_file, data_folder, has_answers, lines, questions_file
 
 CATEGORIES = tuple(category for category in SINGLE_TURN if has_answers(category))
 

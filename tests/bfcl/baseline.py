@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
 
-from pytest_agentbench.datasets.bfcl import CATEGORIES
-from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Rollout
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.suites.datasets.bfcl import CATEGORIES
 
 SCORES = ("tsq", "tsq_arguments", "schema_valid")
 

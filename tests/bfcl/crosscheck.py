@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_agentbench.agents.toolbox import Toolbox
-from pytest_agentbench.datasets import bfcl
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.scenarios import Scenario
 from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
+from pytest_agentbench.suites.datasets import bfcl
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
 from tests.bfcl.answers import Answer, Made, answers
 
 PER_CATEGORY = 10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.datasets.bfcl import data_folder
 from pytest_agentbench.errors import MissingData
+from pytest_agentbench.suites.datasets.bfcl import data_folder
 
 
 def missing() -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import docker
 import pytest
 
-from pytest_agentbench.serving.container import Container
-from pytest_agentbench.serving.marks import LABEL
-from pytest_agentbench.serving.stackspec import ContainerSpec
+from pytest_agentbench.backends.stack.container import Container
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.spec import ContainerSpec
 from tests.containers import images
 from tests.dockerd import NoEngine, OwnEngine, any_engine
 

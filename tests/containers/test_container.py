@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.serving.marks import LABEL
-from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers.conftest import Run, put_image
 from tests.servers.running import ask, free_port
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.serving.doctor.check import Check
-from pytest_agentbench.serving.doctor.docker import docker_checks
-from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.backends.doctor.check import Check
+from pytest_agentbench.backends.doctor.docker import docker_checks
+from pytest_agentbench.backends.stack.spec import StackSpec
 from tests.containers.conftest import IMAGE
 
 pytestmark = pytest.mark.timeout(120)

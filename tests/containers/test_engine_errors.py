@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.backends.stack.docker_engine import connect
+from pytest_agentbench.backends.stack.leftovers import leftovers
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.serving.docking import connect
-from pytest_agentbench.serving.labelled import leftovers
-from pytest_agentbench.serving.marks import LABEL
-from pytest_agentbench.serving.stackspec import ContainerSpec
 from tests.containers import images
 from tests.containers.conftest import Run
 from tests.dockerd import OwnEngine

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.serving import stacks
-from pytest_agentbench.serving.labelled import leftovers, remove
-from pytest_agentbench.serving.marks import LABEL
+from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.leftovers import leftovers, remove
+from pytest_agentbench.backends.stack.ownership import LABEL
 from tests.containers.conftest import IMAGE
 
 FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
@@ -64,10 +64,10 @@ def test_what_is_gone_is_no_error(populated: Any) -> None:
 def test_a_stack_whose_guardian_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its containers are found by `agentbench reap` and removed; those of other users' stacks are not even looked at."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
-    home, elsewhere = stacks.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"
+    home, elsewhere = registry.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"
     for name, stack in (("t-mine", home), ("t-theirs", elsewhere)):
         engine.containers.run(IMAGE, FOREVER, name=name, labels={LABEL: str(stack)}, network_mode="host", init=True, detach=True)
-    reaped = stacks.reap()
+    reaped = registry.reap()
     left = names(engine)[0]
     engine.containers.get("t-theirs").remove(force=True)
 

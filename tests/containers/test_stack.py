@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.serving import stacks
-from pytest_agentbench.serving.marks import LABEL
-from pytest_agentbench.serving.stackspec import StackSpec
 from tests.containers.conftest import IMAGE, put_image
 from tests.dockerd import OwnEngine
 
@@ -30,18 +30,18 @@ SERVICES: dict[str, Any] = {
     "front": {"run": [sys.executable, str(SERVICE), "--port", "{port}"], "ready": {"http": "/health"}, "after": ["helper"]},
 }
 
-Boot = Callable[[], stacks.Held]
+Boot = Callable[[], registry.Held]
 
 
 @pytest.fixture
 def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boot]:
     """Boots such a stack, which is stopped at the end."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
-    started: list[stacks.Held] = []
+    started: list[registry.Held] = []
 
-    def start() -> stacks.Held:
+    def start() -> registry.Held:
         spec = StackSpec(name="boxed", model="tiny", here=str(tmp_path), services=SERVICES, settings={"image": IMAGE})
-        started.append(stacks.start(spec, tmp_path / "logs", gpu_wait=0, warm_up=0))
+        started.append(registry.start(spec, tmp_path / "logs", gpu_wait=0, warm_up=0))
         started[-1].ready()
         return started[-1]
 
@@ -69,7 +69,7 @@ def test_an_image_that_checks_itself(engine: Any, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     helper = {"image": image, "container": {"pull": "never"}, "run": ["sh", "-c", "sleep 1; touch /tmp/up; sleep 600"], "grace": 0.1}
     services = {"helper": helper, "front": SERVICES["front"]}
-    held = stacks.start(
+    held = registry.start(
         StackSpec(name="boxed", model="tiny", here=str(tmp_path), services=services), tmp_path / "logs", gpu_wait=0, warm_up=0
     )
     held.ready()
@@ -100,7 +100,7 @@ def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) 
     held.stop()
     log = (tmp_path / "logs" / "guardian.log").read_text()
     own_engine.start()
-    reaped = stacks.reap()
+    reaped = registry.reap()
 
     assert f"agentbench-{held.home.name}-helper: container " in log
     assert "cannot be stopped" in log
@@ -116,7 +116,7 @@ def test_containers_without_gpus(engine: Any, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setenv("AGENTBENCH_GPUS", "0")
     boxed: Any = {"engine": {"image": IMAGE, "container": {"pull": "never"}, "run": ["sleep", "60"], "gpus": 1}}
-    held = stacks.start(StackSpec(name="boxed", services=boxed), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    held = registry.start(StackSpec(name="boxed", services=boxed), tmp_path / "logs", gpu_wait=0, warm_up=0)
 
     with pytest.raises(MissingError, match="containers get GPUs from the NVIDIA Container Toolkit"):
         held.ready()

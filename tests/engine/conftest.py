@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.process import Child
 
 StartEngine = Callable[..., Child]
 Ask = Callable[..., httpx.Response]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.engine.careless import Careless
-from pytest_agentbench.engine.lexical import Lexical
+from pytest_agentbench.engine.lexical.policy import Lexical
 from pytest_agentbench.records import Json
 
 TOOLS: list[Json] = [

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.engine.chat import parse_chat
-from pytest_agentbench.engine.lexical import Lexical, split_clauses
+from pytest_agentbench.engine.lexical.policy import Lexical, split_clauses
 from pytest_agentbench.engine.protocol import Call
 from pytest_agentbench.records import Json
 

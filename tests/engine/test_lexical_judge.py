@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.agents.self_evaluating import EVALUATION, VERDICT
-from pytest_agentbench.engine.lexical import Lexical
-from pytest_agentbench.engine.lexical_judge import minimal
-from pytest_agentbench.judging import Form, filled, numbered, read
+from pytest_agentbench.engine.lexical.judge import minimal
+from pytest_agentbench.engine.lexical.policy import Lexical
+from pytest_agentbench.llm.judge import Form, filled, numbered, read
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers.action_completion import PROMPT, _form
 from tests.engine.conftest import Ask

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, question_text, system_text
 from pytest_agentbench.engine.chat import parse_chat
-from pytest_agentbench.engine.lexical import Lexical
-from pytest_agentbench.engine.lexical_react import as_native
+from pytest_agentbench.engine.lexical.policy import Lexical
+from pytest_agentbench.engine.lexical.react import as_native
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import Tool
+from pytest_agentbench.suites.suite import Tool
 
 TEXT = "Find the nearest branch in Boston. Tell me the balance of my savings account. My debit card was lost, please block that card."
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.engine import lexical_values as values
-from pytest_agentbench.engine.lexical_values import Finder
+from pytest_agentbench.engine.lexical import values
+from pytest_agentbench.engine.lexical.values import Finder
 
 FINDERS: list[Finder] = [
     values.money, values.numbers, values.percentages, values.months, values.distances, values.dates, values.times, values.last_four,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.baselines import default_baseline, find_baseline, read_evidence, write_baseline
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence, write_baseline
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial, call_times, trial_of
+from pytest_agentbench.metrics.goodput import OBJECTIVES, Goodput
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
-from pytest_agentbench.slo import OBJECTIVES, Goodput
 from tests.gate.evidences import evidence, trial
 
 MS = 1_000_000  # nanoseconds

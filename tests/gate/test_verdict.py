@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
-from pytest_agentbench.gate.passes import Bar
 from pytest_agentbench.gate.verdict import Judged, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.stats.pass_rates import Bar
 from tests.gate.evidences import HASHES, asked, evidence, trial
 
 

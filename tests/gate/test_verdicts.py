@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_agentbench.gate.means import suite_interval
-from pytest_agentbench.gate.paired import Sample, compare
-from pytest_agentbench.gate.trials import Side, guarded, noise, packed, plain
+from pytest_agentbench.stats.means import suite_interval
+from pytest_agentbench.stats.paired import Sample, compare
+from pytest_agentbench.stats.trials import Side, guarded, noise, packed, plain
 from tests.benchmarks.verdicts import latency, population, suite
 from tests.benchmarks.verdicts.benchmark import RISK, uneven, within
 from tests.benchmarks.verdicts.families import families

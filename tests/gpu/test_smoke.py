@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.machine import gpus, nvml
+from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.serving import gpus, nvml
-from pytest_agentbench.serving.environments import resolve_python
 from tests.real.booting import run
 
 pytestmark = pytest.mark.timeout(600)

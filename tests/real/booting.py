@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_agentbench.backends.machine.ports import is_free
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack import ownership
+from pytest_agentbench.backends.stack.backend import Stacked
+from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving import marks
-from pytest_agentbench.serving.ports import is_free
-from pytest_agentbench.serving.spec import load_backend
-from pytest_agentbench.serving.stacked import Stacked
-from pytest_agentbench.serving.stackspec import StackSpec
 
 ROOT = Path(__file__).parents[2]
 STACKS = "tests/real/stacks"
@@ -78,7 +78,7 @@ class Booted(NamedTuple):
 
     def _listening(self) -> Iterator[tuple[str, int]]:
         """Command and port of each socket that is bound to more than loopback."""
-        for pid in (pid for pid, home in marks.processes() if home == str(self.home)):
+        for pid in (pid for pid, home in ownership.processes() if home == str(self.home)):
             inodes = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
             for line in "".join(Path(f"/proc/{pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6")).splitlines():
                 words = line.split()

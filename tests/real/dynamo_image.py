@@ -20,8 +20,8 @@ from pathlib import Path
 
 import docker
 
+from pytest_agentbench.backends.machine.environments import ENVIRONMENTS
 from pytest_agentbench.errors import BackendError, MissingError
-from pytest_agentbench.serving.environments import ENVIRONMENTS
 
 SUITE, PYTHON = "bookworm", "3.11"
 DEBIAN = ("python3-minimal", f"libpython{PYTHON}-stdlib", "ca-certificates")

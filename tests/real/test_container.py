@@ -9,8 +9,8 @@ from typing import Any
 import docker
 import pytest
 
+from pytest_agentbench.backends.stack.ownership import LABEL
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.serving.marks import LABEL
 from tests.dockerd import NoEngine, any_engine
 from tests.real import dynamo_image
 from tests.real.booting import STACKS, booted

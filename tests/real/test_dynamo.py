@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.environments import environments_folder, resolve_python
 from tests.real.booting import ROOT, Booted, booted, run
 
 #: So long that the router knows most of it again.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
+from pytest_agentbench.backends.machine.ports import Reserved
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.serving.environments import environments_folder, resolve_python
-from pytest_agentbench.serving.ports import Reserved
 from tests.project import WAYS, Project
 from tests.real.booting import ROOT
 from tests.robustness.processes import Background, command_of, descendants, wait_for

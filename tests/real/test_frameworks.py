@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_agentbench.agents.making import make_agent
-from pytest_agentbench.agents.toolbox import Toolbox
+from pytest_agentbench.agents.factory import make_agent
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.cli import main
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.scenarios import Scenario, Tool
-from pytest_agentbench.serving.environments import home_of, is_whole
-from pytest_agentbench.serving.process import Child
+from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import Project
 from tests.tap.peers import Message, Tap, answering, backend, response, stream
 

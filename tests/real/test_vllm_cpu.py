@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.serving.environments import home_of, is_whole
-from pytest_agentbench.serving.spec import load_backend
-from pytest_agentbench.serving.stackspec import StackSpec
+from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.spec import StackSpec
 from tests.real.booting import ROOT, STACKS, booted
 from tests.servers.cases import FORCED
 from tests.servers.running import tiny_model

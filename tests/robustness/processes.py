@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Rollout
+from pytest_agentbench.runs.journal import read_journal
 from tests.project import PYTEST, Project
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Seeds of the moments at which processes are killed. A night of `KILL_SEEDS=100 .venv/bin/pytest tests/robustness` tries more of them.
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "4")))
 
-SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.pool")
+SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.rollouts.pool")
 
 
 def wait_for(condition: Callable[[], T], what: str, seconds: float = 30) -> T:

@@ -155,7 +155,7 @@ def test_ctrl_c_while_the_loop_is_blocked(project: Project, start: Start) -> Non
     shop(project, "(HERE / 'blocks').touch(); time.sleep(3600)", timeout=600)
     background = start("--agentbench-concurrency=3", "scenarios/shop")
     wait_for((project.root / "scenarios/shop/blocks").exists, "the block")
-    pool = background.child("pytest_agentbench.pool")
+    pool = background.child("pytest_agentbench.rollouts.pool")
 
     os.kill(background.process.pid, signal.SIGINT)
 

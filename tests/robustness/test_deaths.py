@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.journal import read_journal, sealed
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.journal import read_journal, sealed
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.processes import Background, is_alive, run_on_a_small_disk, wait_for
 
@@ -115,7 +115,7 @@ def test_a_pool_that_every_rollout_kills(project: Project, way: tuple[str, ...])
 
     assert 1 == result.parseoutcomes()["passed"]
     assert 1 == result.ret
-    gone = "the pool is gone: `python -m pytest_agentbench.pool` died in the middle of the run, again and again"
+    gone = "the pool is gone: `python -m pytest_agentbench.rollouts.pool` died in the middle of the run, again and again"
     assert 1 == result.stdout.str().count("the end of pool.log:\n")
     result.stdout.fnmatch_lines([f"shop?shop-[3-7]?: infra_error: {gone}*", "*agentbench: nothing more can run: the pool is gone*"])
     assert ["ok", "agent_error", "agent_error"] == [rollout.status for rollout in project.rollouts]
@@ -172,7 +172,7 @@ def test_a_record_that_fits_only_in_part(tmp_path: Path) -> None:
     code = f"""
 import resource
 from pathlib import Path
-from pytest_agentbench.journal import Journal
+from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.records import RolloutKey
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.journal import FILE
+from pytest_agentbench.runs.journal import FILE
 from tests.project import WAYS, Project
 from tests.robustness.processes import run_on_a_small_disk
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.agents.running import work
-from pytest_agentbench.agents.toolbox import Toolbox
-from pytest_agentbench.isolation.outside import isolated as isolated_setup
-from pytest_agentbench.isolation.template import Template
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.agents.run import work
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Rollout
-from pytest_agentbench.scenarios import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.rollouts.isolation.outside import isolated as isolated_setup
+from pytest_agentbench.rollouts.isolation.template import Template
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, is_alive, wait_for
 from tests.robustness.test_suite_code import by_word, suite_of
@@ -218,7 +218,7 @@ def started(project: Project, start: Start) -> tuple[Background, list[int]]:
     return background, pids
 
 
-@pytest.mark.parametrize("module", ["pytest", "pytest_agentbench.pool"])
+@pytest.mark.parametrize("module", ["pytest", "pytest_agentbench.rollouts.pool"])
 def test_nothing_is_left_after_a_kill(project: Project, start: Start, module: str) -> None:
     """SIGKILL of the controller, and of the pool, ends the processes of agents, and what they started."""
     background, pids = started(project, start)

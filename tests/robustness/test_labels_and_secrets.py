@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.scenarios import load_suite
-from pytest_agentbench.serving.process import Child
+from pytest_agentbench.suites.suite import load_suite
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench import wire
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib import wire
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.scenarios import load_suite
-from pytest_agentbench.serving.process import Child
+from pytest_agentbench.suites.suite import load_suite
 from tests.project import Project
-from tests.unit.test_pool_server import NEW_RUN, NOTED
+from tests.rollouts.pool.test_server import NEW_RUN, NOTED
 
 TOKEN = "the-token-of-this-session"
 KEY = RolloutKey("shop", "shop-0")
@@ -34,7 +34,7 @@ class PoolProcess:
             self.port: int = listener.getsockname()[1]
             config = {"suites": suites, "sys_path": sys.path, "run": "test", "time_limit": None, "budget": None, "scheduling": scheduling}
             line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "voice": voice.fileno()}
-            self.child = Child("pytest_agentbench.pool", line, log, pass_fds=(listener.fileno(), voice.fileno()))
+            self.child = Child("pytest_agentbench.rollouts.pool", line, log, pass_fds=(listener.fileno(), voice.fileno()))
         self.lines: list[socket.socket] = []
 
     def connect(self, role: str = "test", token: str = TOKEN) -> socket.socket:

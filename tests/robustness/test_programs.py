@@ -24,7 +24,12 @@ time.sleep(600)
 
 @pytest.mark.parametrize(
     ("whom", "number"),
-    [("pytest", signal.SIGINT), ("pytest", signal.SIGTERM), ("pytest", signal.SIGKILL), ("pytest_agentbench.pool", signal.SIGKILL)],
+    [
+        ("pytest", signal.SIGINT),
+        ("pytest", signal.SIGTERM),
+        ("pytest", signal.SIGKILL),
+        ("pytest_agentbench.rollouts.pool", signal.SIGKILL),
+    ],
     ids=["ctrl-c", "sigterm", "sigkill", "pool-sigkill"],
 )
 def test_no_program_is_left(project: Project, start: Callable[..., Background], whom: str, number: int) -> None:

@@ -243,7 +243,7 @@ def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple
     background.in_the_middle(finished=1)
 
     os.kill(background.process.pid, signal.SIGINT)
-    for pid in background.children("pytest_agentbench.pool"):
+    for pid in background.children("pytest_agentbench.rollouts.pool"):
         os.kill(pid, signal.SIGKILL)
 
     assert 2 == background.ended(60), background.output

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.journal import read_journal
 from pytest_agentbench.records import Json
-from pytest_agentbench.sessions import read_sessions
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.sessions import read_sessions
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.processes import SEEDS, Background, command_of, descendants, wait_for
 

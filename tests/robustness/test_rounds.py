@@ -75,7 +75,7 @@ def test_a_pool_that_dies_in_a_later_round(waiting: Start) -> None:
     """The next pool runs the rest of the round, and the rounds that follow."""
     background = waiting()
 
-    os.kill(background.child("pytest_agentbench.pool"), signal.SIGKILL)
+    os.kill(background.child("pytest_agentbench.rollouts.pool"), signal.SIGKILL)
 
     assert 0 == background.ended(60), background.output
     assert dict.fromkeys(range(1, 6), 4) == Counter(rollout.trial for rollout in background.rollouts)

@@ -163,7 +163,7 @@ class Agent:
     )
     background = start("scenarios/shop")
     wait_for((project.root / "scenarios/shop/started").exists, "the agent's start")
-    pool = background.child("pytest_agentbench.pool")
+    pool = background.child("pytest_agentbench.rollouts.pool")
 
     os.kill(background.process.pid, signal.SIGKILL)
 
@@ -193,7 +193,7 @@ def test_an_interrupt_while_agents_block(project: Project, start: Start) -> None
     project.write("scenarios/shop/agent.py", code)
     background = start("scenarios/shop")
     wait_for((project.root / "scenarios/shop/started").exists, "the agent's start")
-    background.seen.add(background.child("pytest_agentbench.pool"))
+    background.seen.add(background.child("pytest_agentbench.rollouts.pool"))
 
     os.kill(background.process.pid, signal.SIGINT)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.serving.stacks import reap_orphans
+from pytest_agentbench.backends.stack.registry import reap_orphans
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, command_of, descendants, is_alive, wait_for
 from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_folder, stack, until_gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scenarios import Scenario, Tool
+from pytest_agentbench.suites.suite import Scenario, Tool
 
 
 def records(

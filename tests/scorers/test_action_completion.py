@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scenarios import Scenario
+from pytest_agentbench.rollouts.scoring import no_judge, scored
 from pytest_agentbench.scorers.action_completion import action_completion
-from pytest_agentbench.scoring import no_judge, scored
-from pytest_agentbench.serving.process import Child
+from pytest_agentbench.suites.suite import Scenario
 
 GOALS = ["Order a lamp", "Leave the chair\nalone"]
 SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp, and no chair."},), metadata={"user_goals": GOALS})

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json, ToolCall
-from pytest_agentbench.scenarios import Tool
 from pytest_agentbench.scorers.arguments import fits
+from pytest_agentbench.suites.suite import Tool
 
 BOOK = Tool(
     "book",

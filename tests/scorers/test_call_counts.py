@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scenarios import Scenario
 from pytest_agentbench.scorers.hallucinated import hallucinated
 from pytest_agentbench.scorers.repeated import repeated
+from pytest_agentbench.suites.suite import Scenario
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:

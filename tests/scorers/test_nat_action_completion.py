@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.scenarios import Scenario
 from pytest_agentbench.scorers.nat_action_completion import addressed, nat_action_completion
+from pytest_agentbench.suites.suite import Scenario
 
 VECTORS = [  # response, goal, done
     ("I have transferred the money", "Transfer $500 to savings", True),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scenarios import Scenario
 from pytest_agentbench.scorers import load_scorer
 from pytest_agentbench.scorers.nat_compat import nat_compat, nat_score
+from pytest_agentbench.suites.suite import Scenario
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scenarios import Scenario, Tool
 from pytest_agentbench.scorers.parameter_accuracy import parameter_accuracy
+from pytest_agentbench.suites.suite import Scenario, Tool
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scenarios import Scenario
 from pytest_agentbench.scorers.names import normalised
 from pytest_agentbench.scorers.tsq import tsq
+from pytest_agentbench.suites.suite import Scenario
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:

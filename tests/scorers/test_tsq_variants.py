@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json, Score, ToolCall
-from pytest_agentbench.scenarios import Tool
 from pytest_agentbench.scorers import Scorer
 from pytest_agentbench.scorers.exact_match import exact_match
 from pytest_agentbench.scorers.matching import most_pairs
@@ -18,6 +17,7 @@ from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
 from pytest_agentbench.scorers.tsq_multiset import tsq_multiset
 from pytest_agentbench.scorers.tsq_ordered import tsq_ordered
+from pytest_agentbench.suites.suite import Tool
 from tests.scorers.records import records
 
 VARIANTS: list[Scorer] = [tsq, tsq_multiset, tsq_ordered, tsq_arguments]

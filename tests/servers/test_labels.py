@@ -8,8 +8,8 @@ from dataclasses import asdict
 import aiohttp
 import pytest
 
-from pytest_agentbench.pool.announcing import Announcer, Tally
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
+from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally
 from tests.servers.running import Server, ask
 from tests.tap.peers import Tap
 

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.records import Json, LLMCall
-from pytest_agentbench.serving.process import Child
 from pytest_agentbench.tap.client import TapControl
 
 CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}

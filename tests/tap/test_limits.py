@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.serving.process import Child
 from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, Answer
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.dialects import DIALECTS

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Endpoint
-from pytest_agentbench.serving.process import Child
 from pytest_agentbench.tap.client import TapControl, Taps
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import agent, answering, backend, request, said, until

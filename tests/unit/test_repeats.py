@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.promotion import luck
+from pytest_agentbench.gate.promotion import luck
 from pytest_agentbench.records import Json
 from pytest_agentbench.repeats import PARTS, beside, earlier_tries, setup_of
 from pytest_agentbench.reports.outcome import tries_text
-from pytest_agentbench.run import SCHEMA, write_run
+from pytest_agentbench.runs.tally import SCHEMA, write_run
 
 
 def run(day: int, verdict: str = "PASS", mean: float | None = 0.5, **keys: Any) -> Json:

@@ -9,7 +9,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.chat import ChatReading
 from pytest_agentbench.tap.dialects.completions import CompletionsReading
 from pytest_agentbench.tap.dialects.messages import MessagesReading
-from pytest_agentbench.tap.dialects.reading import DialectReading
+from pytest_agentbench.tap.dialects.reader import DialectReading
 from pytest_agentbench.tap.dialects.responses import ResponsesReading
 
 

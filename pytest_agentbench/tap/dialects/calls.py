@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap import jsontext
-from pytest_agentbench.tap.dialects.growing import Text
-from pytest_agentbench.tap.dialects.reading import Fault
+from pytest_agentbench.tap.dialects.pieces import Text
+from pytest_agentbench.tap.dialects.reader import Fault
 
 _BAD_CALL = "bad_tool_call"
 
@@ -28,7 +28,7 @@ class Function:
         if not isinstance(name, str | None):
             raise Fault(_BAD_CALL, f"the name of a tool is no text: {name!r:.100}")
         if not isinstance(text, str | None):  # a server that does not write them as text
-            text = jsontext.dumps(text).decode()
+            text = json_text.dumps(text).decode()
         self.name = name or self.name
         if text:
             if not self.name:

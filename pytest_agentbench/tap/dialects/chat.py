@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.calls import Calls, Function
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
-from pytest_agentbench.tap.dialects.growing import Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import Said, expect
-from pytest_agentbench.tap.dialects.repeating import Repeated, repeated
+from pytest_agentbench.tap.dialects.pieces import Text, grown, settled
+from pytest_agentbench.tap.dialects.reader import Said, expect
+from pytest_agentbench.tap.dialects.repeats import Repeated, repeated
 from pytest_agentbench.tap.stream import Event
 
 #: What a delta holds decides its kind; where it holds several, the first of these counts.

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.growing import renewed
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body, told
+from pytest_agentbench.tap.dialects.pieces import renewed
+from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, stream_body, told
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")

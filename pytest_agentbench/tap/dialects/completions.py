@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
-from pytest_agentbench.tap.dialects.growing import Text
-from pytest_agentbench.tap.dialects.reading import expect
+from pytest_agentbench.tap.dialects.pieces import Text
+from pytest_agentbench.tap.dialects.reader import expect
 
 
 class TextChoice(Choice):

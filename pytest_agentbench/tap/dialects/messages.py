@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap import jsontext
-from pytest_agentbench.tap.dialects.growing import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reading import DialectReading, Fault, Said, count, expect, id_of, named, stream_body
+from pytest_agentbench.tap.dialects.pieces import Fields, Text, grown, settled
+from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, stream_body
 
 #: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
 _MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
@@ -66,11 +66,11 @@ class Block:
         """Of a tool call: its id, its name and its input, as the model wrote it where it is no JSON object."""
         block = self.settled()
         written = "".join(self._input) if self._object() is None else ""
-        return str(block.get("id") or ""), block["name"], written or jsontext.dumps(block.get("input") or {}).decode()
+        return str(block.get("id") or ""), block["name"], written or json_text.dumps(block.get("input") or {}).decode()
 
     def _object(self) -> Json | None:
         """The input that came in pieces, where they are a JSON object."""
-        return jsontext.json_object("".join(self._input).encode(errors="surrogatepass")) if self._input else None
+        return json_text.json_object("".join(self._input).encode(errors="surrogatepass")) if self._input else None
 
     def _merge_input(self, text: Any) -> str:
         if not isinstance(text, str | None):

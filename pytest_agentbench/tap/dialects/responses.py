@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reading import (
-    DialectReading,
-    Fault,
-    Said,
-    count,
-    error_message,
-    expect,
-    id_of,
-    named,
-    stream_body,
-    told,
-)
+from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, error_message, expect, id_of, named, stream_body, told
 
 _KINDS = {
     "response.output_text.delta": "content",

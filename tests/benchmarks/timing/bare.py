@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from pytest_agentbench.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
 from pytest_agentbench.tap.clock import ANCILLARY, stamping, stamps_wanted
 from pytest_agentbench.tap.sockets import ROOM
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import TypeVar
 
-from pytest_agentbench import metrics, stamps
-from pytest_agentbench.quantiles import percentile
+from pytest_agentbench.metrics import stamps, timings
 from pytest_agentbench.records import LLMCall
+from pytest_agentbench.stats.percentiles import percentile
 from tests.benchmarks.measuring import BenchmarkError
 from tests.benchmarks.truth import Served
 
@@ -91,7 +91,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
     for call, request in pairs:
         chunks = call.output
         sent = request.output
-        ttft = metrics.ttft_ns(call)
+        ttft = timings.ttft_ns(call)
         if ttft is None or [chunk.kind for chunk in chunks] != [event.kind for event in sent]:
             raise BenchmarkError(f"call {request.key!r}: {len(chunks)} of {len(sent)} output chunks; error: {call.error or 'none'}")
         errors.ttft.append((ttft - (sent[0].sent_ns - request.arrived_ns)) / NS_PER_MS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from pytest_agentbench.llm import LLM
+from pytest_agentbench.llm.client import LLM
 
 if TYPE_CHECKING:
     from openai.types.chat.chat_completion_chunk import ChoiceDelta

@@ -10,8 +10,8 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.gate.bounded import FEWEST_CLUSTERS
-from pytest_agentbench.gate.intervals import FEWEST_UNBOUNDED, too_few
+from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS
+from pytest_agentbench.stats.intervals import FEWEST_UNBOUNDED, too_few
 from tests.benchmarks.measuring import Figure, Options, Result
 from tests.benchmarks.verdicts import latency, population, rounds, suite
 from tests.benchmarks.verdicts.families import families

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_agentbench.gate.decisions import FAIL, PASS
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.verdict import Asked, judge_rules, session_verdict
+from pytest_agentbench.stats.decisions import FAIL, PASS
 from tests.benchmarks.verdicts.kinds import KINDS, Floats, fade
 
 N, TRIALS = 100, 3

@@ -9,9 +9,9 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.gate.interleaved import FEWEST_PAIRS, compare_interleaved
-from pytest_agentbench.gate.latency import Timing, compare_latency
-from pytest_agentbench.pool.blocks import begins
+from pytest_agentbench.rollouts.pool.blocks import begins
+from pytest_agentbench.stats.interleaved import FEWEST_PAIRS, compare_interleaved
+from pytest_agentbench.stats.latency import Timing, compare_latency
 from tests.benchmarks.verdicts.kinds import Floats
 
 CONFIDENCE = 0.95

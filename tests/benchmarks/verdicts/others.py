@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from pytest_agentbench.gate.bootstrap import percentile_t
-from pytest_agentbench.gate.bounded import Clusters
-from pytest_agentbench.gate.special import normal_quantile, student_t_quantile
-from pytest_agentbench.gate.trials import Side, guarded, noise, plain
+from pytest_agentbench.stats.bootstrap import percentile_t
+from pytest_agentbench.stats.bounded import Clusters
+from pytest_agentbench.stats.special import normal_quantile, student_t_quantile
+from pytest_agentbench.stats.trials import Side, guarded, noise, plain
 from tests.benchmarks.verdicts.kinds import Floats
 from tests.benchmarks.verdicts.suite import CONFIDENCE, Cell
 

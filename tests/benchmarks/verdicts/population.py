@@ -8,10 +8,10 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.gate.binary import tango_interval
-from pytest_agentbench.gate.bounded import Clusters, bounded_mean
-from pytest_agentbench.gate.robust import robust_mean, still
-from pytest_agentbench.gate.special import normal_quantile
+from pytest_agentbench.stats.binary import tango_interval
+from pytest_agentbench.stats.bounded import Clusters, bounded_mean
+from pytest_agentbench.stats.robust import robust_mean, still
+from pytest_agentbench.stats.special import normal_quantile
 from tests.benchmarks.verdicts.populations import CHANGES, KINDS, Change, Floats, fade, rescue, trials
 
 CONFIDENCE = 0.95

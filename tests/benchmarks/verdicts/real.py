@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, permutations, product
 from pathlib import Path
 
-from pytest_agentbench.baselines import read_evidence
+from pytest_agentbench.gate.baselines import read_evidence
 from tests.benchmarks.measuring import BenchmarkError, Figure, Options, Result, run_pytest
 from tests.benchmarks.timing.table import processor
 from tests.benchmarks.verdicts.benchmark import COVERAGE, RISK, within

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_agentbench.gate.special import normal_quantile
+from pytest_agentbench.stats.special import normal_quantile
 from tests.benchmarks.verdicts.page import percent, table
 from tests.benchmarks.verdicts.pairs import Shares, Verdicts
 
@@ -29,7 +29,7 @@ What this page cannot show:
 - All runs have the same scenarios. The gate's interval also allows for another choice of scenarios, so where the error rates differ it
   should be right more often than it promises.
 - The gate keeps its promise for suites of which whole scenarios break, too, by adding one or two imaginary ones at either end of the
-  score's range (`gate/bounded.py`). Here nothing breaks as a whole, so its intervals are wider than these runs alone would ask for.
+  score's range (`stats/bounded.py`). Here nothing breaks as a whole, so its intervals are wider than these runs alone would ask for.
 - Pairs that share a run are not independent. *By chance* is what a gate that keeps its promise just so may show: the target and three
   standard errors of as many independent pairs as these are worth at worst, half the runs, or with two error rates the fewer runs. That
   is wide: these runs can find a gate that is badly wrong, not one that is wrong in 7 % of all cases instead of 5 %.

@@ -9,9 +9,9 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.gate.sequential import FIRST_LOOK, Looks
-from pytest_agentbench.gate.special import normal_quantile
-from pytest_agentbench.gate.trials import IMAGINARY, Side, guarded, noise, plain
+from pytest_agentbench.stats.sequential import FIRST_LOOK, Looks
+from pytest_agentbench.stats.special import normal_quantile
+from pytest_agentbench.stats.trials import IMAGINARY, Side, guarded, noise, plain
 from tests.benchmarks.verdicts.kinds import CHANGES, Floats, fade
 from tests.benchmarks.verdicts.suite import (
     CONFIDENCE,

@@ -9,12 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.gate.binary import tango_interval
-from pytest_agentbench.gate.bounded import Clusters, bounded_mean
-from pytest_agentbench.gate.paired import Sample, compare
-from pytest_agentbench.gate.permutation import worse
-from pytest_agentbench.gate.special import normal_quantile
-from pytest_agentbench.gate.trials import Side, deciding, known, noise, plain
+from pytest_agentbench.stats.binary import tango_interval
+from pytest_agentbench.stats.bounded import Clusters, bounded_mean
+from pytest_agentbench.stats.paired import Sample, compare
+from pytest_agentbench.stats.permutation import worse
+from pytest_agentbench.stats.special import normal_quantile
+from pytest_agentbench.stats.trials import Side, deciding, known, noise, plain
 from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, Change, Changing, Floats, Kind, changed, crash, fade
 from tests.benchmarks.verdicts.population import Interval
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.dialects.reading import DialectReading, Reading
+from pytest_agentbench.tap.dialects.reader import DialectReading, Reading
 from pytest_agentbench.tap.stream import Event, EventReader, Read
 
 #: Any JSON.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.answers import Answer
 from pytest_agentbench.tap.dialects.chat import ChatReading
-from pytest_agentbench.tap.dialects.reading import DialectReading
+from pytest_agentbench.tap.dialects.reader import DialectReading
 from pytest_agentbench.tap.stream import Read
 from tests.tap.dialects.telling import (
     anything,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.dialects.reading import Reading
+from pytest_agentbench.tap.dialects.reader import Reading
 from tests.tap.dialects.telling import fault, read, tokens
 
 

@@ -14,7 +14,7 @@ from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.dialects.chat import ChatReading
 from pytest_agentbench.tap.dialects.completions import CompletionsReading
 from pytest_agentbench.tap.dialects.messages import MessagesReading
-from pytest_agentbench.tap.dialects.reading import DialectReading
+from pytest_agentbench.tap.dialects.reader import DialectReading
 from pytest_agentbench.tap.dialects.responses import ResponsesReading
 from tests.tap.dialects.telling import objects, read, read_whole
 

@@ -1,0 +1,124 @@
+"""From the settings in a suite.yaml to an agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.agents import AGENTS, Agent, load_agent
+from pytest_agentbench.agents.callable import FunctionAgent, function_agent
+from pytest_agentbench.agents.sampling import sampling_of
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.loading import check_takes, is_import_path, options_of
+from pytest_agentbench.records import SAMPLING, Json
+
+#: What the method `run` of an agent takes.
+TAKEN = ("scenario", "llm", "tools")
+
+#: Setting of every agent: whether its calls that do not stream travel as streams, so that they have a TTFT.
+UPGRADE = "stream_upgrade"
+
+#: Metadata of an option that holds the settings of another agent, which is made from them: `field(metadata=AN_AGENT)`.
+AN_AGENT: Mapping[str, bool] = {"agent": True}
+
+#: Metadata of an option that is a text for a model: `field(default=TEXT, metadata=A_PROMPT)`.
+A_PROMPT: Mapping[str, bool] = {"prompt": True}
+
+#: Metadata of an option that is a path below the suite's folder, which is put before it: `field(default=".", metadata=A_PATH)`.
+A_PATH: Mapping[str, bool] = {"path": True}
+
+
+def make_agent(settings: Json, folder: Path) -> Agent:
+    """The agent that settings describe; raises ConfigError that says what is wrong with them."""
+    kind = settings.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(f"agent: the key 'kind' is missing; known: {', '.join(AGENTS)}, or an import path")
+    made_by = load_agent(kind, folder)
+    options = _options(made_by)
+    known = ("kind", *SAMPLING, UPGRADE, *options)
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"agent: unknown key {name!r}; known keys of {kind}: {', '.join(known)}")
+    sampling_of(settings)
+    if not isinstance(settings.get(UPGRADE), bool | None):
+        raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
+    given = {name: _inner(name, value, folder) if options[name].get("agent") else value
+             for name, value in settings.items() if name in options}  # fmt: skip
+    given |= {name: str(folder / str(given.get(name, ""))) for name, about in options.items() if about.get("path")}
+    try:
+        agent: Agent = function_agent(kind, made_by, given) if _is_function(made_by) else made_by(**given)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the class may be the user's: an option without a default, a check of its own, no class
+        raise ConfigError(f"agent: {kind!r} cannot be made from its settings: {' '.join(str(error).split())}") from error
+    if not callable(getattr(agent, "run", None)):
+        raise ConfigError(f"agent: {kind!r} has no method `run(self, scenario, llm, tools)`; it is {type(agent).__name__}")
+    check_takes(f"agent: {kind!r}: its method `run`", agent.run, TAKEN)
+    return agent
+
+
+def _is_function(made_by: object) -> bool:
+    return callable(made_by) and not inspect.isclass(made_by)
+
+
+def _options(made_by: Any) -> dict[str, Mapping[str, bool]]:
+    """Option -> what is said of it, of an agent's class or function."""
+    if dataclasses.is_dataclass(made_by):
+        return {each.name: each.metadata for each in dataclasses.fields(made_by)}
+    return {name: {} for name in options_of(made_by)} if _is_function(made_by) else {}
+
+
+def _inner(name: str, settings: Any, folder: Path) -> Agent:
+    """The agent that another one has as an option, from its kind or from its settings."""
+    settings = {"kind": settings} if isinstance(settings, str) else settings
+    if not isinstance(settings, dict):
+        raise ConfigError(f"agent: {name} should be an agent's kind or settings, not {settings!r}")
+    if lost := [key for key in settings if key in (*SAMPLING, UPGRADE)]:
+        raise ConfigError(f"agent: {name}: {lost[0]!r} is of all requests of the rollout; put it beside {name!r}")
+    try:
+        return make_agent(settings, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def brings_code(settings: Any, folder: Path) -> bool:
+    """Whether an agent, or one that it has as an option, is the suite's own code, by its kind or its settings.
+
+    Nothing of it is imported. Raises ConfigError for a built-in agent that does not exist.
+    """
+    settings = {"kind": settings} if isinstance(settings, str) else settings
+    kind = settings.get("kind") if isinstance(settings, dict) else None
+    if not isinstance(kind, str):
+        return False  # `make_agent` says what is wrong
+    if is_import_path(kind):
+        return True
+    inner = [name for name, about in _options(load_agent(kind, folder)).items() if about.get("agent")]
+    return any(brings_code(settings[name], folder) for name in inner if name in settings)
+
+
+def prompts_of(agent: Agent) -> dict[str, str]:
+    """Option -> what this agent, and those that it has as options, tell a model besides the scenario."""
+    found: dict[str, str] = {}
+    for name, about in _options(type(agent)).items():
+        if about.get("prompt"):
+            found[name] = getattr(agent, name)
+        elif about.get("agent"):
+            found |= {f"{name}.{inner}": text for inner, text in prompts_of(getattr(agent, name)).items()}
+    return found
+
+
+def is_black_box(agent: Agent) -> bool:
+    """Whether this agent, or one that it wraps, is seen by the tap only."""
+    wrapped = (getattr(agent, name) for name, about in _options(type(agent)).items() if about.get("agent"))
+    return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, wrapped))
+
+
+def all_options(settings: Json, agent: Agent) -> Json:
+    """The settings with the agent's defaults filled in, so that a run records what it ran with."""
+    if isinstance(agent, FunctionAgent):
+        return {**agent.options, **settings}
+    defaults: Json = dataclasses.asdict(agent) if dataclasses.is_dataclass(agent) and not isinstance(agent, type) else {}
+    return {**defaults, **settings}

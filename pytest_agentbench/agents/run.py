@@ -1,0 +1,54 @@
+"""How an agent runs: through all that the user says, and in a thread where it blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pytest_agentbench.agents import Agent
+from pytest_agentbench.errors import AgentError
+from pytest_agentbench.lib.threads import in_thread, is_async
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.tools.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from pytest_agentbench.suites.suite import Scenario
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """An agent for which `work` is done somewhere else."""
+
+    async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer: ...
+
+
+async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+    """The agent's answer to what the user said last.
+
+    Where the user has more than one thing to say, the agent runs once for each, on the conversation so far.
+    """
+    if isinstance(agent, Elsewhere):
+        return await agent.work(scenario, llm, tools)
+    answer = await work_once(agent, scenario, llm, tools)
+    for later in scenario.turns:
+        tools.user_turn += 1
+        scenario = dataclasses.replace(scenario, messages=(*_conversation(scenario, llm, answer), *later))
+        answer = await work_once(agent, scenario, llm, tools)
+    return answer
+
+
+async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+    """The agent's answer to a scenario's messages; raises AgentError for what is none."""
+    answer = await (agent.run(scenario, llm, tools) if is_async(agent.run) else in_thread(agent.run, scenario, llm, tools))
+    if not isinstance(answer, Answer):
+        raise AgentError(f"the agent returned {str(answer)[:80]!r} ({type(answer).__name__}), not an Answer")
+    return answer
+
+
+def _conversation(scenario: Scenario, llm: LLM, answer: Answer) -> list[Json]:
+    """What was said so far, without what the agent tells the model of itself before it."""
+    first, said = scenario.messages[0], [*llm.transcript]
+    if first in said:
+        return said[said.index(first) :]
+    return [*scenario.messages, {"role": "assistant", "content": answer.text}]

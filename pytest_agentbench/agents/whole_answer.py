@@ -1,0 +1,70 @@
+"""Asks the model for a whole answer: one that was cut at its limit of tokens is asked for again with a higher one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import Any
+
+from pytest_agentbench.errors import LimitReached
+from pytest_agentbench.llm.client import LLM, Reply
+from pytest_agentbench.records import Json
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raises ValueError for an option that is no whole number, or too small."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} should be a whole number from {least} up, not {value!r}")
+
+
+@dataclass(frozen=True)
+class TruncationRetry:
+    """How often an answer is asked for again that was cut, and with which limit."""
+
+    max_retries: int = 0
+    token_increment: int | None = None  # tokens more each time; 1024 where neither is given
+    token_scaling: float | None = None  # times as many each time
+
+    def __post_init__(self) -> None:
+        check_count("truncation_retry.max_retries", self.max_retries, 0)
+        if self.token_increment is not None:
+            check_count("truncation_retry.token_increment", self.token_increment, 1)
+        scaling = self.token_scaling
+        if scaling is not None and not (type(scaling) in {int, float} and scaling > 1):
+            raise ValueError(f"truncation_retry.token_scaling should be a number above 1, not {scaling!r}")
+        if self.token_increment is not None and scaling is not None:
+            raise ValueError("truncation_retry has token_increment or token_scaling, not both")
+
+    @classmethod
+    def of(cls, options: object) -> TruncationRetry:
+        """From the options in a suite.yaml; raises ValueError or TypeError, which name the option."""
+        if not isinstance(options, Mapping):
+            raise TypeError(f"truncation_retry should be a mapping, not {options!r}")
+        known = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise ValueError(f"truncation_retry: unknown key {name!r}; known: {', '.join(known)}")
+        return cls(**options)
+
+    def after(self, limit: int) -> int:
+        """The limit of the try after one with `limit`."""
+        return limit + (self.token_increment or 1024) if self.token_scaling is None else ceil(limit * self.token_scaling)
+
+
+NEVER = TruncationRetry()
+
+
+async def ask(
+    llm: LLM, messages: Sequence[Json], tools: Sequence[Json] = (), *, truncation_retry: TruncationRetry = NEVER, **overrides: Any
+) -> Reply:
+    """The model's whole answer; raises LimitReached when it is still cut in the last try."""
+    limit = overrides.get("max_tokens") or llm.sampling.get("max_tokens")
+    for left in range(truncation_retry.max_retries, -1, -1):
+        reply = await llm.chat(messages, tools, **overrides)
+        if reply.finish_reason != "length":
+            return reply
+        limit = limit or reply.usage.get("completion_tokens") or 0
+        if left:
+            limit = overrides["max_tokens"] = truncation_retry.after(limit)
+    raise LimitReached(f"tokens: the answer was cut after {limit}")

@@ -1,0 +1,176 @@
+"""Two backends under one roof: both are up, or one after the other where the machine has not enough GPUs for both."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.machine import gpus
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.records import Endpoint, Json
+
+Make = Callable[[], Backend]
+
+
+class Arms(Backend):
+    """The backends of an A/B session. One that does not start, or dies, is out of it; the other one goes on."""
+
+    def __init__(self, makers: Mapping[str, Make]) -> None:
+        self._makers = makers
+        self.backends = {name: make() for name, make in makers.items()}
+        first = next(iter(self.backends.values()))
+        self.in_sequence = not fit_together([*self.backends.values()])
+        self.name = " vs ".join(self.backends)
+        self.note = "; ".join(filter(None, (each.note for each in self.backends.values())))
+        self.thresholds = first.thresholds  # one test asks both arms, so there is one set of them
+        self.waits = any(each.waits for each in self.backends.values())
+        self.load_s: dict[str, float] = {}  # arm -> seconds that its last start took
+        self.failures: dict[str, str] = {}  # arm -> why it is not there
+        self.on_gone: Callable[[str, str], None] = lambda _arm, _why: None
+        self._endpoints: dict[str, Endpoint] = {}  # of arms that are up
+        self._started: set[str] = set()
+        self._tell: Tell | None = None  # known when the session watches
+        self._away: dict[str, Collection[str]] = {}  # arm -> its parts that are away
+        self._over = threading.Event()  # no arm is left, or the session ends
+        self._stopped = False
+        self._folder = Path()
+
+    @property
+    def description(self) -> Json:  # type: ignore[override]  # a backend may change it while it runs
+        return {"kind": "ab", "arms": {name: {"name": each.name, **each.description} for name, each in self.backends.items()}}
+
+    @property
+    def status(self) -> str:  # type: ignore[override]
+        return "; ".join(f"{name}: {each.status}" for name, each in self.backends.items() if each.status)
+
+    @property
+    def identity(self) -> Json:
+        return {name: each.identity for name, each in self.backends.items()}
+
+    def start(self, directory: Path) -> Endpoint:
+        """Raises BackendError when no arm starts."""
+        self._folder = directory
+        if self.in_sequence:
+            for name in self.backends:
+                self._boot(name)
+                if name in self._endpoints:
+                    break
+        else:
+            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self.backends]
+            for thread in booting:
+                thread.start()
+            for thread in booting:
+                thread.join()
+        if not self._endpoints:
+            raise BackendError("; ".join(self.failures.values()))
+        return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
+
+    def turn(self, arm: str) -> tuple[Endpoint, bool]:
+        """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there."""
+        if arm in self.failures:
+            raise BackendError(self.failures[arm])
+        if arm in self._endpoints:
+            return self._endpoints[arm], False
+        for other in [*self._endpoints]:
+            del self._endpoints[other]
+            self.backends[other].stop()
+        self._boot(arm)
+        if arm not in self._endpoints:
+            raise BackendError(self.failures[arm])
+        return self._endpoints[arm], True
+
+    def sources(self, arm: str) -> Sources:
+        """What can be sampled of one arm."""
+        return self.backends[arm].metrics() if arm in self._endpoints else Sources()
+
+    def metrics(self) -> Sources:
+        """Of all arms that are up; a service is called ARM.SERVICE."""
+        found = {name: self.sources(name) for name in self._endpoints}
+        targets = tuple(
+            Target(f"{name}.{target.service}", target.replica, target.url, target.ca_file)
+            for name, sources in found.items()
+            for target in sources.targets
+        )
+        every = min((sources.every_s for sources in found.values()), default=1.0)
+        return Sources(targets, tuple(gpu for sources in found.values() for gpu in sources.gpus), every)
+
+    @property
+    def processes(self) -> Mapping[str, Child]:
+        """Of arms that are up."""
+        return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
+
+    def unused(self, arm: str) -> Collection[str]:
+        """Processes of the other arm, up or not."""
+        return [f"{other}.{name}" for other, backend in self.backends.items() if other != arm for name in backend.processes]
+
+    def watch(self, tell: Tell) -> str | None:
+        self._tell = tell
+        self._over.wait()
+        return None if self._stopped else "; ".join(self.failures.values())
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._over.set()
+        stopping = [threading.Thread(target=each.stop, name="agentbench-stop-arm") for each in self.backends.values()]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
+
+    def _boot(self, name: str) -> None:
+        """What goes wrong is the arm's failure."""
+        if name in self._started:
+            self.backends[name] = self._makers[name]()  # a backend is started once
+        self._started.add(name)
+        backend, began = self.backends[name], time.monotonic()
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        try:
+            endpoint = backend.start(folder)
+        except Exception as error:  # a backend may come from a hook
+            self._failed(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            return
+        self.load_s[name] = time.monotonic() - began
+        self._endpoints[name] = endpoint
+        threading.Thread(target=self._watch, args=(name, backend), name=f"agentbench-watch-{name}", daemon=True).start()
+
+    def _watch(self, name: str, backend: Backend) -> None:
+        died = backend.watch(functools.partial(self._tells, name))
+        if died and not self._stopped and self.backends[name] is backend and self._endpoints.pop(name, None):
+            self._failed(name, f"is gone: {died}")
+            self._tells(name, ())
+            self.on_gone(name, self.failures[name])
+
+    def _tells(self, arm: str, names: Collection[str]) -> bool:
+        """Of all arms together."""
+        self._away[arm] = [*names]
+        return self._tell is None or self._tell([f"{each}.{name}" for each, away in self._away.items() for name in away])
+
+    def _failed(self, name: str, why: str) -> None:
+        self.failures[name] = f"arm {name}: the backend {self.backends[name].name!r} {why}"
+        if self.failures.keys() == self.backends.keys():
+            self._over.set()
+
+
+def fit_together(backends: list[Backend]) -> bool:
+    """Whether stacks can be up at once: their GPUs are there for all of them, none is named twice, and no port is fixed twice."""
+    specs = [spec for each in backends if isinstance(spec := getattr(each, "spec", None), StackSpec)]
+    wanted = [spec.gpus for spec in specs]
+    count = sum(any_kind + len(named) for any_kind, named in wanted)
+    named = [gpu for _, each in wanted for gpu in each]
+    ports = [port for spec in specs for service in spec.services.values() for port in (service.port, *service.ports.values()) if port]
+    if len(set(named)) < len(named) or len(set(ports)) < len(ports):
+        return False
+    return not count or count <= len(gpus.visible())
+
+
+def failures_of(backend: Backend) -> dict[str, str]:
+    """Arms that are not there, or are gone, and why."""
+    return backend.failures if isinstance(backend, Arms) else {}

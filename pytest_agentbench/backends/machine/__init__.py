@@ -1,0 +1,1 @@
+"""What this machine has: GPUs, ports, environments, weights."""

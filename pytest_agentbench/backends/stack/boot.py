@@ -1,0 +1,301 @@
+"""A stack of services: started in the order of their dependencies, proven ready, watched, and stopped in reverse."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pytest_agentbench.backends.machine.gpus import refuse_too_few
+from pytest_agentbench.backends.machine.versions import told
+from pytest_agentbench.backends.proof.ready import PAUSE, Ladder, warm_up
+from pytest_agentbench.backends.stack.autopsy import lacks, log_of, robbed
+from pytest_agentbench.backends.stack.boot_facts import boot_facts
+from pytest_agentbench.backends.stack.claims import Claims, Log, fetch_images, refuse_taken
+from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
+from pytest_agentbench.backends.stack.ownership import kill_marked
+from pytest_agentbench.backends.stack.service import Running
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.surroundings import TMP
+from pytest_agentbench.backends.stack.templates import dependencies
+from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.lib.log_tail import tail
+from pytest_agentbench.records import Endpoint, Json
+
+NOTICED = 0.5  # seconds after which a death that is the cause of something else is known
+
+
+class Stack:
+    """One boot of a stack. `boot` and `stop` are called once each, the latter from any thread and at any moment."""
+
+    def __init__(
+        self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: Log, on_restart: Callable[[], None]
+    ) -> None:
+        """`home` is a folder of the stack's own; `gpu_wait` in seconds; `warm_up` requests are made before it counts as booted.
+
+        `on_restart` is called whenever `away` has changed.
+        """
+        self.spec, self.home, self.logs, self.gpu_wait, self.log = spec, home, logs, gpu_wait, log
+        self._on_restart = on_restart
+        self.warm_up = warm_up if spec.warm_up is None else spec.warm_up
+        self.needs = dependencies(spec)
+        self.instances: list[Instance] = []
+        self.facts: Json = {}  # what is worth knowing of the boot
+        self.away: frozenset[str] = frozenset()  # instances that are started again, once the stack was ready
+        self.failed = threading.Event()
+        self.stopping = threading.Event()
+        self._fault: AgentbenchError | None = None  # why it is of no use any more; the first one counts
+        self._doing: dict[str, str] = {}  # instance, `gpus` or `images` -> what is waited for
+        self._up = {name: threading.Event() for name in spec.services}
+        self._booted = False
+        self._workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knew when the stack was proven ready
+        self._claims = Claims(log)
+        self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
+        self._telling = threading.Lock()  # of what is away
+        self._watchers: list[threading.Thread] = []
+
+    @property
+    def failure(self) -> str:
+        """Why it is of no use any more."""
+        return str(self._fault or "")
+
+    def status(self) -> str:
+        """What the boot waits for, with the last line of that service's log."""
+        doing = dict(self._doing)
+        if not doing:
+            return ""
+        name, what = next(reversed(doing.items()))
+        last = next((tail(each.log, 1) for each in self.instances if each.name == name), [])
+        return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
+
+    # ------------------------------------------------------------------------------------------------ boot
+
+    def boot(self) -> Endpoint:
+        """Raises BackendError with why it does not serve, MissingError for what this machine lacks."""
+        started = time.monotonic()
+        try:
+            self._prepare()
+            booting = time.monotonic()
+            self.deadline = booting + self.spec.ready.timeout
+            self._bring_up()
+            services = time.monotonic()
+            endpoint, proven = self._prove_and_warm()
+            ended = time.monotonic()
+        except AgentbenchError as error:
+            self._fail(error)
+            raise
+        finally:
+            self._doing.clear()
+        self.facts |= {
+            "services_s": round(services - booting, 3),
+            "proof_s": round(proven - services, 3),
+            "warm_up": {"requests": self.warm_up, "seconds": round(ended - proven, 3)},
+            "boot_s": round(ended - started, 3),
+        }
+        self._booted = True
+        self.log(f"ready after {ended - started:.1f} s at {endpoint.url}")
+        return endpoint
+
+    def _prepare(self) -> None:
+        """GPUs, ports, and everything that can be wrong before something is started."""
+        (self.home / "run" / TMP).mkdir(parents=True, exist_ok=True)
+        self.instances = instances_of(self.spec, self.logs, self._claims.port)
+        factory = Factory(self.spec, self.home, self.instances)
+        for each in self.instances:
+            factory.check(each)
+        refuse_taken(self.instances)
+        refuse_too_few(*self.spec.gpus)
+        fetch_images(factory, self.instances, self._noting("images"))
+        self._doing.clear()
+        asked = time.monotonic()
+        self._claims.lease_gpus(self.spec, self.instances, self.gpu_wait, self._noting("gpus"))
+        self.facts["waited_for_gpus_s"] = round(time.monotonic() - asked, 3)
+        self._doing.clear()
+        self._factory = factory
+        self.facts |= boot_facts(self.spec, factory, self.instances)
+        self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
+
+    def _noting(self, name: str) -> Log:
+        """For those who wait and say for what; they hear of it when nobody wants the stack any more."""
+
+        def note(what: str) -> None:
+            self._alive()
+            self._doing[name] = what
+
+        return note
+
+    def _bring_up(self) -> None:
+        """All services, each as soon as those that it needs are ready."""
+        with ThreadPoolExecutor(len(self.spec.services), "agentbench-bring-up") as threads:
+            done = [threads.submit(self._bring_up_one, name) for name in self.spec.services]
+        for each in done:
+            each.result()
+        self._alive()
+
+    def _bring_up_one(self, service: str) -> None:
+        mine = [each for each in self.instances if each.service == service]
+        try:
+            for other in self.needs[service]:
+                while not self._up[other].wait(PAUSE):
+                    self._alive()
+            for each in mine:
+                self._start(each)
+            for each in mine:
+                self._until_ready(each, self.deadline)
+            self._up[service].set()
+        except Exception as error:  # those that wait for this service shall not wait for ever
+            self._fail(error if isinstance(error, AgentbenchError) else BackendError(f"{service}: {error!r}"))
+
+    def _start(self, instance: Instance) -> None:
+        with self._changing:
+            self._alive()
+            self._claims.let_go(instance.ports.values())
+            running = self._factory.make(instance)
+            instance.running = running
+            self.log(f"starting {instance.name}: {running.command}")
+            running.start()
+        watcher = threading.Thread(target=self._watch, args=(instance, running), name="agentbench-watch", daemon=True)
+        self._watchers.append(watcher)
+        watcher.start()
+
+    def _until_ready(self, instance: Instance, latest: float) -> None:
+        """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""
+        check = self._factory.ready_check(instance)
+        self._doing[instance.name] = f"waiting for {check.http if check else 'its health'}"
+        if check is not None and check.timeout is not None:
+            latest = min(latest, time.monotonic() + check.timeout)
+        while said := lacks(instance, check):
+            self._alive()
+            if time.monotonic() > latest:
+                raise BackendError(f"{instance.name} is not ready in time: {said}{robbed(instance, self.home)}{log_of(instance)}")
+            self.stopping.wait(PAUSE)
+        self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
+        self._doing.pop(instance.name, None)
+
+    def _prove_and_warm(self) -> tuple[Endpoint, float]:
+        """The endpoint that answers, and when that was proven."""
+        front, does = self._front, self._noting(self._front.name)
+        ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
+        try:
+            self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]
+            self.facts["server"] = told(ladder.answering)
+            proven = time.monotonic()
+            self._workers = ladder.workers
+            does(f"warming up with {self.warm_up} requests")
+            warm_up(ladder.answering, self.warm_up, self.spec.ready)
+        except BackendError as error:
+            self.failed.wait(NOTICED)
+            self._alive()  # a death says more
+            raise BackendError(f"{error}{log_of(front)}") from error
+        return ladder.answering, proven
+
+    @property
+    def _front(self) -> Instance:
+        return next(each for each in self.instances if each.service == self.spec.front)
+
+    def _ladder(self, deadline: float, on_wait: Log) -> Ladder:
+        url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
+        endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
+        return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
+
+    # ------------------------------------------------------------------------------------------------ while it runs
+
+    def _watch(self, instance: Instance, running: Running) -> None:
+        code = running.wait()
+        if self.stopping.is_set():
+            return
+        ended = f"{instance.name} ended with exit code {code}: `{running.command}`"
+        reason = f"{ended}{robbed(instance, self.home)}{log_of(instance, code)}"
+        if instance.restarts >= instance.spec.restart:
+            self._fail(BackendError(reason))
+            return
+        instance.restarts += 1
+        self.log(f"{reason}\nstarting it again, for the {instance.restarts}. time of {instance.spec.restart}")
+        try:
+            self._start_again(instance, running)
+        except Exception as error:  # nobody else would hear of it
+            self._fail(BackendError(f"{reason}\nand could not be started again: {error}"))
+
+    def _start_again(self, instance: Instance, dead: Running) -> None:
+        """While the stack boots, the boot sees when it is ready; later it is away until its own check and the endpoint say so."""
+        dead.stop(0)
+        if not self._booted:
+            self._start(instance)
+            return
+        self._set_away(instance, True)
+        self._start(instance)
+        deadline = time.monotonic() + self.spec.ready.timeout
+        self._until_ready(instance, deadline)
+        self._ladder(deadline, lambda _: None).look(self._workers)
+        self.log(f"{instance.name} serves again")
+        self._set_away(instance, False)
+
+    def _set_away(self, instance: Instance, away: bool) -> None:
+        with self._telling:
+            self.away = self.away | {instance.name} if away else self.away - {instance.name}
+            self._on_restart()
+
+    def restarts(self) -> Json:
+        """How often each instance was started again."""
+        return {each.name: each.restarts for each in self.instances if each.restarts}
+
+    def metrics(self) -> list[Json]:
+        """Where every instance that has metrics tells them."""
+        return [
+            {"service": each.service, "replica": each.replica, "url": each.url_of(spec.port, spec.path)}
+            for each in self.instances
+            if (spec := each.spec.metrics) is not None
+        ]
+
+    def _alive(self) -> None:
+        if self._fault is not None:
+            raise type(self._fault)(self.failure) from self._fault
+        if self.stopping.is_set():
+            raise BackendError("it was stopped while it started")
+
+    def _fail(self, fault: AgentbenchError) -> None:
+        if self._fault is None and not self.stopping.is_set():
+            self._fault = fault
+            self.log(self.failure)
+            self.failed.set()
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def stop(self) -> None:
+        """Front first; returns when processes, containers, ports and GPU memory are gone, and says in the log what was done."""
+        started = time.monotonic()
+        self.stopping.set()
+        with self._changing:
+            for level in self._front_first():
+                with ThreadPoolExecutor(len(level), "agentbench-stop") as threads:
+                    list(threads.map(self._stop_one, level))
+        for watcher in self._watchers:
+            watcher.join(5)
+        if killed := kill_marked(str(self.home)):
+            self.log(f"killed what the services left behind: {', '.join(map(str, killed))}")
+        self._claims.give_back(each for each in self.instances if each.running is not None)
+        self.log(f"stopped in {time.monotonic() - started:.1f} s")
+
+    def _front_first(self) -> Iterable[list[Instance]]:
+        """Those that nobody needs any more, until none is left."""
+        left = {each.service for each in self.instances}
+        while left:
+            free = {name for name in left if not any(name in self.needs[other] for other in left - {name})}
+            yield [each for each in self.instances if each.service in free]
+            left -= free
+
+    def _stop_one(self, instance: Instance) -> None:
+        if (running := instance.running) is None:
+            return
+        started = time.monotonic()
+        ended_before = running.exit_code()
+        try:
+            running.stop(instance.spec.grace)
+        except Exception as error:  # an engine that is gone, say; the others are stopped all the same
+            self.log(str(error) if isinstance(error, AgentbenchError) else f"{instance.name} cannot be stopped: {error!r}")
+            instance.running = None  # nobody waits for its ports
+            return
+        if ended_before is None:
+            self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")

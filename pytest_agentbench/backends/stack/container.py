@@ -1,0 +1,184 @@
+"""A service in a container: started, watched and stopped through the Docker Engine of this machine."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.backends.stack.docker_engine import connect, faults, fetch, speaking
+from pytest_agentbench.backends.stack.spec import ContainerSpec
+from pytest_agentbench.errors import BackendError
+
+#: Exit code of a container of which no more can be known: somebody removed it, or it went with its engine.
+LOST = -1
+
+_AGAIN = 0.5  # seconds between two attempts to reach an engine that is being started again
+_LAST_LINES = 10.0  # seconds that the log may take to end after its container
+
+
+def _silent(line: str) -> None:
+    """For those who do not show progress."""
+
+
+class Container:
+    """One container on the host's network. All values are final: nothing is expanded here."""
+
+    def __init__(
+        self,
+        name: str,
+        image: str,
+        command: Sequence[str],
+        spec: ContainerSpec,
+        env: Mapping[str, str],
+        labels: Mapping[str, str],
+        gpu_ids: Sequence[str],
+        log: Path,
+        cwd: str | None = None,
+        on_progress: Callable[[str], None] = _silent,
+    ) -> None:
+        """`name` is the container's own; `gpu_ids` are indexes or UUIDs as the driver counts them; `cwd` is a folder in the container."""
+        self.name, self.image, self.log = name, image, log
+        self.command = f"{image}: {shlex.join([*(spec.entrypoint or []), *command])}".rstrip(": ")
+        self.pid: int | None = None  # of its first process on the host, docker-init
+        self._arguments, self._spec, self._env, self._labels = list(command), spec, dict(env), dict(labels)
+        self._gpu_ids, self._cwd, self._on_progress = list(gpu_ids), cwd, on_progress
+        self._engine: Any = None
+        self._container: Any = None
+        self._reader: threading.Thread | None = None
+        self._code: int | None = None
+
+    def start(self) -> None:
+        """Returns when its first process runs; raises BackendError with what to do about it."""
+        self.stop(0)
+        self._container, self._code = None, None
+        mounts = [_mount(self.name, host, inside) for host, inside in self._spec.mounts.items()]
+        fetch(self.image, self._spec.pull, self._on_progress)
+        self._engine = connect()
+        try:
+            with speaking(f"{self.name}: {self.image} cannot be started"):
+                self._warn_if_rootless()
+                self._container = self._engine.containers.create(self.image, self._arguments or None, **self._options(mounts))
+                self._container.start()
+                self._container.reload()
+        except BaseException:
+            self._discard()
+            raise
+        self.pid = self._container.attrs["State"]["Pid"] or None
+        self._reader = threading.Thread(target=self._read_log, name=f"log of {self.name}", daemon=True)
+        self._reader.start()
+
+    def exit_code(self) -> int | None:
+        """None while it runs, and LOST where nobody knows any more."""
+        if self._code is None and self._container is not None:
+            self._code = self._look()
+        return self._code
+
+    def wait(self) -> int:
+        """Blocks until it has ended."""
+        while (code := self.exit_code()) is None:
+            try:
+                self._code = int(self._engine.api.wait(self._container.id, timeout=None)["StatusCode"])
+            except faults():
+                time.sleep(_AGAIN)  # the engine is gone; the next look says whether the container is as well
+        return code
+
+    def health(self) -> str | None:
+        """`starting`, `healthy` or `unhealthy` by the image's own HEALTHCHECK; None where there is none, or no container."""
+        with suppress(*faults()):
+            self._container.reload()
+            return (self._container.attrs["State"].get("Health") or {}).get("Status")
+        return None
+
+    def stop(self, grace: float) -> None:
+        """SIGTERM (or the image's STOPSIGNAL), `grace` seconds, SIGKILL; returns when the container is removed. May be called again."""
+        if self._engine is None:
+            return
+        from docker.errors import NotFound
+
+        with speaking(f"{self.name}: container {self._container.short_id} cannot be stopped"), suppress(NotFound):
+            self._container.stop(timeout=math.ceil(grace))
+            self.exit_code()  # the last chance to ask for it,
+            self._end_of_log()  # and to read what it said
+            self._container.remove(force=True, v=True)
+        self._close()
+
+    def _look(self) -> int | None:
+        from docker.errors import NotFound
+
+        try:
+            self._container.reload()
+        except NotFound:
+            return LOST
+        except faults():  # containers outlive an engine that was killed
+            return None if self.pid and Path(f"/proc/{self.pid}").exists() else LOST
+        state = self._container.attrs["State"]
+        return int(state["ExitCode"]) if state["Status"] in ("exited", "dead", "removing") else None
+
+    def _options(self, mounts: list[Any]) -> dict[str, Any]:
+        from docker.types import DeviceRequest, LogConfig, Ulimit
+
+        gpus = [DeviceRequest(driver="nvidia", device_ids=self._gpu_ids, capabilities=[["gpu"]])] if self._gpu_ids else None
+        return {
+            "name": re.sub(r"[^\w.-]", "-", self.name),
+            "labels": self._labels,
+            "environment": self._env,
+            "network_mode": "host",
+            "init": True,  # passes signals on and reaps, whatever the image runs first
+            "log_config": LogConfig(type="json-file"),  # the one that every engine can be asked for
+            "device_requests": gpus,
+            "mounts": mounts,
+            "ulimits": [Ulimit(name=name, soft=limit, hard=limit) for name, limit in self._spec.ulimits.items()],
+            "shm_size": self._spec.shm_size,
+            "mem_limit": self._spec.memory,
+            "entrypoint": self._spec.entrypoint,
+            "user": self._spec.user,
+            "working_dir": self._cwd,
+        }
+
+    def _warn_if_rootless(self) -> None:
+        if any("rootless" in option for option in self._engine.info().get("SecurityOptions") or ()):
+            self._on_progress(
+                f"{self.name}: Docker runs rootless here, and its host network is often not this machine's; see docs/containers.md"
+            )
+
+    def _read_log(self) -> None:
+        """Copies what the container says until it ends."""
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab", buffering=0) as log:
+                for said in self._container.logs(stream=True, follow=True):
+                    log.write(said)
+        except faults() as error:  # the engine is gone, or the disk is full; the service itself goes on
+            self._on_progress(f"{self.name}: {self.log} goes no further: {error}")
+
+    def _discard(self) -> None:
+        """Removes what a failed start has left."""
+        with suppress(*faults()):
+            if self._container is not None:
+                self._container.remove(force=True, v=True)
+        self._close()
+
+    def _end_of_log(self) -> None:
+        if self._reader is not None:
+            self._reader.join(_LAST_LINES)
+
+    def _close(self) -> None:
+        self._end_of_log()  # of a container that somebody else removed
+        self._engine.close()
+        self._engine, self._reader = None, None
+
+
+def _mount(name: str, host: str, inside: str) -> Any:
+    from docker.types import Mount
+
+    if not Path(host).exists():
+        raise BackendError(f"{name}: {host} is mounted into the container and does not exist; make it, or change `container.mounts`")
+    read_only = inside.endswith(":ro")
+    return Mount(target=inside.removesuffix(":ro"), source=str(Path(host).resolve()), type="bind", read_only=read_only)

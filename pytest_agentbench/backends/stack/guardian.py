@@ -1,0 +1,275 @@
+"""`python -m pytest_agentbench.backends.stack.guardian`: starts a stack, keeps it while somebody holds it, and tears it down, whatever happens.
+
+Whoever wants the stack holds a connection to the guardian's socket. When the last one is gone (closed, or its process died,
+SIGKILL included) everything is stopped; a stack that is kept waits for the next holder until its time is over.
+The services are the guardian's children, and their GPUs are locked by it: no other process has to remember anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.backends.stack.boot import Stack
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.child import read_config, serving
+from pytest_agentbench.lib.foreign import block
+from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.records import Json
+
+FIRST_HOLDER = 20.0  # seconds that whoever started the guardian gets to connect
+TOLD_EVERY = 0.5  # seconds between two words about a boot
+
+FACTS = "stack.json"  # in the stack's folder: what others may know of it
+SOCKET = "control"
+GUARDIAN_LOG = "guardian.log"
+
+
+class Guardian:
+    """One stack's life."""
+
+    def __init__(self, config: Json) -> None:
+        self.home, self.logs = Path(config["home"]), Path(config["logs"])
+        self._redactor = Redactor()
+        self._lock: int = config["lock"]  # as long as this process has it others see that the stack has an owner
+        os.set_inheritable(self._lock, False)  # services shall not keep it
+        self.spec = StackSpec(**config["spec"])
+        self.facts: Json = {
+            "backend": self.spec.name,
+            "spec_hash": config["spec_hash"],
+            "inherited": config["inherited"],
+            "pid": os.getpid(),
+            "logs": str(self.logs),
+            "ready": self.spec.ready.model_dump(),
+        }
+        self.facts |= {"started_at": datetime.now().astimezone().isoformat(timespec="seconds"), "state": "booting", "keep_s": None}
+        how = {name: config[name] for name in ("gpu_wait", "warm_up")}
+        self.stack = Stack(self.spec, self.home, self.logs, **how, log=self.log, on_restart=self._tell_restart)
+        self.outcome: Json | None = None  # of the boot, as holders are told
+        self.over = threading.Event()
+        self._changed = threading.Condition()
+        self._holders: dict[socket.socket, str] = {}
+        self._was_held = False
+        self._sending, self._writing = threading.Lock(), threading.Lock()
+        self._until = time.monotonic() + FIRST_HOLDER  # without a holder it ends then
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def live(self) -> None:
+        """From the first process to the last port."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.home / SOCKET))
+        listener.listen(16)
+        self._write_facts()
+        serving()
+        _thread(self._welcome, listener)
+        _thread(self._boot)
+        _thread(self._tell_progress)
+        _thread(self._mind_starter)
+        self._wait_while_wanted()
+        self._write_facts(state="stopping")
+        self.stack.stop()
+        listener.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+        os.close(self._lock)
+
+    def _boot(self) -> None:
+        try:
+            endpoint = self.stack.boot()
+        except AgentbenchError as error:
+            self._decide({"op": "failed", "reason": str(error), "missing": isinstance(error, MissingError)})
+            return
+        except Exception as error:  # a fault of ours: the holders shall not wait for ever
+            self._decide({"op": "failed", "reason": f"the guardian failed: {error!r}; see {GUARDIAN_LOG}", "missing": False})
+            raise
+        facts = {"url": endpoint.url, "model": endpoint.model, "boot": self.stack.facts, "metrics": self.stack.metrics()}
+        self._write_facts(state="ready", **facts)
+        self._decide({"op": "ready", "endpoint": asdict(endpoint), "boot": self.stack.facts, "metrics": self.stack.metrics()})
+        self.stack.failed.wait()
+        if not self.stack.stopping.is_set():
+            self._decide({"op": "died", "reason": self.stack.failure})
+
+    def _decide(self, outcome: Json) -> None:
+        """Those who hold it learn it now, those who come later when they come."""
+        self.outcome = outcome
+        self._tell(outcome)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait_while_wanted(self) -> None:
+        """Until it is told to stop, or has nobody and no time left. One that failed and has nobody goes at once."""
+        with self._changed:
+            while not self.over.is_set():
+                failed = self._was_held and self.outcome is not None and self.outcome["op"] != "ready"
+                if not self._holders and (failed or time.monotonic() >= self._until):
+                    self.over.set()  # whoever comes now comes too late
+                    return
+                self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
+
+    def _mind_starter(self) -> None:
+        """Whoever started it and is gone before it held it wants it no more."""
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        with self._changed:
+            if not self._was_held:
+                self._until = time.monotonic()
+                self._changed.notify_all()
+
+    def end(self, why: str) -> None:
+        self.log(f"stopping: {why}")
+        self.over.set()
+        self.stack.stopping.set()  # a boot under way gives up
+        self.stack.failed.set()
+        self._decide({"op": "died", "reason": f"it was stopped: {why}"})
+
+    # ------------------------------------------------------------------------------------------------ holders
+
+    def _welcome(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # closed at the end
+            while True:
+                connection, _ = listener.accept()
+                _thread(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Obeys one holder until it is gone."""
+        who = _peer(connection)
+        try:
+            with connection, suppress(OSError, ValueError):
+                while _speaks(connection, who):
+                    message, _ = wire.receive(connection)
+                    self._obey(connection, message, who)
+        finally:  # nothing that goes wrong here may keep a stack that nobody wants
+            self._leave(connection)
+
+    def _obey(self, connection: socket.socket, message: Json, who: int) -> None:
+        match message["op"]:
+            case "hold":
+                refused = self._refuses(connection, who, alone=message["alone"])
+                self.log(f"{'refused' if refused else 'held by'} pid {who}")
+                if not refused:
+                    self._write_facts(until=None)
+                self._say(connection, {"op": "busy" if refused else "held"})
+                if self.outcome is not None:
+                    self._say(connection, self.outcome)
+            case "keep":
+                self._write_facts(keep_s=message["seconds"])
+            case "stop":
+                self.end(f"pid {who} said so")
+
+    def _refuses(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
+        """Whether it is too late, or whoever wants to be alone is not; else there is one holder more."""
+        with self._changed:
+            if self.over.is_set() or (alone and self._holders):
+                return True
+            self._holders[connection] = f"pid {who}"
+            self._was_held = True
+            return False
+
+    def _leave(self, connection: socket.socket) -> None:
+        with self._changed:
+            who = self._holders.pop(connection, None)
+            if who is None:
+                return
+            keep, alone = self.facts["keep_s"] or 0.0, not self._holders
+            if alone:
+                self._until = time.monotonic() + keep
+            self._changed.notify_all()
+        self.log(f"{who} is gone{f'; kept for {keep:g} s' if keep and alone else ''}")
+        self._write_facts(**({"until": time.time() + keep} if alone else {}))
+
+    def _tell_progress(self) -> None:
+        while self.outcome is None and not self.over.wait(TOLD_EVERY):
+            if text := self.stack.status():
+                for connection in self._readers():
+                    self._say(connection, {"op": "progress", "text": text})
+
+    def _readers(self) -> list[socket.socket]:
+        """Holders that read what they are told: one that Ctrl-Z has stopped must not fill its buffer and hold up the others."""
+        with suppress(OSError, ValueError):  # one of them has just closed
+            return select.select([], list(self._holders), [], 0)[1]
+        return []
+
+    def _tell_restart(self) -> None:
+        """Nobody new gets a stack of which a part is away."""
+        self._write_facts(state="restarting" if self.stack.away else "ready")
+        self._tell({"op": "restarting", "services": sorted(self.stack.away), "restarts": self.stack.restarts()})
+
+    def _tell(self, message: Json) -> None:
+        for connection in list(self._holders):
+            self._say(connection, message)
+
+    def _say(self, connection: socket.socket, message: Json) -> None:
+        with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
+            wire.send(connection, message)
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def log(self, text: str) -> None:
+        with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping
+            now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+            file.write(f"{now} {block(self._redactor.plain(text))}\n")
+
+    def _write_facts(self, **changes: Any) -> None:
+        draft = self.home / f".{FACTS}"
+        with self._writing, suppress(OSError):  # on a full disk others do not see it, and it is torn down all the same
+            self.facts |= changes
+            draft.write_text(json.dumps(self.facts))
+            draft.replace(self.home / FACTS)
+
+
+def _speaks(connection: socket.socket, pid: int) -> bool:
+    """Waits for the next word of a holder; False when its process is gone, even if a fork of it still has the connection."""
+    try:
+        process = os.pidfd_open(pid) if pid else -1
+    except ProcessLookupError:
+        return False
+    except OSError:  # a kernel or a sandbox without it: the end of the connection has to do
+        process = -1
+    try:
+        waited = [connection.fileno(), *([process] if process >= 0 else [])]
+        ready, _, _ = select.select(waited, [], [])
+        return connection.fileno() in ready
+    finally:
+        if process >= 0:
+            os.close(process)
+
+
+def _peer(connection: socket.socket) -> int:
+    """Process id of the other side; 0 where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED") or not hasattr(os, "pidfd_open"):
+        return 0
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)
+
+
+def _thread(target: Any, *arguments: Any) -> None:
+    threading.Thread(target=target, args=arguments, daemon=True).start()
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    guardian = Guardian(read_config())
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
+    guardian.live()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The processes and containers that a stack's services are made of: ports, GPUs and texts filled in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_agentbench.backends.machine.versions import program_of
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.service import Process, Running, environment
+from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec
+from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
+from pytest_agentbench.backends.stack.templates import dependencies, expand, texts
+from pytest_agentbench.errors import ConfigError, MissingError
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Instance:
+    """One replica of a service."""
+
+    service: str
+    replica: int
+    spec: ServiceSpec
+    ports: dict[str, int]  # by name; the main one is `port`
+    log: Path
+    gpus: list[str] = field(default_factory=list)
+    running: Running | None = None
+    restarts: int = 0  # so far
+
+    @property
+    def name(self) -> str:
+        """`engine`, or `engine-2` for the third of several."""
+        return self.service if self.spec.replicas == 1 else f"{self.service}-{self.replica}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.ports['port']}"
+
+    def url_of(self, port: str, path: str) -> str:
+        return f"http://{HOST}:{self.ports[port]}{path}"
+
+
+class Factory:
+    """Makes what an instance runs, from the YAML and from what all instances got."""
+
+    def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
+        self.spec, self.home, self.run_dir = spec, home, home / "run"
+        self._shared = {
+            **{name: str(value) for name, value in spec.settings.items()},
+            **({"model": spec.model} if spec.model else {}),
+            "here": spec.here,
+            "home": str(Path.home()),
+            "run_dir": str(self.run_dir),
+            "logs": str(instances[0].log.parent),
+        }
+        for each in reversed(instances):  # the first replica's are written last
+            self._shared |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url}
+        for name in spec.services:
+            self._shared[f"{name}.urls"] = ",".join(each.url for each in instances if each.service == name)
+
+    def make(self, instance: Instance) -> Running:
+        """Raises ConfigError for a template that is not known, MissingError for an interpreter or a secret that is not there."""
+        python = self._python(instance)
+        values, where = self._values(instance, python), _where(instance)
+        command = [expand(word, values, where) for word in instance.spec.run]
+        own = {name: expand(value, values, where) for name, value in {**self.spec.env, **instance.spec.env}.items()}
+        own |= self._secrets(instance)
+        if instance.spec.image is not None:
+            return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
+        own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
+        return Process(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
+
+    def check_texts(self, instance: Instance) -> None:
+        """Raises ConfigError for a template that is not known."""
+        known = self._values(instance, None).keys() | {"python"}
+        for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
+            expand(text, dict.fromkeys(known, ""), _where(instance))
+
+    def check(self, instance: Instance) -> None:
+        """Everything that can be wrong with an instance before anything is started."""
+        self.check_texts(instance)
+        self._python(instance)
+        self._secrets(instance)
+
+    def program(self, instance: Instance) -> Path | None:
+        """What a process of it starts, where that is known; None of a container."""
+        return None if instance.spec.image is not None else program_of(instance.spec.run, self._python(instance))
+
+    def image(self, instance: Instance) -> str:
+        """The image of a container."""
+        assert instance.spec.image is not None
+        return expand(instance.spec.image, self._values(instance, None), _where(instance))
+
+    def ready_check(self, instance: Instance) -> HttpCheck | None:
+        """When an instance is ready; a value means itself in a regular expression."""
+        if (check := instance.spec.ready) is None:
+            return None
+        values, where = self._values(instance, None), _where(instance)
+        literal = {name: re.escape(value) for name, value in values.items()}
+        return check.model_copy(update={"http": expand(check.http, values, where), "says": expand(check.says, literal, where)})
+
+    def _values(self, instance: Instance, python: Path | None) -> dict[str, str]:
+        own = {"replica": str(instance.replica), "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
+        return {**self._shared, **_ports("", instance.ports), **own, **({"python": str(python)} if python else {})}
+
+    def _python(self, instance: Instance) -> Path | None:
+        wanted = instance.spec.python or self.spec.python
+        if wanted is None or instance.spec.image is not None:
+            return None
+        from pytest_agentbench.backends.machine.environments import resolve_python
+
+        return resolve_python(expand(wanted, self._values(instance, None), _where(instance)), Path(self.spec.here))
+
+    def _secrets(self, instance: Instance) -> dict[str, str]:
+        for name in instance.spec.secrets:
+            if not os.environ.get(name):
+                raise MissingError(f"services.{instance.service} wants the environment variable {name}, which is not set")
+        return {name: os.environ[name] for name in instance.spec.secrets}
+
+    def _container(self, instance: Instance, command: list[str], env: Mapping[str, str], values: Mapping[str, str], where: str) -> Running:
+        from pytest_agentbench.backends.stack.container import Container
+
+        options = instance.spec.container
+        mounts = {expand(host, values, where): expand(inside, values, where) for host, inside in options.mounts.items()}
+        entrypoint = [expand(word, values, where) for word in options.entrypoint] if options.entrypoint else None
+        return Container(
+            f"agentbench-{self.home.name}-{instance.name}",
+            self.image(instance),
+            command,
+            options.model_copy(update={"mounts": mounts, "entrypoint": entrypoint}),
+            env,
+            {LABEL: str(self.home)},
+            instance.gpus,
+            instance.log,
+        )
+
+
+def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[Instance]:
+    """All replicas of all services; `take` gives a free port."""
+    made = []
+    for name, service in spec.services.items():
+        for replica in range(service.replicas):
+            ports = {port: wanted or take() for port, wanted in {"port": service.port, **service.ports}.items()}
+            instance = Instance(name, replica, service, ports, Path())
+            made.append(replace(instance, log=logs / f"{instance.name}.log"))
+    return made
+
+
+def refuse_mistakes(spec: StackSpec) -> None:
+    """Raises ConfigError for what no machine can mend: unknown templates, and services that wait for each other."""
+    dependencies(spec)
+    instances = instances_of(spec, Path(), lambda: 0)
+    factory = Factory(spec, Path(), instances)
+    for each in instances:
+        factory.check_texts(each)
+    expand(spec.labels.trace or "", {"run_dir": ""}, "labels.trace")
+
+
+def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
+    """Gives leased GPUs to the instances that want a number of them; those that pinned theirs have them."""
+    left = list(gpus)
+    for each in instances:
+        if isinstance(each.spec.gpus, list):
+            each.gpus = [str(gpu) for gpu in each.spec.gpus]
+        else:
+            each.gpus, left = left[: each.spec.gpus], left[each.spec.gpus :]
+    if left:
+        raise ConfigError(f"{len(left)} GPUs were leased that no service wants")
+
+
+def _where(instance: Instance) -> str:
+    return f"services.{instance.service}"
+
+
+def _ports(prefix: str, ports: Mapping[str, int]) -> dict[str, str]:
+    """{port} and {port.NAME}, or {engine.port} and {engine.port.NAME}."""
+    return {f"{prefix}port" if name == "port" else f"{prefix}port.{name}": str(port) for name, port in ports.items()}

@@ -1,0 +1,181 @@
+"""What is known of the ends of engines' logs: a failure, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_agentbench.backends.stack import docker_engine
+
+#: Pattern -> a sentence with the fix, in which {1} is what the pattern's first group found. The first one that is found anywhere counts,
+#: so that what is special stands before what is general.
+HINTS: Sequence[tuple[str, str]] = (
+    (
+        r"larger than the (?:available KV cache memory|maximum number of tokens that can be stored in KV cache)",
+        (
+            "the KV cache is too small for one request of the model's full length: lower --max-model-len (the log says what fits), "
+            "raise --gpu-memory-utilization, or give the service more GPUs and a higher --tensor-parallel-size"
+        ),
+    ),
+    (
+        r"No available memory for the cache blocks|Not enough memory\. Please try to increase --mem-fraction-static",
+        (
+            "the weights leave no room for a KV cache: raise --gpu-memory-utilization (SGLang: --mem-fraction-static), "
+            "or give the service more GPUs and a higher --tensor-parallel-size"
+        ),
+    ),
+    (
+        r"Free memory on device.*less than desired GPU memory utilization",
+        "something else has memory of this GPU: `nvidia-smi` names it; end it, lease another GPU, or lower --gpu-memory-utilization",
+    ),
+    (
+        r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation",
+        (
+            "the GPU is out of memory: lower --gpu-memory-utilization, --max-model-len or --max-num-seqs, "
+            "or give the service more GPUs and a higher --tensor-parallel-size"
+        ),
+    ),
+    (
+        r"requires --enable-auto-tool-choice|--enable-auto-tool-choice requires --tool-call-parser",
+        (
+            "the server does not parse tool calls: add --enable-auto-tool-choice and the model's --tool-call-parser (such as hermes) "
+            "to the command, or say `ready: {tools: none}` for a stack without tools"
+        ),
+    ),
+    (
+        r"invalid tool call parser|[Tt]ool parser '?[\w-]+'? (?:not found|is not)|[Rr]easoning parser '[\w-]+' not found",
+        "this engine does not know the parser by that name: take one that the log lists; vLLM, SGLang and Dynamo name them differently",
+    ),
+    (
+        r"[Aa]ddress already in use|EADDRINUSE|Errno 98",
+        "its port is taken: `ss -ltnp` says by whom; end that, or leave `port` out of the YAML to get a free one",
+    ),
+    (
+        r"gated repo|GatedRepoError|Access to model .* is restricted",
+        "the model is gated: accept its licence on huggingface.co and set HF_TOKEN, named under `secrets` of the service",
+    ),
+    (
+        r"401 Client Error|Repository Not Found for url|RepositoryNotFoundError|Invalid (?:user|credentials)[^\n]*token",
+        (
+            "the hub refuses the request: the model's name is wrong, or it is private and HF_TOKEN is missing or wrong "
+            "(name it under `secrets` of the service)"
+        ),
+    ),
+    (
+        r"DYN_SYSTEM_PORT is unset|hub::from_hf\(|Model snapshots for '[^']*' not found in cache",
+        (
+            "Dynamo's frontend looks for the served name on the hub: set DYN_SYSTEM_PORT=0 in `env` of every worker and router, "
+            "or serve the model under its absolute path"
+        ),
+    ),
+    (
+        r"Failed to connect to etcd|dynamo_runtime::transports::etcd|[Uu]nable to connect to etcd",
+        (
+            "Dynamo cannot reach etcd: start it as a service before (`after: [etcd]`) and give ETCD_ENDPOINTS, "
+            "or do without it: DYN_DISCOVERY_BACKEND=file"
+        ),
+    ),
+    (
+        (
+            r"is not a local folder and is not a valid model identifier|Incorrect path_or_model_id|Repo id must be in the form"
+            r"|does not appear to have a file named config\.json|Can't load the configuration of|couldn't connect to 'https://huggingface\.co'"
+            r"|LocalEntryNotFoundError|outgoing traffic has been disabled"
+        ),
+        (
+            "the weights are not where the engine looks: give the folder's absolute path, or fetch them first with "
+            "`agentbench weights get MODEL` (HF_HUB_OFFLINE=1 forbids it to the engine; a container needs the cache mounted)"
+        ),
+    ),
+    (
+        (
+            r"NVIDIA driver on your system is too old|driver version is insufficient for CUDA runtime|no kernel image is available"
+            r"|unsatisfied condition: cuda|the provided PTX was compiled with an unsupported toolchain"
+        ),
+        (
+            "this build of torch and CUDA does not fit the driver or the GPU: update the driver, "
+            "or install the engine for the CUDA version that `nvidia-smi` shows"
+        ),
+    ),
+    (
+        r"[Ee]rror 802|system not yet initialized|cudaErrorSystemNotReady",
+        "GPUs behind an NVSwitch need the fabric manager of the driver's very version: `systemctl start nvidia-fabricmanager`",
+    ),
+    (
+        r"shared memory segment /dev/shm|[Bb]us error|insufficient shared memory|unable to (?:mmap|open shared memory)|ncclShmOpen",
+        "there is too little shared memory: give the container `shm_size: 16g`, or enlarge /dev/shm",
+    ),
+    (
+        r"NCCL error|DistBackendError|ncclSystemError|ncclUnhandledCudaError",
+        (
+            "the GPUs cannot talk to each other: NCCL_DEBUG=INFO in `env` says why; containers mostly lack `shm_size: 16g`, "
+            "some machines need NCCL_P2P_DISABLE=1"
+        ),
+    ),
+    (
+        r"could not select device driver|nvidia-container-cli|unknown or invalid runtime name: nvidia",
+        docker_engine.TOOLKIT,
+    ),
+    (
+        r"No CUDA GPUs are available|Found no NVIDIA driver|Failed to infer device type|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
+        "the engine sees no GPU: say `gpus: 1` for the service, and look whether `nvidia-smi` shows one here",
+    ),
+    (
+        (
+            r"permission denied while trying to connect to the Docker|docker\.sock.*[Pp]ermission denied|Permission denied.*docker\.sock"
+            r"|Error while fetching server API version.*PermissionError"
+        ),
+        docker_engine.ALLOW,
+    ),
+    (
+        r"Error while fetching server API version|Cannot connect to the Docker daemon|docker\.sock.*(?:No such file|[Cc]onnection refused)",
+        docker_engine.START,
+    ),
+    (
+        r"No space left on device|Errno 28|[Dd]isk quota exceeded",
+        "the disk is full: `df -h` says which one; weights and caches can move with HF_HOME, VLLM_CACHE_ROOT and TMPDIR",
+    ),
+    (
+        r"No module named '?([\w.]+)'?",
+        "the interpreter has no module {1}: point `python` of the service to an environment where it is installed",
+    ),
+    (
+        r"(\S+): command not found|exec: \"?([^\s\":]+)\"?: executable file not found|No such file or directory: '([^'/]+)'",
+        "the command {1} is not on the PATH: install it, or point `python` of the service to the environment that has it",
+    ),
+)
+
+
+_SIGKILL = (-9, 137)  # as a process ends, and as a shell or Docker says it
+
+_MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+
+def killed(code: int | None) -> str:
+    """What to think of an exit code that means SIGKILL; empty for any other."""
+    if code not in _SIGKILL:
+        return ""
+    kills = _kills()
+    counted = f"; this machine's control group has counted {kills} kill{'s' * (kills > 1)} by that" if kills else ""
+    return (
+        "it was killed by SIGKILL: mostly the kernel's out-of-memory killer, or somebody's `kill -9`; `journalctl -k` or `dmesg` says which"
+        f"{counted}. Give it more memory, or let it take less (fewer in flight, a smaller model or context)"
+    )
+
+
+def _kills() -> int:
+    """Processes of this control group that ran out of memory; 0 where nobody counts."""
+    with suppress(OSError, ValueError):
+        counts = dict(line.split() for line in _MEMORY_EVENTS.read_text().splitlines())
+        return int(counts.get("oom_kill", 0))
+    return 0
+
+
+def hint(lines: Sequence[str]) -> str | None:
+    """A sentence with the fix for a failure whose cause is known."""
+    text = "\n".join(lines)
+    for pattern, sentence in HINTS:
+        if found := re.search(pattern, text):
+            return sentence.replace("{1}", next(filter(None, found.groups()), ""))
+    return None

@@ -1,0 +1,1 @@
+"""What servers and GPUs tell while a session runs."""

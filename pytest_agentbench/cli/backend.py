@@ -1,0 +1,228 @@
+"""`agentbench backend up|status|logs|down|check` and `agentbench reap`: stacks by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pytest_agentbench.cli.plain import draw
+from pytest_agentbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
+    from pytest_agentbench.records import Endpoint, Json
+
+PATIENCE = 30.0  # seconds that the rungs of `check` get, all together
+SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks on
+
+
+def add(commands: Any) -> None:
+    """The parsers of these commands."""
+    backend = commands.add_parser("backend", help="boot a stack by hand, look at it, check it, end it")
+    actions = backend.commands("actions")
+    up = _named(actions, "up", "boot a stack and keep it for sessions to come", run_up)
+    up.add_argument("--for", dest="keep", default="1h", metavar="TIME", help="how long it stays when nobody uses it (default: 1h)")
+    up.add_argument("--gpu-wait", default="0s", metavar="TIME", help="wait this long for GPUs that others have")
+    up.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="change a value of the YAML, e.g. settings.max_model_len=8192"
+    )
+    actions.add_parser("status", help="the stacks that run").set_defaults(run=run_status)
+    logs = _named(actions, "logs", "the end of the logs of a stack that runs", run_logs)
+    logs.add_argument("service", nargs="?", help="only this one's")
+    logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="lines of each (default: 20)")
+    _named(actions, "down", "end a stack that runs", run_down)
+    check = actions.add_parser("check", help="climb the ladder of readiness and look at the speed")
+    check.add_argument("name", metavar="NAME|URL", help="a stack that runs, a backend of kind url, or a base URL")
+    check.set_defaults(run=run_check)
+    reap = commands.add_parser("reap", help="end processes and containers that dead sessions left behind; touches nothing else")
+    reap.set_defaults(run=run_reap)
+
+
+def _named(actions: Any, name: str, help: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=help)
+    parser.add_argument("name", metavar="NAME", help="a name in backends/, or a YAML file")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run_up(options: argparse.Namespace) -> None:
+    from pytest_agentbench.backends.stack import registry
+    from pytest_agentbench.runs.directory import keep_out_of_git
+
+    keep, gpu_wait = _seconds("for", options.keep), _seconds("gpu-wait", options.gpu_wait)
+    spec = _stack(options.name, options.set)
+    if what := registry.reap_orphans():
+        print(what)
+    if (held := registry.find_kept(spec)) is not None:
+        print(f"{spec.name} is up already at {held.ready().url}")
+        held.let_go()
+        return
+    if why := registry.passed_over(spec):
+        print(f"{why}; agentbench backend down {options.name} ends it")
+    keep_out_of_git(Path("reports"))
+    logs = Path("reports", "backends", spec.name, datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")).absolute()
+    held = registry.start(spec, logs, gpu_wait=gpu_wait, warm_up=1)
+    try:
+        with _Progress() as progress:
+            endpoint = held.ready(progress)
+    except BaseException:
+        held.stop()
+        raise
+    held.keep(keep)
+    held.let_go()
+    print(f"{spec.name} is up after {held.boot['boot_s']:.1f} s at {endpoint.url}, model {endpoint.model}")
+    print(f"it stays {options.keep} after its last use; logs in {os.path.relpath(logs)}")
+    print(f"use it: pytest scenarios/banking --agentbench-backend={options.name}    end it: agentbench backend down {options.name}")
+
+
+def run_status(_options: argparse.Namespace) -> None:
+    from pytest_agentbench.backends.stack import registry
+
+    running = list(registry.running())
+    for home, facts in running:
+        until = facts.get("until")
+        stays = f", unused, stays {max(0.0, until - time.time()) / 60:.0f} min more" if until else ""
+        gpus = ", ".join(gpu for each in (facts.get("boot") or {}).get("gpus", {}).values() for gpu in each)
+        print(f"{facts['backend']:<20} {facts['state']:<9} {facts.get('url', '-')}  since {facts['started_at']}{stays}")
+        print(f"{'':<20} guardian {facts['pid']}, GPUs {gpus or 'none'}, logs {facts['logs']}, folder {home}")
+    if not running:
+        print("no stack runs")
+
+
+def run_logs(options: argparse.Namespace) -> None:
+    from pytest_agentbench.lib.log_tail import tail
+
+    _, facts = _running(options.name)
+    files = sorted(Path(facts["logs"]).glob(f"{options.service or '*'}.log"))
+    if not files:
+        raise ConfigError(f"no log of {options.service!r} in {facts['logs']}")
+    for file in files:
+        print(f"==> {file}")
+        for line in tail(file, options.lines):
+            print(line)
+
+
+def run_down(options: argparse.Namespace) -> None:
+    from pytest_agentbench.backends.stack import registry
+
+    home, facts = _running(options.name)
+    started = time.monotonic()
+    registry.attach(home).stop()
+    print(f"{facts['backend']} is down after {time.monotonic() - started:.1f} s")
+
+
+def run_check(options: argparse.Namespace) -> None:
+    """Each rung as it holds; the first that does not ends it with status 1."""
+    from pytest_agentbench.backends.proof.probe import probe
+    from pytest_agentbench.backends.proof.ready import Ladder
+
+    endpoint, ready = _endpoint(options.name)
+    print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
+    ladder = Ladder(endpoint, ready, time.monotonic() + PATIENCE)
+    for rung in ladder.climb():
+        print(f"✓ {rung.name:<8} {rung.detail}  ({rung.seconds:.2f} s)")
+    speed = probe(ladder.answering)
+    rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:.0f} tok/s"
+    print(f"✓ {'speed':<8} TTFT {speed.ttft_ms:.0f} ms, E2E {speed.e2e_ms:.0f} ms{rate}  (one chat at a time, rough; a run measures)")
+
+
+def run_reap(_options: argparse.Namespace) -> None:
+    from pytest_agentbench.backends.stack import registry
+
+    ended = registry.reap()
+    for home, what in ended:
+        print(f"{home}: {', '.join(what) or 'only its folder was left'}")
+    print(f"reaped {len(ended)} stacks" if ended else "nothing was left behind")
+
+
+def _stack(name: str, changes: list[str]) -> StackSpec:
+    from pytest_agentbench.backends.spec import load_backend
+    from pytest_agentbench.backends.stack.spec import StackSpec
+    from pytest_agentbench.lib.config import parse_yaml
+
+    pairs = []
+    for change in changes:
+        path, equals, value = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: should be PATH=VALUE, for example settings.max_model_len=8192")
+        pairs.append((path, parse_yaml(value, f"--set {path}")))
+    spec = load_backend(name, Path.cwd(), pairs)
+    if not isinstance(spec, StackSpec):
+        raise ConfigError(f"{name} is of kind {spec.kind}: only a stack is booted by hand")
+    return spec
+
+
+def _running(name: str) -> tuple[Path, Json]:
+    from pytest_agentbench.backends.stack import registry
+
+    if (there := _found(name)) is not None:
+        return there
+    known = ", ".join(facts["backend"] for _, facts in registry.running())
+    raise ConfigError(f"no stack {name!r} runs; there are: {known or 'none'}")
+
+
+def _found(name: str) -> tuple[Path, Json] | None:
+    """A stack that runs, by its backend's name, its YAML or its folder's name; one that is ready before others."""
+    from pytest_agentbench.backends.stack import registry
+
+    found = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1]["backend"]]
+    return min(found, key=lambda each: each[1]["state"] != "ready", default=None)
+
+
+def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
+    """Where a name or a URL answers, and how it is proven ready."""
+    from pytest_agentbench.backends.backend import url_endpoint
+    from pytest_agentbench.backends.spec import UrlSpec, load_backend
+    from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
+    from pytest_agentbench.records import Endpoint
+
+    if (there := _found(name)) is not None:
+        facts = there[1]
+        if "url" not in facts:
+            raise ConfigError(f"{name} is {facts['state']}; `agentbench backend status` says when it is ready")
+        return Endpoint(facts["url"], facts["model"], facts["backend"]), ReadySpec(**facts["ready"])
+    spec = load_backend(name, Path.cwd())
+    if isinstance(spec, UrlSpec):
+        return url_endpoint(spec), ReadySpec(in_a_row=1)
+    if isinstance(spec, StackSpec):
+        raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots it")
+    raise ConfigError(f"{name} is of kind {spec.kind}: it runs only within a session")
+
+
+def _seconds(option: str, text: str) -> float:
+    from pytest_agentbench.session.settings import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--{option} {text}: should be {error}") from error
+
+
+class _Progress:
+    """What a boot waits for: one line that changes on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._said = -SAID_EVERY
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            draw("")  # what comes next has the line for itself
+
+    def __call__(self, text: str) -> None:
+        spent = time.monotonic() - self._started
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1  # a longer line would stay when the next one comes
+            draw(f"{spent:5.0f} s  {text}"[:width])
+        elif spent - self._said >= SAID_EVERY:
+            self._said = spent
+            sys.stderr.write(f"{spent:5.0f} s  {text}\n")

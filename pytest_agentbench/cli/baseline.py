@@ -1,0 +1,59 @@
+"""`agentbench baseline promote`: a run becomes what later ones are compared with."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    baseline = commands.add_parser("baseline", help="make a run the baseline of its suites")
+    actions = baseline.commands("actions")
+    promote = actions.add_parser("promote", help="write reports/baselines/<suite>.jsonl: scores, derived timings and hashes, no texts")
+    promote.add_argument(
+        "name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)"
+    )
+    promote.add_argument("--suite", metavar="NAME", help="only this suite of the run (default: all)")
+    promote.add_argument("--to", type=Path, metavar="FILE", help="another file, of a single suite")
+    promote.add_argument("--reason", default="", metavar="TEXT", help="why a mean may fall; it is kept in the file")
+    promote.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    promote.set_defaults(run=run_promote)
+
+
+def run_promote(options: argparse.Namespace) -> None:
+    """One line for each score, was and is, then the files. Nothing is written unless everything can be."""
+    from pytest_agentbench.errors import ConfigError, unknown_name
+    from pytest_agentbench.gate.baselines import default_baseline, read_evidence
+    from pytest_agentbench.gate.promotion import check_reason, doubts, luck, plan_promotion
+    from pytest_agentbench.repeats import beside
+    from pytest_agentbench.runs.tally import find_run, read_run
+
+    directory = find_run(options.name, options.reports)
+    run, evidence = read_run(directory), read_evidence(directory)
+    suites = sorted({trial.suite for trials in evidence.groups.values() for trial in trials})
+    if options.suite and options.suite not in suites:
+        raise ConfigError(f"{directory}: {unknown_name('suite', options.suite, suites)}")
+    chosen = [options.suite] if options.suite else suites
+    if not chosen:
+        raise ConfigError(f"{directory} has no rollouts")
+    if options.to and len(chosen) > 1:
+        raise ConfigError(f"--to names the file of one suite, and the run has {', '.join(chosen)}; choose with --suite")
+    if options.to and options.to.suffix != ".jsonl":
+        raise ConfigError(f"--to {options.to}: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it")
+    others = beside(run, options.reports)
+    plans = [plan_promotion(run, evidence, suite, options.to or default_baseline(suite, options.reports)) for suite in chosen]
+    for plan in plans:
+        for change in plan.changes:
+            print(f"{change.group} {change.score}.mean: {_mean(change.was)} -> {_mean(change.now)} ({change.scenarios} scenarios)")
+        for doubt in (*doubts(run, evidence, plan.suite), *luck(run, plan.suite, others)):
+            print(f"{plan.suite}: {doubt}")
+    check_reason(plans, options.reason)
+    for plan in plans:
+        plan.write(options.reason)
+        print(f"wrote {plan.path}" + (f", in place of {plan.old.facts.run}" if plan.old else ""))
+
+
+def _mean(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"

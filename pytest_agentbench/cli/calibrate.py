@@ -1,0 +1,103 @@
+"""`agentbench calibrate`: limits that hold, from several runs of the same setup."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.calibration import Calibration
+    from pytest_agentbench.gate.evidence import Evidence
+
+SHOWN = 5  # scenarios
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    calibrate = commands.add_parser("calibrate", help="suggest limits for a suite from several runs in which nothing changed")
+    calibrate.add_argument("suite", metavar="SUITE", help="a suite, or suite-variant, as these runs name it")
+    calibrate.add_argument("names", nargs="+", metavar="RUN", help="run directories, or their names in reports/; two at least")
+    calibrate.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    calibrate.set_defaults(run=run_calibrate)
+
+
+def run_calibrate(options: argparse.Namespace) -> None:
+    """YAML for suite.yaml; what speaks for it stands above, as comments."""
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.gate.calibration import calibrate
+    from pytest_agentbench.scorers import LOWER_IS_BETTER
+
+    group, runs = options.suite, [*_runs(options)]
+    scores = [*dict.fromkeys(name for run in runs for trial in run.groups[group] for name in trial.scores)]
+    lines = [f"# {group}: suggested by {len(runs)} runs, {', '.join(run.facts.run for run in runs)}"]
+    lines += [f"# these runs do not have the same {part}, so that is in the numbers" for part in _differ(runs, group, "agent", "backend")]
+    if differing := [score for score in scores if len({frozenset(run.scored_by(group, score)) for run in runs}) > 1]:
+        names = ", ".join(differing)
+        raise ConfigError(f"{names} of these runs of {group} came about in different ways; `agentbench rescore` scores them again")
+    thresholds, rules = list[str](), list[str]()
+    for score in scores:
+        if score in LOWER_IS_BETTER:
+            lines.append(f"# {score} has no greatest value: nothing is suggested for it")
+            continue
+        try:
+            found = calibrate(runs, group, score)
+        except ValueError as error:
+            raise ConfigError(f"{group}: {error}") from error
+        lines += _said(score, found)
+        thresholds += [f"  {score}: {_below(found.floor):g}"] if _below(found.floor) > 0 else []
+        thresholds += [f"  {score}.mean: {found.limit:g}"] if found.limit is not None and found.limit > 0 else []
+        rules += [f"  - {score}.mean >= -{found.margin:g} vs baseline"] if found.margin is not None and found.margin < 1 else []
+    for key, entries in (("thresholds", thresholds), ("gate", rules)):
+        lines += [f"{key}:", *entries] if entries else []
+    for line in lines:
+        print(line)
+
+
+def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
+    """The evidence of each run; raises ConfigError for those that do not serve."""
+    from pytest_agentbench.errors import ConfigError, unknown_name
+    from pytest_agentbench.gate.baselines import read_evidence
+    from pytest_agentbench.gate.promotion import faults
+    from pytest_agentbench.runs.tally import find_run, read_run
+
+    directories = [find_run(name, options.reports).resolve() for name in options.names]
+    if len(set(directories)) < max(2, len(directories)):
+        raise ConfigError("calibrate takes two runs at least, each of them once")
+    for directory in directories:
+        run, evidence = read_run(directory), read_evidence(directory)
+        if options.suite not in evidence.groups:
+            raise ConfigError(f"{directory}: {unknown_name('suite', options.suite, [*evidence.groups])}")
+        if found := [*faults(run, evidence, evidence.groups[options.suite][0].suite)]:
+            raise ConfigError(f"{directory} says nothing about limits: {'; '.join(found)}")
+        yield evidence
+
+
+def _differ(runs: list[Evidence], group: str, *parts: str) -> list[str]:
+    return [part for part in parts if len({frozenset(run.hashes(group, part)) for run in runs}) > 1]
+
+
+def _said(score: str, found: Calibration) -> Iterator[str]:
+    means = ", ".join(f"{mean:.3f}" for mean in found.means)
+    yield f"# {score}: means {means}, {max(found.means) - min(found.means):.3f} apart"
+    most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in found.flaky[:SHOWN])
+    yield f"# {len(found.flaky)} of {found.scenarios} scenarios were not always scored alike{f': {most}' if most else ''}" + (
+        ", ..." if len(found.flaky) > SHOWN else ""
+    )
+    for margin, verdicts in found.verdicts.items():
+        share = verdicts["FAIL"] / found.pairs
+        yield (
+            f"# margin {margin:g}: of {found.pairs} pairs of these runs {verdicts['PASS']} PASS, {verdicts['INCONCLUSIVE']} INCONCLUSIVE, "
+            f"{verdicts['FAIL']} FAIL: false alarms {share * 100:.1f} %"
+        )
+    if found.margin is None or found.margin >= 1:
+        yield "# no margin holds: more scenarios or trials make one"
+    if found.fewest < 2:
+        yield "# one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
+    yield f"# promote a baseline of {3 * found.fewest} trials or more, three times a run's: every later run shares what chance did to it"
+
+
+def _below(score: float) -> float:
+    """A floor that a score reaches, in hundredths."""
+    return int(score * 100) / 100

@@ -1,0 +1,83 @@
+"""`agentbench doctor`: what this machine has, what backends need of it, and what of that is missing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.errors import ConfigError, MissingError
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.doctor.check import Check
+    from pytest_agentbench.backends.spec import AnySpec
+
+MARKS = {"ok": "✓", "missing": "✗", "unknown": "?", "absent": "-"}
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    doctor = commands.add_parser("doctor", help="what backends need of this machine, what is missing, and how to get it")
+    doctor.add_argument(
+        "backends", nargs="*", metavar="BACKEND", help="a name, a YAML file or a URL (default: this machine, and all in backends/)"
+    )
+    doctor.set_defaults(run=run_doctor)
+
+
+def run_doctor(options: argparse.Namespace) -> None:
+    """One line for each check; a backend that was named and lacks something is an error."""
+    from pytest_agentbench.backends.spec import load_backend
+
+    if not options.backends:
+        examine_project()
+        return
+    specs = {name: load_backend(name, Path.cwd()) for name in options.backends}
+    if lacking := [name for name, spec in specs.items() if _examine(name, spec, reach=True)]:
+        raise MissingError(f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}")
+    print(f"nothing is missing for: {', '.join(specs)}")
+
+
+def examine_project() -> None:
+    """This machine, then the backends of this project; those that came with agentbench are named only."""
+    from pytest_agentbench.backends.doctor.host import host_checks
+    from pytest_agentbench.backends.spec import known_backends, own_backends
+
+    print("this machine")
+    _print(host_checks())
+    names = own_backends(Path.cwd())
+    ready = [name for name in names if not _lacks(name)]
+    print(f"nothing is missing for: {', '.join(ready) or 'none'}" if names else "this project has no backends/")
+    if others := [name for name in known_backends(Path.cwd()) if name not in names]:
+        print(f"not examined, for they are not in backends/ but came with agentbench: {', '.join(others)}")
+        print(f"to examine one of them: agentbench doctor {others[0]}")
+
+
+def _lacks(name: str) -> bool:
+    """Examines a backend of the project without asking other machines; one whose YAML is wrong does not keep others from it."""
+    from pytest_agentbench.backends.spec import load_backend
+
+    try:
+        return _examine(name, load_backend(name, Path.cwd()), reach=False)
+    except ConfigError as error:
+        print(f"{name}\n  ✗ {error}")
+        return True
+
+
+def _examine(name: str, spec: AnySpec, *, reach: bool) -> bool:
+    """Prints what a backend needs; returns whether something is missing."""
+    from pytest_agentbench.backends.doctor import checks
+
+    print(f"{name} ({spec.kind})")
+    return _print(checks(spec, reach=reach))
+
+
+def _print(checks: Iterable[Check]) -> bool:
+    """A line for each check, and one for what to do; returns whether something is missing."""
+    lacks = False
+    for check in checks:
+        print(f"  {MARKS[check.state]} {check.name:<17} {check.detail}")
+        if check.fix:
+            print(f"    {'':<17} -> {check.fix}")
+        lacks |= check.state == "missing"
+    return lacks

@@ -1,0 +1,96 @@
+"""`agentbench gate`: judges a run that is over, as a session would have judged it at its end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.records import Json
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.evidence import Evidence
+    from pytest_agentbench.session.discovery import Found
+    from pytest_agentbench.suites.arms import Arm
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    gate = commands.add_parser("gate", help="judge a run again, or by other rules, with no backend")
+    gate.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")
+    gate.add_argument(
+        "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with (default: reports/baselines/<suite>.jsonl)"
+    )
+    gate.add_argument(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="a rule beside those that suite.yaml had in that run, such as 'tsq.mean >= -0.05 vs baseline'; may be given several times",
+    )
+    gate.add_argument(
+        "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"
+    )
+    gate.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    gate.set_defaults(run=run_gate)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `gating.make_gate` wants to know."""
+
+    gate: tuple[str, ...]
+    baseline: str | None
+    reports: Path
+    verdict: str = "gate"
+    ab: tuple[Arm, ...] = ()  # the arms of a session were compared by itself
+
+
+def run_gate(options: argparse.Namespace) -> int:
+    """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
+    from pytest_agentbench.cli.plain import Plain
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.reports.terminal import write_gate
+    from pytest_agentbench.reports.wording import limit_text
+    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.session.gate import judge_again
+
+    directory = find_run(options.name, options.reports)
+    run = read_run(directory)
+    part, evidence = judge_again(run, directory, [*suites_of(run)], Options(tuple(options.gate), options.baseline, options.reports))
+    if part is None:
+        raise ConfigError(f"nothing is asked of {run['id']}: its suites have no rules; give some with --gate, or a --baseline")
+    failed = [limit for limit in run["limits"] if limit["failed"]]
+    for limit in failed:
+        Plain().write_line(f"limit       {limit_text(limit)}")
+    write_gate(Plain(), part, run.get("rounds"))
+    return status_of({**run, "gate": part}, evidence, options.inconclusive)
+
+
+def status_of(run: Json, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
+    """The exit status that a session would have had for its limits and its gate.
+
+    Of its tests those failed that could not measure, and with `failed` others, too.
+    """
+    from pytest_agentbench.gate.exit_status import Ending, deciding, exit_status
+
+    errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
+    failure = bool(run["backend"]["failure"])
+    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, limits=run["limits"], gate=deciding(run))
+    return exit_status(ending, inconclusive)
+
+
+def suites_of(run: Json) -> Iterator[Found]:
+    """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
+    from pytest_agentbench.session.discovery import Found
+    from pytest_agentbench.suites.suite import DatasetInfo, Suite
+
+    for group, part in run["suites"].items():
+        variant = part["variant"]
+        name = group if variant == "default" else group.removesuffix(f"-{variant}")
+        scorers = {each["scorer"]: each["options"] for each in part["scored_by"].values()}
+        data, folder = DatasetInfo(**part["dataset"]), Path(part["folder"])
+        suite = Suite(name, folder, (), data, scorers=scorers, gate=tuple(part["gate"]), deterministic=part.get("deterministic", False))
+        yield Found(folder, suite, part["thresholds"], (variant,), 1)

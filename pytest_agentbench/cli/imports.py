@@ -1,0 +1,47 @@
+"""`agentbench import`: the results of another tool as a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    imports = commands.add_parser("import", help="read the result directory of another tool as a run")
+    imports.add_argument("tool", metavar="TOOL", help="whose results: nat toolorchestra harbor")
+    imports.add_argument("path", type=Path, metavar="PATH", help="the directory that the tool wrote")
+    imports.add_argument(
+        "--suite",
+        type=Path,
+        metavar="DIR",
+        help="the suite whose scenarios were run: its labels, and scoring again with `agentbench rescore`",
+    )
+    imports.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    imports.set_defaults(run=run_import)
+
+
+def run_import(options: argparse.Namespace) -> None:
+    """What was found, what is not known, and where the run is."""
+    from pytest_agentbench.cli.imported import write
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.exports import load_reader
+    from pytest_agentbench.lib.foreign import one_line
+    from pytest_agentbench.reports.wording import own_mean_text, score_text, statuses_text
+    from pytest_agentbench.suites.suite import load_suite, suite_file
+
+    reader = load_reader(options.tool)
+    if not options.path.is_dir():
+        raise ConfigError(f"{options.path} is no directory; name the one that {options.tool} wrote")
+    suite = load_suite(suite_file(options.suite)) if options.suite else None
+    target, run = write(options.tool, reader(options.path), options.path, suite, options.reports)
+    for name, part in run["suites"].items():
+        print(f"{name}: {statuses_text(part['rollouts'])}")
+        for score, means in part["scores"].items():
+            print(f"{name} {score}: {score_text(means['mean'])}")
+    for mean in run["imported"]["means"]:
+        print(own_mean_text(mean))
+    for note in run["imported"]["notes"]:
+        print(f"note: {one_line(note)}")
+    print(f"wrote {target}")

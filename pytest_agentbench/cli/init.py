@@ -1,0 +1,92 @@
+"""`agentbench init`: suites that came with the package, as files of a project."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+PYTEST_INI = """\
+[pytest]
+testpaths = scenarios
+addopts = --import-mode=importlib
+asyncio_default_fixture_loop_scope = function
+"""
+
+#: A directory with one of these has a pytest configuration of its own.
+PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+
+Outcome = Literal["wrote", "there", "kept"]
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    init = commands.add_parser("init", help="write a shipped suite, its backend and a pytest configuration into this directory")
+    init.add_argument("suite", nargs="?", metavar="SUITE", help="name of the suite, for example banking (default: list them)")
+    init.set_defaults(run=run_init)
+
+
+def run_init(options: argparse.Namespace) -> None:
+    """Adds what is not there; a file that is there stays as it is, and is named where it is not the shipped one."""
+    from pytest_agentbench.backends.spec import shipped
+    from pytest_agentbench.errors import ConfigError, unknown_name
+
+    suites = shipped("scenarios")
+    known = sorted(file.parent.name for file in suites.glob("*/suite.yaml"))
+    if options.suite is None:
+        print_suites(suites, known)
+        return
+    if options.suite not in known:
+        raise ConfigError(unknown_name("shipped suite", options.suite, known))
+    folder = suites / options.suite
+    copies = [(file, Path("scenarios", options.suite, file.relative_to(folder))) for file in data_files(folder)]
+    copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
+    report([(copy(source, target), target) for source, target in copies])
+    if own := next((file for file in map(Path, PYTEST_FILES) if file.exists()), None):
+        if own.read_bytes() != PYTEST_INI.encode():
+            print(f"left {own} alone; the suite needs nothing in it")
+    else:
+        Path("pytest.ini").write_text(PYTEST_INI)
+        print("wrote pytest.ini")
+    print(f"now run: pytest scenarios/{options.suite}")
+
+
+def print_suites(folder: Path, names: Sequence[str]) -> None:
+    """One line for each suite that came with the package."""
+    from pytest_agentbench.lib.config import load_yaml
+
+    for name in names:
+        print(f"{name:<10} {load_yaml(folder / name / 'suite.yaml')['description']}")
+    print(f"to write one of them into this directory: agentbench init {names[0]}")
+
+
+def data_files(folder: Path) -> Iterator[Path]:
+    """What belongs to a shipped suite."""
+    return (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
+
+
+def copy(source: Path, target: Path) -> Outcome:
+    """Writes `target` if nothing is there; raises ConfigError where that cannot be."""
+    from pytest_agentbench.errors import ConfigError
+
+    try:
+        if target.exists():
+            return "there" if target.is_file() and target.read_bytes() == source.read_bytes() else "kept"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
+    return "wrote"
+
+
+def report(outcomes: Sequence[tuple[Outcome, Path]]) -> None:
+    """A line for each file that is new or not as shipped; those that were there as shipped are only counted."""
+    for outcome, target in outcomes:
+        if outcome == "wrote":
+            print(f"wrote {target}")
+        elif outcome == "kept":
+            print(f"kept {target}, which differs from the one that came with agentbench")
+    if there := sum(outcome == "there" for outcome, _ in outcomes):
+        print(f"{there} of {len(outcomes)} files were there already")

@@ -1,0 +1,27 @@
+"""Where commands print sections that pytest would print, and how they draw."""
+
+from __future__ import annotations
+
+import sys
+
+from pytest_agentbench.lib.foreign import Output, one_line
+
+
+class Plain:
+    """Standard output as a terminal without colours, one line at a time."""
+
+    def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
+        print(f" {one_line(title)} ".center(80, sep))
+
+    def write_line(self, line: str, **_markup: bool) -> None:
+        print(one_line(line))
+
+
+def draw(line: str) -> None:
+    """Replaces the last line of a terminal, on standard error."""
+    sequence = f"\r\x1b[2K{one_line(line)}"
+    if isinstance(sys.stderr, Output):
+        sys.stderr.draw(sequence)
+    else:
+        sys.stderr.write(sequence)
+        sys.stderr.flush()

@@ -1,0 +1,136 @@
+"""`agentbench power`: what drop a suite can find, and what it would take to find a smaller one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.power import Design, Level
+    from pytest_agentbench.suites.suite import Suite
+
+DROPS = (0.01, 0.03, 0.05, 0.1)
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    power = commands.add_parser("power", help="say what drop a suite can find with so many trials")
+    power.add_argument("suite", type=Path, metavar="SUITE", help="the suite's folder, such as scenarios/banking")
+    power.add_argument("--trials", type=trials, default=(1, 3, 5), metavar="N,N", help="numbers of trials (default: 1,3,5)")
+    power.add_argument(
+        "--of", choices=["suite", "population"], default="suite", help="this suite, or scenarios like its own (default: suite)"
+    )
+    power.add_argument("--run", dest="name", metavar="RUN", help="a run of it with several trials, whose noise is taken")
+    power.add_argument("--score", metavar="NAME", help="one of the suite's scores (default: its first)")
+    power.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    power.set_defaults(run=run_power)
+
+
+def trials(text: str) -> tuple[int, ...]:
+    """`1,3,5`; raises ValueError, of which argparse makes a sentence."""
+    found = tuple(map(int, text.split(",")))
+    if min(found) < 1:
+        raise ValueError(text)
+    return found
+
+
+def run_power(options: argparse.Namespace) -> None:
+    """Two tables: trials and the smallest drop, then drops and what each takes."""
+    from pytest_agentbench.errors import ConfigError, unknown_name
+    from pytest_agentbench.gate.verdict import CONFIDENCE
+    from pytest_agentbench.scorers import LOWER_IS_BETTER, check_scores
+    from pytest_agentbench.stats.decisions import POPULATION
+    from pytest_agentbench.stats.power import Design
+    from pytest_agentbench.suites.suite import load_suite, suite_file
+
+    suite = load_suite(suite_file(options.suite))
+    check_scores(suite)
+    score = options.score or suite.score_names[0]
+    if score not in suite.score_names:
+        raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")
+    if score in LOWER_IS_BETTER:
+        raise ConfigError(f"{score} has no greatest value, so nobody knows before a run what it can find; a run says it below each rule")
+    count, size = size_of(suite) if options.of == POPULATION else fixed_size_of(suite)
+    within, level, source = _noise(options, suite, score)
+    print(f"{suite.name}: {size}; {score} of a trial varies by {within**0.5:.3f} around its scenario's mean (standard deviation), {source}")
+    designs = [Design(count, number, within, of=options.of, confidence=CONFIDENCE, level=level) for number in options.trials]
+    for line in (*_found(designs), "", *_needed(designs)):
+        print(line)
+
+
+def fixed_size_of(suite: Suite) -> tuple[int, str]:
+    """(how many scenarios a suite has, in words), whose trials are all that varies; raises ConfigError for too few to decide anything."""
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.stats.bounded import Clusters
+    from pytest_agentbench.stats.intervals import too_few
+
+    total = len(suite.scenarios)
+    if why := too_few(Clusters.of(range(total))):
+        raise ConfigError(f"{suite.name}: {why}")
+    return total, f"{total} scenarios"
+
+
+def size_of(suite: Suite) -> tuple[int, str]:
+    """(how many independent scenarios a suite has, in words): those of one cluster may all fail together.
+
+    Raises ConfigError for too few to decide anything.
+    """
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.stats.bounded import Clusters
+    from pytest_agentbench.stats.intervals import too_few
+
+    total = len(suite.scenarios)
+    clusters = Clusters.of_scenarios({each.id: each.cluster for each in suite.scenarios})
+    if why := too_few(clusters):
+        raise ConfigError(f"{suite.name}: {why}")
+    if clusters.single:
+        return total, f"{total} scenarios"
+    worth = int(clusters.effective)
+    return worth, f"{total} scenarios in {len(clusters.sizes)} clusters, counted as {worth}"
+
+
+def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float, Level, str]:
+    """(variance of a trial around its scenario's mean, where scores lie, where that is from)."""
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.gate.baselines import find_baseline, read_evidence
+    from pytest_agentbench.gate.verdict import samples
+    from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, Level, spread
+
+    if options.name is None:
+        level = Level(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)
+        return ASSUMED, level, "an assumption: that of suites whose mean is 0.8 and whose scenarios differ; --run takes it from a run"
+    evidence = read_evidence(find_baseline(options.name, options.reports))
+    if suite.name not in evidence.groups:
+        raise ConfigError(f"{options.name} has no rollouts of {suite.name}, but of {', '.join(evidence.groups) or 'nothing'}")
+    measured = samples(evidence.groups[suite.name], score, falling=False)
+    scores = {name: each.scores for name, each in measured.items() if each.scores}
+    if not any(len(each) > 1 for each in scores.values()) or len(scores) < 2:
+        raise ConfigError(f"{options.name} has one trial of a scenario, which does not show how trials vary; run --agentbench-trials=3")
+    within = spread(scores).within
+    means = [each.mean for each in measured.values() if each.scores]
+    level = Level.of(means, within, len(scores) / sum(1 / len(each) for each in scores.values()))
+    return within, level, f"as in {evidence.facts.run}"
+
+
+def _found(designs: Sequence[Design]) -> list[str]:
+    lines = ["trials  drop that is found 4 times out of 5  margin with which it passes as often unchanged"]
+    for design in designs:
+        drop, margin = (f"{each:.3f}" if each < 1 else "none" for each in (design.smallest_drop(), design.smallest_margin()))
+        lines.append(f"{design.trials:>6}  {drop:>33}  {margin:>49}")
+    return lines
+
+
+def _needed(designs: Sequence[Design]) -> list[str]:
+    from pytest_agentbench.records import MOST_TRIALS
+    from pytest_agentbench.stats.power import needed_scenarios, needed_trials
+
+    heads = [f"scenarios with {each.trials} trial{'s' * (each.trials > 1)}" for each in designs]
+    lines = ["  ".join([" drop", "trials of these scenarios", *heads])]
+    for drop in DROPS:
+        most = needed_trials(drop, designs[0])
+        cells = [f"{drop:>5}", f"{most or f'more than {MOST_TRIALS}':>25}"]
+        cells += [f"{needed_scenarios(drop, each):>{len(head)}}" for each, head in zip(designs, heads, strict=True)]
+        lines.append("  ".join(cells))
+    return lines

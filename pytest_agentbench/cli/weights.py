@@ -1,0 +1,24 @@
+"""`agentbench weights ...`: the weights of models."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The parsers of these commands."""
+    weights = commands.add_parser("weights", help="fetch the weights of models")
+    verbs = weights.commands()
+    get = verbs.add_parser("get", help="fetch a model from the Hugging Face hub, after a look at its licence, the token and the disk")
+    get.add_argument("model", help="for example meta-llama/Llama-3.3-70B-Instruct")
+    get.add_argument("--to", type=Path, metavar="DIR", help="a folder of its own (default: the hub's cache, where engines look for it)")
+    get.add_argument("--revision", default="main", help="commit, tag or branch (default: main)")
+    get.set_defaults(run=run_get)
+
+
+def run_get(options: argparse.Namespace) -> None:
+    from pytest_agentbench.backends.machine.weights import get
+
+    print(get(options.model, options.to, options.revision))

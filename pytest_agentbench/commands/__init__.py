@@ -1,1 +1,0 @@
-"""The groups of commands of `agentbench`, one file each."""

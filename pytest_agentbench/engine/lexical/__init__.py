@@ -1,0 +1,1 @@
+"""The policy `lexical`, a file for each part of the work."""

@@ -1,0 +1,206 @@
+"""Fills a tool's arguments from what a customer wrote, by the tool's JSON schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pytest_agentbench.engine.lexical import values
+from pytest_agentbench.engine.lexical.choices import choose, flag
+from pytest_agentbench.engine.lexical.values import Finder
+from pytest_agentbench.engine.lexical.words import stems, vocabulary, words
+from pytest_agentbench.records import Json
+
+
+class Hint(NamedTuple):
+    """Words in a parameter's name that say how to find its value; the first hint with such a word decides."""
+
+    words: frozenset[str]
+    finders: tuple[Finder, ...] = ()
+    before: tuple[str, ...] = ()  # the prepositions before such a value, best first
+
+
+def _hint(names: str, *finders: Finder, before: Sequence[str] = ()) -> Hint:
+    return Hint(vocabulary(names), finders, tuple(before))
+
+
+#: These also decide by the words of a description, for a parameter whose name says nothing.
+PLAIN_HINTS = (
+    _hint("email mail", values.emails),
+    _hint("phone mobile telephone", values.phones),
+    _hint("address street", values.addresses),
+    _hint("four", values.last_four),
+    _hint("currency", values.currencies),
+)
+TEXT_HINTS = (
+    *PLAIN_HINTS,
+    _hint("time hour", values.times),
+    _hint("date day when on since until deadline", values.dates),
+    _hint("id reference number code confirmation", values.references, values.last_four),
+)
+NUMBER_HINTS = (
+    _hint("rate percent percentage apr interest", values.percentages),
+    _hint("month months term year years", values.months),
+    _hint("mile miles radius distance km", values.distances),
+    _hint("", values.money, values.numbers),
+)
+PHRASE_HINTS = (
+    _hint("from source origin", before=("from", "out of", "off")),
+    _hint("to destination target recipient payee beneficiary", before=("to", "into", "for", "with")),
+    _hint("location city place where near town area", before=("in", "near", "at", "around", "to")),
+    _hint("merchant store shop vendor company", before=("at", "from", "by", "with", "to")),
+    _hint("counterparty sender person name", before=("from", "to", "with", "by", "for")),
+    _hint("purpose reason memo note topic", values.quotes, before=("for", "of")),
+)
+ANY_PHRASE = _hint("", before=("to", "from", "with", "at", "by", "for", "in", ""))
+#: Parameters that take a whole question.
+FREE_TEXT = vocabulary("query question text message prompt input content search")
+#: Bounds are only set where the text has such a word.
+BOUNDS = {
+    "min": vocabulary("over above more least exceed exceeding larger bigger"),
+    "max": vocabulary("under below less most smaller within"),
+}
+#: What stands between an account and digits that are not its own.
+ANOTHER_ACCOUNT = vocabulary("from to into and card")
+
+
+def fill(parameters: Any, own: str, whole: str) -> Json:
+    """The arguments that the texts yield for `parameters`, a JSON schema of any quality.
+
+    `own` is the part of the customer's message that is about this tool. Only required arguments are also looked for in the `whole`
+    message. One that is found nowhere is left out, unless it is required and its schema offers a default or an enum.
+    """
+    properties = mapping(mapping(parameters).get("properties"))
+    wanted = mapping(parameters).get("required")
+    required = [name for name in properties if isinstance(wanted, list) and name in wanted]
+    filler = _Filler(own, whole)
+    found = {name: filler.required(name, _plain(properties[name])) for name in required}
+    found |= {name: filler.optional(name, _plain(schema)) for name, schema in properties.items() if name not in found}
+    return {name: found[name] for name in properties if found[name] is not None}
+
+
+def mapping(data: Any) -> Mapping[str, Any]:
+    """What should be a mapping; an empty one for anything else."""
+    return data if isinstance(data, Mapping) else {}
+
+
+def description(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("description") or "")
+
+
+class _Filler:
+    """Fills one call; a value that one parameter took is not offered to the next of its kind."""
+
+    def __init__(self, own: str, whole: str) -> None:
+        self._own, self._whole = own, whole
+        self._taken: set[tuple[Finder, values.Plain]] = set()
+
+    def required(self, name: str, schema: Mapping[str, Any]) -> Any:
+        for text in (self._own, self._whole):
+            value = self._in_text(text, name, schema, is_required=True)
+            if value is not None:
+                return value
+        choices = schema.get("enum")
+        return schema.get("default", choices[0] if isinstance(choices, list) and choices else None)
+
+    def optional(self, name: str, schema: Mapping[str, Any]) -> Any:
+        return self._in_text(self._own, name, schema, is_required=False)
+
+    def _in_text(self, text: str, name: str, schema: Mapping[str, Any], *, is_required: bool) -> Any:
+        choices, kind = schema.get("enum"), schema.get("type")
+        if isinstance(choices, list) and choices:
+            return choose(text, choices, description(schema), partly=is_required)
+        match kind:
+            case "boolean":
+                return flag(text, name)
+            case "integer" | "number":
+                return self._number(text, name, is_whole=kind == "integer")
+            case "array":
+                return self._list(text, name, _plain(schema.get("items")), is_required=is_required)
+            case "object" | "null":
+                return None
+        return self._text(text, name, description(schema), is_required=is_required)
+
+    def _list(self, text: str, name: str, items: Mapping[str, Any], *, is_required: bool) -> Any:
+        if items.get("type") == "array":
+            return None
+        item = self._in_text(text, name, items, is_required=is_required)
+        return None if item is None else [item]
+
+    def _number(self, text: str, name: str, *, is_whole: bool) -> int | float | None:
+        if any(bound in words(name) and not said & set(words(text)) for bound, said in BOUNDS.items()):
+            return None
+        hint = _decides(NUMBER_HINTS, name) or NUMBER_HINTS[-1]
+        value = self._first(text, hint.finders)
+        if not isinstance(value, (int, float)) or (is_whole and not float(value).is_integer()):
+            return None
+        return value // 12 if {"year", "years"} & set(words(name)) else value
+
+    def _text(self, text: str, name: str, described: str, *, is_required: bool) -> str | None:
+        named = _decides(TEXT_HINTS, name)
+        if named:
+            return _as_text(self._first(text, named.finders))
+        if FREE_TEXT & set(words(name)):
+            return text.strip() or None
+        role = _decides(PHRASE_HINTS, name)
+        value = self._first(text, role.finders if role else _described(described))
+        if value is not None or (role is None and not is_required):
+            return _as_text(value)
+        is_account = "account" in words(name)
+        phrase = self._phrase(text, role or ANY_PHRASE, may_be_small=is_required or is_account)
+        return _account(phrase, text, described) if phrase and is_account else phrase
+
+    def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
+        """What stands behind one of the role's prepositions: a name or, if it may begin with a small letter, any phrase."""
+        for before in role.before:
+            for finder in (values.names, values.phrases) if may_be_small else (values.names,):
+                value = self._first(text, (finder,), before)
+                if value is not None:
+                    return str(value)
+        return None
+
+    def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> values.Plain | None:
+        """The first value that is still free."""
+        for finder in finders:
+            for found in finder(text):
+                if before in (None, found.before) and (finder, found.value) not in self._taken:
+                    self._taken.add((finder, found.value))
+                    return found.value
+        return None
+
+
+def _plain(schema: Any) -> Mapping[str, Any]:
+    """A schema with one type: of several, and of `anyOf`, the first that is not null."""
+    data = mapping(schema)
+    options = [*data.get("anyOf", ())] if isinstance(data.get("anyOf"), list) else []
+    option = next((each for each in map(mapping, options) if each.get("type") not in (None, "null")), None)
+    if option:
+        data = {**data, **option}
+    kinds = data.get("type")
+    if isinstance(kinds, list):
+        data = {**data, "type": next((kind for kind in kinds if kind != "null"), None)}
+    return data
+
+
+def _decides(hints: Sequence[Hint], name: str) -> Hint | None:
+    return next((hint for hint in hints if hint.words & set(words(name))), None)
+
+
+def _described(text: str) -> list[Finder]:
+    """The finders for what a parameter's description speaks of."""
+    return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), values.quotes]
+
+
+def _as_text(value: values.Plain | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _account(phrase: str, text: str, described: str) -> str:
+    """An account as its description spells it (`"money_market"`), with the digits that the text gives for it."""
+    spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
+    name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)
+    end = text.find(phrase) + len(phrase)
+    digits = next((found for found in values.last_four(text) if found.start >= end), None)
+    is_its_own = digits is not None and not ANOTHER_ACCOUNT & set(words(text[end : digits.start]))
+    return f"{name} {digits.value}" if digits and is_its_own else name

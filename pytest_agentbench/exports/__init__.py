@@ -1,0 +1,48 @@
+"""Result directories of other tools as runs of ours. A new tool is a file here and a line in TOOLS.
+
+Nothing is invented: what a tool did not record stays unknown, and `notes` say what that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.records import Json, Rollout
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a reader understood of a result directory."""
+
+    suite: str  # a name for what was run; `--suite` gives another
+    scores: Sequence[str]  # under the tool's own names, the main one first
+    rollouts: Iterator[Rollout]  # one at a time, in the order of their scenarios
+    stopwatch: str  # who took the times, and how far they go: one sentence
+    planned: int  # rollouts that the tool was to do, as far as it says
+    notes: list[str]  # sentences on what is missing or doubtful; complete when the rollouts were read
+    dataset: str = ""  # the data file that the tool names
+    agents: Mapping[str, Json] = field(default_factory=lambda: {"default": {}})  # variant -> settings
+    model: str | None = None
+    concurrency: int | None = None  # asked for
+    facts: Json = field(default_factory=dict)  # totals that belong to no rollout
+    means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # variant -> score -> the mean that the tool gives
+    averages: str = ""  # what the tool averages otherwise than a run does: half a sentence
+
+
+#: `read(path) -> Source`; raises ConfigError with the file and what is wrong with it.
+Reader = Callable[[Path], Source]
+
+TOOLS: Mapping[str, str] = {
+    "nat": "pytest_agentbench.exports.nat:read",
+    "toolorchestra": "pytest_agentbench.exports.toolorchestra:read",
+    "harbor": "pytest_agentbench.exports.harbor:read",
+}
+
+
+def load_reader(tool: str) -> Reader:
+    """The reader of a tool's results; raises ConfigError for an unknown one, with the known ones."""
+    reader: Reader = load_object("tool", tool, TOOLS, Path())
+    return reader

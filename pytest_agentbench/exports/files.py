@@ -1,0 +1,115 @@
+"""Files of other tools: JSON and times, with one sentence that names the file where they are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.records import Json
+
+_SPACE = re.compile(r"\s*")
+_DECODER = json.JSONDecoder()
+
+
+def read_json(file: Path) -> Any:
+    """The value that a JSON file holds; raises ConfigError."""
+    try:
+        return json.loads(read_text(file))
+    except ValueError as error:
+        raise ConfigError(f"{file}: no JSON: {error}") from error
+
+
+def read_object(file: Path, *needed: str) -> Json:
+    """The JSON object of a file, with all the keys that are needed; raises ConfigError."""
+    data = read_json(file)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: holds {_kind(data)}, should be an object")
+    if missing := [key for key in needed if key not in data]:
+        raise ConfigError(f"{file}: the key {missing[0]!r} is missing")
+    return data
+
+
+def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
+    """The elements of a JSON array, one at a time: a file of gigabytes takes the memory of its largest element, a few times.
+
+    Raises ConfigError where the file holds no array, or is cut off. `size` is the characters to read at a time.
+    """
+    try:
+        with file.open(encoding="utf-8-sig") as stream:
+            text = stream.read(size)
+            at = _SPACE.match(text).end()  # type: ignore[union-attr]  # it matches anything
+            if text[at : at + 1] != "[":
+                raise ConfigError(f"{file}: should hold a JSON array")
+            at += 1
+            while (found := _element(text, at)) != _END:
+                if found is not None:
+                    value, at = found
+                    yield value
+                elif more := stream.read(max(size, len(text) - at)):  # as much again, so that no text is looked at too often
+                    text, at = text[at:] + more, 0
+                else:
+                    raise ConfigError(f"{file}: its array is cut off, or is no JSON, at {text[at : at + 40]!r}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+_END = (None, -1)
+
+
+def _element(text: str, at: int) -> tuple[Any, int] | None:
+    """(the element that begins at a place, where the next one begins); _END behind the last; None when more text is needed."""
+    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+    if text[at : at + 1] == "]":
+        return _END
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except ValueError:
+        return None
+    end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+    match text[end : end + 1]:
+        case ",":
+            return value, end + 1
+        case "]":
+            return value, end
+        case _:
+            return None
+
+
+def epoch_ns(seconds: str) -> int:
+    """Nanoseconds of seconds since 1970, as text so that no digit is lost; raises ValueError."""
+    try:
+        value = Decimal(seconds)
+    except InvalidOperation as error:
+        raise ValueError(f"{seconds!r} is no time in seconds") from error
+    if not value.is_finite():
+        raise ValueError(f"{seconds!r} is no time in seconds")
+    return round(value * 10**9)
+
+
+def iso_ns(text: Any, file: Path) -> int | None:
+    """Nanoseconds since 1970 of an ISO 8601 time, None of nothing; raises ConfigError."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: {text!r} is no ISO 8601 time") from error
+    return round(Decimal(str(moment.timestamp())) * 10**9)
+
+
+def dig(data: Any, *path: str) -> Any:
+    """What lies at a path through nested mappings; None where it leads nowhere."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _kind(value: Any) -> str:
+    return {list: "an array", str: "a text", type(None): "null"}.get(type(value), "a number")

@@ -1,0 +1,213 @@
+"""A job directory of Harbor: a directory for each trial, with its result, its reward and what its agent did."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports import Source
+from pytest_agentbench.exports.atif import Trajectory, read_trajectory
+from pytest_agentbench.exports.files import dig, iso_ns, read_object
+from pytest_agentbench.records import EVALUABLE, Json, Rollout, Score, is_score
+
+RESULT, CONFIG = "result.json", "config.json"
+PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
+
+#: Exceptions that say by themselves how a trial ended -> status, and what to say before them.
+ENDS = {"CancelledError": ("cancelled", ""), "AgentTimeoutError": ("limit", "time: ")}
+
+#: What is not the agent's fault, though it is raised while the agent runs.
+NOT_THE_AGENT = frozenset({"ApiUsageLimitError", "AgentAuthenticationError", "ModelNotFoundError"})
+
+STOPWATCH = "Harbor stamps the phases of a trial, not its calls: a rollout's time is its agent_execution, and calls have tokens only"
+AVERAGES = (
+    "Harbor counts every trial without a reward as 0, and takes all trials alike; "
+    "a run leaves out what was not the agent's fault, and takes a scenario's trials first"
+)
+NOTES = (
+    "a retry deletes the earlier attempt's directory, so earlier attempts and their errors are not known",
+    "up to Harbor 0.24 an agent could write its own reward, and nothing in the results would show it",
+    "trajectories have no times of calls and tokens, so there is no TTFT, ITL or throughput of a call",
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial's directory and what it says."""
+
+    folder: Path
+    config: Json
+    result: Json | None  # None: the trial was killed before it could write it
+    variant: str = "default"
+
+    @property
+    def task(self) -> str:
+        return str(dig(self.result, "task_name") or self.folder.name.rpartition("__")[0] or self.folder.name)
+
+    @property
+    def agent(self) -> Json:
+        """Who ran; without its keyword arguments, which may hold keys."""
+        info, asked = dig(self.result, "agent_info") or {}, dig(self.config, "agent") or {}
+        model = asked.get("model_name") or dig(info, "model_info", "name")
+        return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
+
+    @property
+    def statistics(self) -> str:
+        """Under what name the job counts it among its `stats`."""
+        info = dig(self.result, "agent_info") or {}
+        words = info.get("name"), dig(info, "model_info", "name"), dig(self.result, "source") or "adhoc"
+        return "__".join(str(word) for word in words if word)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        found = dig(self.result, "verifier_result", "rewards") or {}
+        return {f"harbor_{name}": value for name, value in found.items()}
+
+
+def read(path: Path) -> Source:
+    """The trials of a job."""
+    trials = _trials(path)
+    config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
+    result = read_object(path / RESULT) if (path / RESULT).is_file() else {}
+    planned = result.get("n_total_trials")
+    scores = sorted({name for trial in trials for name in trial.rewards}, key=lambda name: (name != "harbor_reward", name))
+    agents = {trial.variant: trial.agent for trial in trials}
+    notes = list(NOTES)
+    return Source(
+        suite=re.sub(r"\W", "_", _dataset(config).name) or "harbor",
+        scores=scores or ["harbor_reward"],
+        rollouts=_rollouts(trials, scores or ["harbor_reward"], notes),
+        stopwatch=STOPWATCH,
+        planned=planned if isinstance(planned, int) else len(trials),
+        notes=notes,
+        dataset=str(_dataset(config)) if _dataset(config).name else "",
+        agents=agents,
+        model=", ".join(sorted({str(agent["model"]) for agent in agents.values() if agent["model"]})) or None,
+        concurrency=config.get("n_concurrent_trials"),
+        means={variant: dict(means) for variant in agents if (means := [*_means(trials, variant, result, scores)])},
+        averages=AVERAGES,
+    )
+
+
+def _means(trials: Sequence[Trial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """(score, Harbor's own mean of it) under a variant, where the job has one mean of all its trials.
+
+    Of a single reward Harbor calls the mean `mean`; of several, older versions give that of `reward`, later ones each by its name.
+    """
+    names = {trial.statistics for trial in trials if trial.variant == variant and trial.result}
+    counted = dig(result, "stats", "evals", *names) if len(names) == 1 else None
+    metrics = dig(counted, "metrics")
+    if not isinstance(metrics, list) or len(metrics) != 1 or not isinstance(metrics[0], dict):
+        return
+    for name, value in metrics[0].items():
+        score = scores[0] if name == "mean" and f"harbor_{name}" not in scores else f"harbor_{name}"
+        if score in scores and isinstance(value, int | float):
+            yield score, value
+
+
+def _dataset(config: Json) -> Path:
+    """The only data set of a job, by its path or name."""
+    datasets = config.get("datasets") or []
+    return Path(str(dig(datasets[0], "path") or dig(datasets[0], "name") or "")) if len(datasets) == 1 else Path()
+
+
+def _trials(path: Path) -> Sequence[Trial]:
+    """Trials by task, then by when they began; a variant is an agent with its model where a job has several."""
+    folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
+    if not folders:
+        raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; name the directory of a job")
+    found = [Trial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
+    names = {str(trial.agent) for trial in found if trial.result}
+    if len(names) > 1:
+        found = [Trial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
+    return sorted(found, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
+
+
+def _result(file: Path) -> Json | None:
+    return read_object(file, "task_name", "exception_info", "verifier_result") if file.is_file() else None
+
+
+def _variant(agent: Json) -> str:
+    return re.sub(r"\W+", "_", f"{agent['kind']}_{agent['model'] or ''}".lower()).strip("_")
+
+
+def _rollouts(trials: Sequence[Trial], scores: Sequence[str], notes: list[str]) -> Iterator[Rollout]:
+    numbers: Counter[tuple[str, str]] = Counter()
+    without = despite = several = 0
+    for trial in trials:
+        numbers[trial.task, trial.variant] += 1
+        file = trial.folder / "agent" / "trajectory.json"
+        done = read_trajectory(file) if file.is_file() else Trajectory()
+        without += not file.is_file()
+        several += done.several
+        rollout = _rollout(trial, numbers[trial.task, trial.variant], done, scores)
+        despite += bool(rollout.scores) and dig(trial.result, "exception_info") is not None
+        yield rollout
+    if without:
+        notes.append(f"{without} of {len(trials)} trials have no agent/trajectory.json, so their calls and tools are not known")
+    if despite:
+        notes.append(f"{despite} trials have a reward although their agent ended with an exception; Harbor counts it, and so does this run")
+    if several:
+        notes.append(f"{several} steps made several LLM calls, which are one call here")
+
+
+def _rollout(trial: Trial, number: int, done: Trajectory, scores: Sequence[str]) -> Rollout:
+    status, reason = outcome(trial)
+    times = dig(trial.result, "agent_execution") or {}
+    start, end = (iso_ns(times.get(name), trial.folder / RESULT) for name in ("started_at", "finished_at"))
+    known = start is not None and end is not None
+    measured = status in EVALUABLE
+    given = _scores(trial) if measured else {}
+    return Rollout(
+        suite="",
+        scenario=trial.task,
+        variant=trial.variant,
+        trial=number,
+        status=status,
+        reason=reason,
+        started_at=(start or 0) / 1e9,
+        started_ns=start or 0 if known else 0,
+        ended_ns=end or 0 if known else 0,
+        calls=done.calls,
+        tool_calls=done.tool_calls,
+        answer=done.answer,
+        turns=len(done.calls),
+        messages=done.messages,
+        scores=given,
+        score_errors={name: "the verifier gave no such reward" for name in scores if name not in given} if measured else {},
+        settings=trial.agent,
+        log=str(dig(trial.result, "exception_info", "exception_traceback") or ""),
+    )
+
+
+def _scores(trial: Trial) -> dict[str, Score]:
+    for name, value in trial.rewards.items():
+        if not isinstance(value, int | float) or not is_score(value):
+            raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, should be a number")
+    return {name: Score(value) for name, value in trial.rewards.items()}
+
+
+def outcome(trial: Trial) -> tuple[str, str]:
+    """(status, reason): who is to blame for an exception follows from the phase in which it was raised.
+
+    An agent that ran out of time, or whose program failed, is graded all the same; where it has a reward the reward counts.
+    """
+    if trial.result is None:
+        return "cancelled", f"there is no {RESULT}: the trial was killed"
+    raised = trial.result["exception_info"]
+    if raised is None:
+        return "ok", ""
+    kind = str(dig(raised, "exception_type"))
+    reason = f"{kind}: {dig(raised, 'exception_message') or ''}".rstrip(": ")
+    if kind in ENDS:
+        status, what = ENDS[kind]
+        return status, f"{what}{reason}"
+    if trial.rewards:
+        return "ok", reason
+    begun = [phase for phase in PHASES if dig(trial.result, phase, "started_at")] or ["no phase"]
+    blameless = begun[-1] != "agent_execution" or kind in NOT_THE_AGENT
+    return "infra_error" if blameless else "agent_error", f"{reason} (in {begun[-1]})"

@@ -1,0 +1,252 @@
+"""A job directory of `nat eval` (NeMo Agent Toolkit): scores of its evaluators, answers, and the profiler's events."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports import Source
+from pytest_agentbench.exports.files import dig, json_items, read_object
+from pytest_agentbench.exports.nat_events import Example, read_events, tool_inputs
+from pytest_agentbench.lib.config import load_yaml
+from pytest_agentbench.records import Json, Rollout, Score, is_score
+
+ANSWERS, EVENTS, TRACES = "workflow_output.json", "standardized_data_all.csv", "all_requests_profiler_traces.json"
+NOT_EVALUATORS = frozenset({ANSWERS, "workflow_output_atif.json"})
+MAIN = "tool_selection_quality"
+
+STOPWATCH = (
+    "the toolkit stamped events in the agent's own process with the wall clock: a call begins when the framework announces it, "
+    "so the client queue is in TTFT"
+)
+
+AVERAGES = "the toolkit counts an error as 0.0, and takes all items alike; a run leaves errors out, and takes a scenario's trials first"
+
+
+@dataclass
+class Entry:
+    """One entry of the data set, as far as the files tell."""
+
+    id: str
+    answer: str | None = None  # None: not known
+    question: str = ""
+    expected: tuple[Json, ...] = ()
+    called: list[str] | None = None  # tools that an evaluator saw
+    scores: dict[str, Score] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)  # score -> why it is none
+
+
+def read(path: Path) -> Source:
+    """The job in a directory, or the only job below it."""
+    job = _job(path)
+    evaluators = {
+        file.name.removesuffix("_output.json"): file for file in sorted(job.glob("*_output.json")) if file.name not in NOT_EVALUATORS
+    }
+    names = sorted(evaluators, key=lambda name: (name != MAIN, name))
+    if not names:
+        raise ConfigError(f"{job}: no <evaluator>_output.json in it; the toolkit writes none when all evaluators failed")
+    items = {name: _items(evaluators[name]) for name in names}
+    config, metadata = (_optional(job / name) for name in ("config_effective.yml", "config_metadata.json"))
+    notes: list[str] = []
+    entries = _entries(job, items[names[0]], notes)
+    for name in names:
+        _score(entries, name, items[name], notes)
+    events = _joined(job, entries, notes)
+    _doubts(config, notes)
+    general = dig(config, "eval", "general")
+    data = dig(general, "dataset", "file_path") or dig(metadata, "dataset") or ""
+    return Source(
+        suite=re.sub(r"\W", "_", Path(data).stem) or "nat",
+        scores=[f"nat_{name}" for name in names],
+        rollouts=_rollouts(entries, events, dict(tool_inputs(job / TRACES)) if (job / TRACES).is_file() else {}, metadata, notes),
+        stopwatch=STOPWATCH,
+        planned=len(entries),
+        notes=notes,
+        dataset=str(data),
+        agents={"default": {"kind": dig(config, "workflow", "_type") or "unknown"}},
+        model=", ".join(_models(config)) or None,
+        concurrency=dig(general, "max_concurrency"),
+        means={"default": {f"nat_{name}": mean for name in names if (mean := _average(evaluators[name])) is not None}},
+        averages=AVERAGES,
+    )
+
+
+def _job(path: Path) -> Path:
+    jobs = sorted(path.glob("job_*")) or sorted(path.glob("jobs/job_*"))
+    if (path / ANSWERS).is_file() or not jobs:
+        return path
+    if len(jobs) > 1:
+        raise ConfigError(f"{path}: {len(jobs)} jobs are in it, and a job is a run; name one of them, such as {jobs[-1]}")
+    return jobs[0]
+
+
+def _optional(file: Path) -> Json:
+    """The configuration that a file holds; nothing where there is no such file."""
+    return (load_yaml(file) if file.suffix == ".yml" else read_object(file)) if file.is_file() else {}
+
+
+def _items(file: Path) -> dict[str, Json]:
+    """What an evaluator says of each id, in its order."""
+    items = read_object(file, "eval_output_items")["eval_output_items"]
+    found: dict[str, Json] = {}
+    for number, item in enumerate(items if isinstance(items, list) else [None]):
+        if not isinstance(item, dict) or "id" not in item or "score" not in item:
+            raise ConfigError(f"{file}: eval_output_items[{number}] should be an object with id and score")
+        if str(item["id"]) in found:
+            raise ConfigError(f"{file}: the id {item['id']!r} is there twice")
+        found[str(item["id"])] = item
+    return found
+
+
+def _average(file: Path) -> float | None:
+    """The mean that an evaluator gives of its items."""
+    mean = read_object(file).get("average_score")
+    return mean if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean) else None
+
+
+def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Entry]:
+    """The entries in the order of the data set, with ids, questions and answers."""
+    rows = list(map(_row, json_items(job / ANSWERS))) if (job / ANSWERS).is_file() else []
+    if rows and all(row.id for row in rows):
+        return rows
+    entries = [Entry(id) for id in items]
+    if len(rows) != len(entries):
+        notes.append(f"{ANSWERS} has no ids and {len(rows)} texts for {len(entries)} scores, so nobody knows whose answers they are")
+        return entries
+    notes.append(f"{ANSWERS} has no ids (structure.disable): the n-th answer is taken for that of the n-th score")
+    for entry, row in zip(entries, rows, strict=True):
+        entry.answer = row.answer
+    return entries
+
+
+def _row(row: Any) -> Entry:
+    """An entry of workflow_output.json: an object with an id or, without structure, only the answer's text."""
+    if not isinstance(row, dict):
+        return Entry("", str(row or ""))
+    labels = row.get("expected_tool_calls")
+    expected = [call for call in labels if isinstance(call, dict) and "tool" in call] if isinstance(labels, list) else []
+    return Entry(str(row.get("id", "")), str(row.get("generated_answer") or ""), str(row.get("question") or ""), tuple(expected))
+
+
+def _score(entries: Sequence[Entry], name: str, items: Mapping[str, Json], notes: list[str]) -> None:
+    """Puts an evaluator's scores to their entries. What the toolkit marks as an error is none, though it wrote 0.0."""
+    failed = 0
+    for entry in entries:
+        item = items.get(entry.id, {"score": None, "error": "the evaluator has no item of this id"})
+        reasoning, score = item.get("reasoning"), item["score"]
+        error = item.get("error") or dig(reasoning, "error")
+        if error or isinstance(score, bool) or not isinstance(score, int | float) or not is_score(score):
+            entry.errors[f"nat_{name}"] = str(error or f"{score!r} is no score")
+            failed += 1
+            continue
+        parts = (
+            {key: value for key, value in (reasoning or {}).items() if type(value) in (int, float)} if isinstance(reasoning, dict) else {}
+        )
+        entry.scores[f"nat_{name}"] = Score(score, parts, reasoning if isinstance(reasoning, str) else "")
+        if isinstance(called := dig(reasoning, "details", "actual_tools"), list):
+            entry.called = called
+            entry.expected = entry.expected or tuple({"tool": tool} for tool in dig(reasoning, "details", "expected_tools") or ())
+    if failed:
+        notes.append(
+            f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they are no scores"
+        )
+    if strangers := [id for id in items if id not in {entry.id for entry in entries}]:
+        notes.append(f"{name}: {len(strangers)} items are of ids that {ANSWERS} does not have, such as {strangers[0]!r}; left out")
+
+
+def _joined(job: Path, entries: Sequence[Entry], notes: list[str]) -> dict[int, Example]:
+    """The events by position. They carry no ids, so positions are checked by the tools that evaluators saw."""
+    if not (job / EVENTS).is_file():
+        notes.append(f"no {EVENTS} (the profiler was off), so there are no calls, tools or times")
+        return {}
+    events = read_events(job / EVENTS)
+    fits = {number: list(map(_bare, example.tools)) for number, example in events.items() if number in range(len(entries))}
+    seen = {number: list(map(_bare, entry.called)) for number, entry in enumerate(entries) if entry.called is not None}
+    both = [number for number in seen if seen[number] and fits.get(number)]
+    wrong = [number for number in both if sorted(seen[number]) != sorted(fits[number])]
+    if wrong or len(fits) < len(events):
+        why = (
+            f"entry {wrong[0]} ({entries[wrong[0]].id}) was scored for tools that event example {wrong[0]} does not have"
+            if wrong
+            else f"example_number {max(events)} is beyond the {len(entries)} entries"
+        )
+        notes.append(f"events are left out, because nobody knows whose they are: {why}")
+        return {}
+    notes.append(f"events are joined to ids by position, which their tools confirm for {len(both)} of {len(entries)} entries")
+    if borrowed := [number for number in seen if seen[number] and not fits.get(number)]:
+        notes.append(
+            f"{len(borrowed)} entries were scored for tools that their own events do not have, such as {entries[borrowed[0]].id!r}"
+        )
+    if lost := sum(call.started is None for example in events.values() for call in example.asked.values()):
+        notes.append(f"{lost} calls have no LLM_START and are left out")
+    return events
+
+
+def _bare(name: str) -> str:
+    return name.rpartition("__")[2]
+
+
+def _rollouts(
+    entries: Sequence[Entry], events: Mapping[int, Example], inputs: dict[str, object], metadata: Json, notes: list[str]
+) -> Iterator[Rollout]:
+    trials: dict[str, int] = {}
+    silent = zeros = 0
+    repeated = (metadata.get("reps") or 1) > 1
+    for number, entry in enumerate(entries):
+        scenario = re.sub(r"_rep\d+$", "", entry.id) if repeated else entry.id
+        trials[scenario] = trials.get(scenario, 0) + 1
+        example = events.get(number)
+        nothing = example is None and not entry.answer and not entry.called and bool(events or entry.answer is not None)
+        rollout = _rollout(entry, scenario, trials[scenario], example, inputs, nothing)
+        silent += not rollout.evaluable
+        zeros += any(not float(score) for score in rollout.scores.values()) and not rollout.tool_calls
+        yield rollout
+    if silent:
+        notes.append(f"{silent} entries have no answer and no event: infra_error here, 0.0 in the toolkit's average")
+    if zeros:
+        notes.append(f"{zeros} scores of 0.0 are of entries without a tool call: the toolkit writes the same for a workflow that failed")
+    if events and not inputs:
+        notes.append(f"no {TRACES}, so the arguments of tools are not known")
+
+
+def _rollout(entry: Entry, scenario: str, trial: int, example: Example | None, inputs: dict[str, object], nothing: bool) -> Rollout:
+    calls = example.calls() if example else ()
+    return Rollout(
+        suite="",
+        scenario=scenario,
+        variant="default",
+        trial=trial,
+        status="infra_error" if nothing else "ok",
+        reason="the toolkit recorded no answer and no event, and not why" if nothing else "",
+        started_at=example.first / 1e9 if example else 0.0,
+        started_ns=example.first if example else 0,
+        ended_ns=example.last if example else 0,
+        calls=calls,
+        tool_calls=example.tool_calls(inputs) if example else (),
+        expected=entry.expected,
+        answer=entry.answer or "",
+        turns=len(calls),
+        messages=({"role": "user", "content": entry.question},) if entry.question else (),
+        scores={} if nothing else entry.scores,
+        score_errors={} if nothing else entry.errors,
+    )
+
+
+def _models(config: Json) -> list[str]:
+    llms = dig(config, "llms") or {}
+    return sorted({str(dig(llm, "model_name")) for llm in llms.values() if dig(llm, "model_name")})
+
+
+def _doubts(config: Json, notes: list[str]) -> None:
+    """What the configuration says about how far the numbers can be trusted."""
+    if not config:
+        notes.append("no config_effective.yml, so agent, model and concurrency are unknown")
+    if dig(config, "eval", "general", "dataset", "structure", "disable"):
+        notes.append("structure.disable: the agent was given the whole entry of the data set, its labels included")
+    if "self_evaluating" in str(dig(config, "workflow", "_type")):
+        notes.append("the agent judges itself: its judge's calls are among its own, and tools are those of all its tries")

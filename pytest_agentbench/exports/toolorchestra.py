@@ -1,0 +1,172 @@
+"""The HLE evaluation of ToolOrchestra: a `<id>.json` for each task, beside which logs and token counts may lie."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports import Source
+from pytest_agentbench.exports.files import dig, read_json
+from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.records import Json, Rollout, Score, ToolCall
+
+SCORE = "toolorchestra_correct"
+NEEDED = ("id", "problem", "all_tool_calls", "correct", "status")
+USAGE = "orchestrator_usage.jsonl"
+STARTED = re.compile(r"\[PROFILE\] .*type=run_start .*?concurrency=(\d+)")
+ENDED = re.compile(r"\[HLE_TRIAL_COMPLETE\] .*ts_unix=([\d.]+) task_id=(\S+)")
+
+STOPWATCH = "ToolOrchestra writes no time to its results"
+NOTES = (
+    "the results have no times and no tokens of a task, so there are no calls, no latencies and no throughput",
+    "a task that was aborted leaves no file, and how many were planned is not recorded: the mean is over those that ended",
+    "a round in which the model did not answer leaves no trace, so a backend that failed and an agent that went astray look alike",
+    "`correct` is an exact match unless HLE_ENABLE_JUDGE was 1, which is not recorded",
+)
+
+
+def read(path: Path) -> Source:
+    """The tasks in a directory, or in the only directory below it that has some."""
+    files = _tasks(path)
+    notes = list(NOTES)
+    logs = [file for file in sorted(path.rglob("*.log")) if file.is_file()]
+    concurrency = _concurrency(logs, {file.stem for file in files}, notes)
+    facts = _usage(sorted(path.rglob(USAGE)), notes)
+    return Source(
+        suite="hle",
+        scores=[SCORE],
+        rollouts=_rollouts(files),
+        stopwatch=STOPWATCH,
+        planned=len(files),
+        notes=notes,
+        agents={"default": {"kind": "toolorchestra"}},
+        model=facts.pop("model", None),
+        concurrency=concurrency,
+        facts=facts,
+    )
+
+
+def _tasks(path: Path) -> Sequence[Path]:
+    """The files of tasks: objects with the keys of one. Others, such as configurations, are passed over."""
+    folders: dict[Path, list[Path]] = {}
+    for file in sorted(path.rglob("*.json")):
+        if not any(part.startswith(("step_", "answer_cache")) for part in file.relative_to(path).parts[:-1]) and _is_task(file):
+            folders.setdefault(file.parent, []).append(file)
+    if not folders:
+        raise ConfigError(f"{path}: no result of a task in it, which is a JSON object with {', '.join(NEEDED)}")
+    if len(folders) > 1:
+        raise ConfigError(f"{path}: {len(folders)} directories have results of tasks, and one is a run; name one, such as {min(folders)}")
+    return next(iter(folders.values()))
+
+
+def _is_task(file: Path) -> bool:
+    data = read_json(file)  # a file torn by a kill is an error: its task would be missing without a word
+    return isinstance(data, dict) and all(key in data for key in NEEDED)
+
+
+def _rollouts(files: Sequence[Path]) -> Iterator[Rollout]:
+    for file in files:
+        task = read_json(file)
+        status, reason = outcome(task)
+        if not isinstance(task["correct"], bool):
+            raise ConfigError(f"{file}: correct is {task['correct']!r}, should be true or false")
+        measured = status in ("ok", "limit")
+        yield Rollout(
+            suite="",
+            scenario=str(task["id"]),
+            variant="default",
+            trial=1,
+            status=status,
+            reason=reason,
+            tool_calls=tuple(_tool_calls(task["all_tool_calls"])),
+            answer=_answer(task),
+            turns=len(task["all_tool_calls"]),
+            messages=({"role": "user", "content": str(task["problem"])},),
+            scores={SCORE: Score(task["correct"])} if measured else {},
+        )
+
+
+def outcome(task: Json) -> tuple[str, str]:
+    """(status, reason). A task ends by its tool `answer`, by the error of a tool, or when its rounds are used up.
+
+    Every round in which the model answered leaves an entry in `all_tool_calls`, so a task without any met no model.
+    """
+    if task["status"] == "error":
+        return "infra_error", f"a tool failed: {task.get('error_type') or 'no error_type was recorded'}"
+    if not task["all_tool_calls"]:
+        return "infra_error", "in no round did the model answer"
+    if not any(call.name == "answer" and not call.problem for call in _tool_calls(task["all_tool_calls"])):
+        return "limit", f"turns: no answer after {len(task['all_tool_calls'])} rounds in which the model answered"
+    return "ok", ""
+
+
+def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
+    """The calls of every round: `[[{name, arguments}]]`, or a text about calls that were not valid."""
+    for turn, made in enumerate(rounds, 1):
+        for each in made if isinstance(made, list) else ():
+            if isinstance(each, list) and each and isinstance(each[0], dict):
+                yield ToolCall(str(each[0].get("name", "")), each[0].get("arguments") or {}, turn)
+            elif isinstance(each, str):
+                yield ToolCall("", {}, turn, problem="invalid_arguments", detail=each)
+
+
+def _answer(task: Json) -> str:
+    """The prediction. What the file calls `answer` is the label."""
+    given = [
+        response
+        for responses in (task.get("all_tool_responses") or {}).values()
+        for response in responses
+        if dig(response, "tool") == "answer"
+    ]
+    return str(dig(given[-1], "pred") or "") if given else ""
+
+
+def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
+    """What the log's first line says; tasks that the log saw end and that have no file are noted."""
+    asked: int | None = None
+    ended: set[str] = set()
+    for log in logs:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if found := STARTED.search(line):
+                    asked = int(found[1])
+                elif found := ENDED.search(line):
+                    ended.add(found[2])
+    if lost := sorted(ended - ids):
+        notes.append(f"the log saw {len(lost)} tasks end that have no file, such as {lost[0]}")
+    return asked
+
+
+def _usage(files: Sequence[Path], notes: list[str]) -> Json:
+    """Totals of the token counts, which name no task, and the model."""
+    if not files:
+        return {}
+    totals = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)
+    models, inferred = set[str](), 0
+    for number, line in enumerate(read_text(files[0]).splitlines(), 1):
+        record = _record(line, f"{files[0]}:{number}")
+        totals["calls"] += 1
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+            totals[name] += record.get(name) or 0
+        inferred += bool(record.get("cached_tokens_inferred"))
+        models.add(str(record.get("model")))
+    notes.append(
+        f"{files[0].name} counts {totals['calls']} calls, {totals['prompt_tokens']:,} prompt tokens and {totals['completion_tokens']:,} "
+        "completion tokens, of no task in particular"
+    )
+    if inferred:
+        notes.append(f"for {inferred} of them the server did not say what was cached, and ToolOrchestra wrote 0")
+    return {**totals, "cached_tokens": None if inferred else totals["cached_tokens"], "model": ", ".join(sorted(models)) or None}
+
+
+def _record(line: str, where: str) -> Json:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where}: no JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise ConfigError(f"{where}: should be an object")
+    return record

@@ -1,0 +1,53 @@
+"""Baselines: runs that others are compared with, as run directories or as slim files; found, read and written here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.evidence import Evidence, Facts, trial_of
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.tally import find_run, read_run
+
+FOLDER = "baselines"  # beside the run directories; the only part of reports/ that is committed
+
+
+def default_baseline(suite: str, reports: Path) -> Path:
+    """Where a suite's promoted baseline lies."""
+    return reports / FOLDER / f"{suite}.jsonl"
+
+
+def find_baseline(name: str, reports: Path) -> Path:
+    """The file or run directory that a name means; raises ConfigError with the known runs when there is none."""
+    return path if (path := Path(name)).is_file() and path.suffix == ".jsonl" else find_run(name, reports)
+
+
+def read_evidence(path: Path) -> Evidence:
+    """The evidence in a baseline file or a run directory, one record in memory at a time; raises ConfigError."""
+    if path.is_dir():
+        trials = (trial_of(rollout) for rollout in read_journal(path) if rollout.kind == "scenario")
+        return Evidence.of(Facts.of(read_run(path)), trials)
+    try:
+        return Evidence.from_lines(_lines(path))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is no baseline: {error}; `agentbench baseline promote RUN` writes one") from error
+
+
+def _lines(path: Path) -> Iterator[Json]:
+    with path.open("rb") as file:
+        yield from map(orjson.loads, file)
+
+
+def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | None = None, reason: str = "") -> Path:
+    """One suite's baseline file, which is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".part")
+    with draft.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in evidence.to_lines(suite, replaces, reason))
+    draft.replace(path)
+    return path

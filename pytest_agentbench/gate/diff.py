@@ -1,0 +1,194 @@
+"""Two runs side by side: what differs in their setup, in their scores and in their speed, and where a comparison makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.gate.baselines import read_evidence
+from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.verdict import latencies, samples
+from pytest_agentbench.metrics.stopwatch import doubt
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.stats.latency import Timing, compare_latency
+from pytest_agentbench.stats.paired import compare, pair
+from pytest_agentbench.suites.hashes import changes
+
+#: Parts of an identity that hold something for each suite under each variant.
+OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
+
+TIMINGS = ("ttft", "tpot", "e2e", "rollout")  # of which medians are compared
+MOST = 5  # scenarios that are shown of each score
+APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as it is compared."""
+
+    facts: Json  # run.json
+    evidence: Evidence
+
+    @property
+    def identity(self) -> Json | None:
+        """None of a run that wrote none: it is imported, or of an older version."""
+        return self.facts.get("identity")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One thing of the setup."""
+
+    part: str  # one of an identity's
+    path: str
+    old: Any  # as JSON has it; None: unset, or unknown
+    new: Any
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A scenario whose score changed."""
+
+    scenario: str
+    old: float  # mean of its trials
+    new: float
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score of a suite under a variant."""
+
+    group: str
+    score: str
+    old: Json | None  # means, as run.json has them
+    new: Json | None
+    decision: Decision  # of new - old, on the scenarios that both runs have
+    moved: tuple[Moved, ...]  # most first
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The median of a latency."""
+
+    name: str  # one of TIMINGS
+    old: float | None  # milliseconds, of all calls or rollouts of the run
+    new: float | None
+    decision: Decision  # of new / old, on the scenarios that both runs have
+    doubtful: bool = False  # neither faster nor slower is said of it
+
+
+def read(directory: Path) -> Run:
+    """Raises ConfigError for what is no finished run."""
+    return Run(read_run(directory), read_evidence(directory))
+
+
+def common(old: Run, new: Run) -> list[str]:
+    """Suites, each under a variant, that both runs have."""
+    return [group for group in new.facts["suites"] if group in old.facts["suites"]]
+
+
+def setup_changes(old: Run, new: Run) -> Iterator[Changed]:
+    """What is not the same in the identities of two runs, of suites that both have; nothing where one run has no identity."""
+    was, now = old.identity or {}, new.identity or {}
+    groups = common(old, new)
+    for part in (part for part in was.get("hashes", ()) if part in now.get("hashes", ())):
+        before, after = (_of_groups(each[part], groups) if part in OF_SUITES else each[part] for each in (was, now))
+        if part == "options":
+            before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))
+        found = [Changed(part, *each) for each in changes(before, after)]
+        told = [each for each in found if (each.part, each.path) != ("backend", "hash")]  # it says less than what it is the hash of
+        yield from told or found
+
+
+def _of_groups(part: Json, groups: Sequence[str]) -> Json:
+    return {group: part.get(group) for group in groups}
+
+
+def score_changes(old: Run, new: Run) -> Iterator[Scored]:
+    """The scores that both runs have, paired by scenarios with equal content."""
+    for group in common(old, new):
+        means, before = (run.facts["suites"][group]["scores"] for run in (new, old))
+        for score in (name for name in means if name in before):
+            falling = score in LOWER_IS_BETTER
+            base, now = (samples(run.evidence.groups.get(group, ()), score, falling=falling) for run in (old, new))
+            values = [value for found in (base, now) for each in found.values() for value in each.scores]
+            limits = (0.0, 1.0) if not falling and all(0 <= value <= 1 for value in values) else None
+            decision = compare(now, base, 0.0, limits=limits, higher_is_better=not falling)
+            pairs, _ = pair(now, base)
+            moved = [Moved(name, each.base.mean, each.new.mean) for name, each in pairs.items() if each.difference]
+            most = sorted(moved, key=lambda each: (-abs(each.new - each.old), each.scenario))[:MOST]
+            yield Scored(group, score, before[score]["mean"], means[score]["mean"], decision, tuple(most))
+
+
+def speed_changes(old: Run, new: Run) -> Iterator[Timed]:
+    """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
+    shared = _shared(old, new)
+    doubtful = any(True for _ in doubts(old, new))
+    for name in TIMINGS:
+        base, now = (_latencies(run, name, shared) for run in (old, new))
+        before, after = ((run.facts["performance"][f"{name}_ms"] or {}).get("p50") for run in (old, new))
+        yield Timed(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
+
+
+def _shared(old: Run, new: Run) -> set[tuple[str, str]]:
+    """(suite under a variant, scenario) of all that both runs have with equal content."""
+    before, after = (
+        {(group, trial.scenario, _content(trial)) for group, trials in run.evidence.groups.items() for trial in trials}
+        for run in (old, new)
+    )
+    return {(group, scenario) for group, scenario, _ in before & after}
+
+
+def _content(trial: Trial) -> str:
+    return str(trial.content.get("scenario", ""))
+
+
+def _latencies(run: Run, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
+    return [
+        timing._replace(scenario=f"{group}[{timing.scenario}]")
+        for group, trials in run.evidence.groups.items()
+        for timing in latencies(trials, name)
+        if (group, timing.scenario) in shared
+    ]
+
+
+def doubts(old: Run, new: Run) -> Iterator[str]:
+    """A sentence for each reason why the speeds of two runs say little about each other."""
+    for word, run in (("old", old), ("new", new)):
+        yield from dict.fromkeys(f"in the {word} run {why}" for name in TIMINGS if (why := doubt(run.facts["stopwatch"], f"{name}.p50")))
+    if (was := old.identity) and (now := new.identity):
+        if was["hardware"] != now["hardware"]:
+            yield "other GPUs, or another driver"
+        elif was["hardware"]["gpus"] is None:
+            yield "nobody knows what hardware served either run"
+        if any(was["host"][name] != now["host"][name] for name in ("cpus", "cpu", "machine")):
+            yield "another host"
+        yield from _other_conditions(was["options"], now["options"])
+    elif (before := old.facts["settings"]["concurrency"]) != (after := new.facts["settings"]["concurrency"]):
+        yield f"another concurrency: {before} and {after} rollouts in flight"
+    ratios = [run.facts["performance"]["prefix_cache_hit_ratio"] for run in (old, new)]
+    if None not in ratios and abs(ratios[0] - ratios[1]) > APART:
+        yield f"the prefix cache was not in the same state: hit ratio {ratios[0]:.2f} and {ratios[1]:.2f}"
+
+
+def _other_conditions(was: Json, now: Json) -> Iterator[str]:
+    for name, what in CONDITIONS.items():
+        if was.get(name) != now.get(name):
+            yield f"{what}: {_word(was.get(name))} and {_word(now.get(name))}"
+
+
+#: Options that speeds depend on.
+CONDITIONS = {
+    "concurrency": "another number of rollouts in flight",
+    "cache": "another policy for the prefix cache",
+    "warm": "one of the stacks was kept, with warm caches",
+}
+
+
+def _word(value: Any) -> str:
+    return "unknown" if value is None else {True: "warm", False: "cold"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,90 @@
+"""How a session ends: its exit status, and its verdict, which is the word for that status. Whatever reports say follows from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.tally import NOTHING_MEASURED
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
+
+SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
+IMPORTED = "IMPORTED"  # no session of ours, and so no status
+
+OK, FAILED, INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR, NO_TESTS = range(6)  # pytest's own
+#: Exit statuses beside pytest's own; 1 is a quality regression, and whatever else fails a test.
+CANNOT_MEASURE, CANNOT_TELL = 6, 7
+
+
+class Exit(NamedTuple):
+    """What an exit status says."""
+
+    verdict: str
+    text: str
+
+
+#: Exit status -> what it says. docs/ci.md has what to do about each.
+EXITS = {
+    OK: Exit(PASS, "all well"),
+    FAILED: Exit(FAIL, "a test, a limit or the gate failed"),
+    INTERRUPTED: Exit("INTERRUPTED", "interrupted, or a file cannot be collected"),
+    INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
+    USAGE_ERROR: Exit("USAGE ERROR", "a wrong option or suite"),
+    NO_TESTS: Exit("NO TESTS", "no test was selected"),
+    CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so it says nothing of quality"),
+    CANNOT_TELL: Exit(INCONCLUSIVE, "the gate cannot tell"),
+}
+
+#: Every verdict of a run.
+VERDICTS = (*(each.verdict for each in EXITS.values()), SKIPPED, IMPORTED)
+
+
+class Ending(NamedTuple):
+    """What is known when the tests of a session are over."""
+
+    status: int  # pytest's
+    only_unmeasured: bool  # no test failed but those that had nothing to judge, and those that a wrong suite kept from being collected
+    failure: bool  # the backend, the tap or the pool failed
+    limits: Sequence[Json]  # as run.json has them
+    gate: Json | None  # the part of run.json about a gate that decides
+    mistake: bool = False  # a suite cannot be used
+
+
+def deciding(run: Json) -> Json | None:
+    """What a gate says that has a say in the exit status, of run.json."""
+    gate: Json | None = run["gate"]
+    return gate if gate and gate["decides"] else None
+
+
+def exit_status(ending: Ending, inconclusive: str) -> int:
+    """The exit status of a session: 1 a regression, 4 a wrong suite, 6 not measured, 7 not told (`inconclusive` is `fail`), else pytest's.
+
+    Sessions that pytest or its user has broken off keep their status.
+    """
+    status, gate = ending.status, ending.gate
+    if status not in (OK, FAILED, NO_TESTS):
+        return status
+    failed = [limit for limit in ending.limits if limit["failed"]]
+    unknown = [limit for limit in failed if limit["name"] == NOTHING_MEASURED or limit["value"] is None]
+    if (gate and gate["verdict"] == FAIL) or len(failed) > len(unknown) or (status == FAILED and not ending.only_unmeasured):
+        return FAILED
+    if ending.mistake:
+        return USAGE_ERROR
+    if ending.failure or unknown or status == FAILED or (gate and gate["unmeasured"]):
+        return CANNOT_MEASURE
+    return CANNOT_TELL if gate and gate["verdict"] == INCONCLUSIVE and inconclusive == "fail" else status
+
+
+def with_losses(status: int) -> int:
+    """The same where something could not be done at the end: never green."""
+    return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
+
+
+def verdict(status: int, gate: Json | None, *, missing: bool) -> str:
+    """The word for an exit status: only 0 has several, as the gate that decides may not be able to tell, or the machine lack something."""
+    if status == OK and missing:
+        return SKIPPED
+    if status == OK and gate and gate["verdict"] == INCONCLUSIVE:
+        return INCONCLUSIVE
+    return EXITS[status].verdict if status in EXITS else FAIL

@@ -1,0 +1,145 @@
+"""Making a run the baseline of a suite: whether it is fit to be one, and what is lost against the baseline that it replaces."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import read_evidence, write_baseline
+from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS, samples
+from pytest_agentbench.metrics.stopwatch import SATURATED
+from pytest_agentbench.records import Json
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.stats.special import normal_quantile
+
+ROUNDING = 1e-9  # a mean that fell by less did not fall
+
+
+@dataclass(frozen=True)
+class Change:
+    """One score of one suite under one variant: its mean over scenarios, before and now."""
+
+    group: str
+    score: str
+    was: float | None  # None where the old baseline has no such score, or there is none
+    now: float | None  # None where the run has no such score
+    scenarios: int  # of the run
+
+    @property
+    def worse(self) -> bool:
+        if self.was is None or self.now is None:
+            return self.was is not None
+        fell = self.was - self.now
+        return (-fell if self.score in LOWER_IS_BETTER else fell) > ROUNDING
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A run that is fit to be a suite's baseline, and the file that it goes to."""
+
+    suite: str
+    path: Path
+    new: Evidence
+    old: Evidence | None
+
+    @property
+    def changes(self) -> list[Change]:
+        now, was = _means(self.new, self.suite), _means(self.old, self.suite) if self.old else {}
+        return [
+            Change(group, score, was.get((group, score), (None, 0))[0], *now.get((group, score), (None, 0)))
+            for group, score in {**now, **was}
+        ]
+
+    def write(self, reason: str) -> None:
+        write_baseline(self.new, self.suite, self.path, self.old.facts.run if self.old else None, reason)
+
+
+def check_reason(plans: Iterable[Promotion], reason: str) -> None:
+    """Raises ConfigError where something gets worse and nobody says why: many small steps down are a large one."""
+    for plan in plans:
+        if not reason and (worse := [each for each in plan.changes if each.worse]):
+            what = ", ".join(f"{each.group} {each.score}" for each in worse)
+            raise ConfigError(f"{plan.path} would become worse in {what}; --reason TEXT says why that is right, and is kept in the file")
+
+
+def plan_promotion(run: Json, evidence: Evidence, suite: str, path: Path) -> Promotion:
+    """Raises ConfigError for a run that is no basis, and for a file in its place that is no baseline."""
+    if found := [*faults(run, evidence, suite)]:
+        raise ConfigError(f"{run['id']} is no baseline for {suite}: {'; '.join(found)}")
+    return Promotion(suite, path, evidence, read_evidence(path) if path.exists() else None)
+
+
+def faults(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
+    """Why a run says too little about a suite to be a baseline, or to suggest anything."""
+    trials = _of(evidence, suite)
+    statuses = Counter(trial.status for trial in trials)
+    if failure := run["backend"]["failure"]:
+        yield str(failure)
+    if left := run["plan"]["not_run"] + statuses["cancelled"]:
+        resume = f" (go on with {run['resume']})" if run["resume"] else ""
+        yield f"{left} of {run['plan']['rollouts']} planned rollouts were not run{resume}"
+    if not statuses["ok"] + statuses["limit"]:
+        yield "no rollout was evaluable"
+    elif statuses["infra_error"] > INFRA_ERRORS * len(trials):
+        yield f"{statuses['infra_error']} of {len(trials)} rollouts ended as infra_error, more than {INFRA_ERRORS * 100:g} %"
+    for score, count in Counter(score for trial in trials for score in trial.unscored).items():
+        yield f"{count} of its {score} scores are missing: the scorer failed"
+
+
+def luck(run: Json, suite: str, others: Sequence[Json]) -> Iterator[str]:
+    """A sentence for each main score of which a run has the best of several runs of its setup: the next ones will be less lucky."""
+    for group, part in run["suites"].items():
+        score = part["scorers"][0]
+        if suite != _suite_of(group, part) or (mine := _mean_of(run, group, score)) is None:
+            continue
+        known = [mean for each in others if (mean := _mean_of(each, group, score)) is not None]
+        beaten = all(mine < mean - ROUNDING if score in LOWER_IS_BETTER else mine > mean + ROUNDING for mean in known)
+        if known and beaten:
+            count = len(known) + 1
+            excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: of the best of so many alike
+            yield (
+                f"{group} {score}.mean is the best of {count} runs of this setup, and of so many equal runs the best is lucky "
+                f"by {excess:.1f} standard deviations: against it later runs fail although nothing has changed; "
+                "promote by date, or one with more trials"
+            )
+
+
+def _suite_of(group: str, part: Json) -> str:
+    return group if part["variant"] == "default" else group.removesuffix(f"-{part['variant']}")
+
+
+def _mean_of(run: Json, group: str, score: str) -> float | None:
+    mean = run["suites"].get(group, {}).get("scores", {}).get(score, {}).get("mean")
+    return None if mean is None else float(mean["value"])
+
+
+def doubts(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
+    """What makes a run a poor baseline, though it is one."""
+    if evidence.facts.stopwatch == SATURATED:
+        yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
+    for group, trials in evidence.groups.items():
+        size, ran = evidence.facts.scenarios.get(group, 0), len({trial.scenario for trial in trials})
+        if trials[0].suite == suite and ran < ENOUGH * size:
+            yield f"{group}: {ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
+    if (run["environment"]["git"] or {}).get("dirty"):
+        yield "the run's working tree had changes that are in no commit"
+
+
+def _of(evidence: Evidence, suite: str) -> Sequence[Trial]:
+    return [trial for trials in evidence.groups.values() for trial in trials if trial.suite == suite]
+
+
+def _means(evidence: Evidence, suite: str) -> dict[tuple[str, str], tuple[float, int]]:
+    """(group, score) -> its mean over scenarios as rules see it, and how many there are."""
+    found = {}
+    for group, trials in evidence.groups.items():
+        if trials[0].suite == suite:
+            for score in dict.fromkeys(name for trial in trials for name in trial.scores):
+                means = [each.mean for each in samples(trials, score, falling=score in LOWER_IS_BETTER).values() if each.scores]
+                found[group, score] = math.fsum(means) / len(means), len(means)
+    return found

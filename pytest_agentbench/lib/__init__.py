@@ -1,0 +1,1 @@
+"""What stands on its own: processes, files, locks, texts. Nothing here knows what a benchmark is."""

@@ -1,0 +1,52 @@
+"""JSON as agents and servers really write it: orjson where it can, the standard library for what only that accepts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from pytest_agentbench.lib.characters import whole_characters
+
+
+def loads(text: bytes) -> Any:
+    """The value of `text`, also with NaN or half an emoji in it (texts cut by UTF-16 units); raises ValueError."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def dumps(value: Any) -> bytes:
+    """The inverse; raises ValueError for what is nested too deeply."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        pass
+    try:
+        return json.dumps(value).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def readable(value: Any) -> Any:
+    """The same with U+FFFD in place of halves of characters, which no UTF-8 holds and no server takes; halves that meet are whole."""
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return json.loads(whole_characters(json.dumps(value, ensure_ascii=False)))
+    return value
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """The object that `text` is; None for any other text."""
+    try:
+        value = loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

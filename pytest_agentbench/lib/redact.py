@@ -1,0 +1,217 @@
+"""Keeps secrets out of what is written: known shapes of keys, and the values of environment variables whose names look secret.
+
+Of a record only free text is searched for values of variables. What names something, and what a scenario expects, stays as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import quote, quote_plus
+
+from pytest_agentbench.lib.key_shapes import SECRET_NAME, places_of_keys
+
+MARK = "[redacted]"
+
+_NAMING = ("api_key_env", "api_key", "secrets", "keys")  # keys of our YAML files whose values are names of such variables
+_SHORTEST = 8  # characters; a shorter value would blank out ordinary text
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_LONGEST_WORD = 16  # letters
+_DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
+
+#: Keys of records and of run.json below which programs look things up: names, ids, tools, statuses, hashes.
+_NAMES = frozenset(
+    """
+    suite scenario variant variants status kind cluster name id tool tool_call_id role type dialect model served_model
+    answered_by response_id token_source finish_reason stamp problem agent backend scorer scorers score expected_tools actual_tools
+    error_kind verdict schema label_source file folder format sha256 hash commit diff revision version gate baseline wraps policy
+    metric group arm method ab cache
+    """.split()  # noqa: SIM905 - a list would be fifty lines
+)
+_LABELS = frozenset({"expected", "chunks"})  # nothing below them is rewritten
+_FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server"})  # below them keys are somebody else's
+
+#: A string of a JSON text with the colon that makes it a key, or a bracket.
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
+
+
+class _Kind(Enum):
+    """What a place in a record is."""
+
+    TEXT = "free text"
+    NAME = "names, that of an object's own keys excepted"
+    LABEL = "whatever is below it is part of the data set"
+    FOREIGN = "free text, whatever the keys are"
+
+
+@dataclass(frozen=True)
+class Public:
+    """What suites say to everybody who reads them, as JSON with all its letters."""
+
+    texts: str = ""  # names, ids, tools and data
+    labels: str = ""  # of it, what is expected of agents
+
+
+class Redactor:
+    """Replaces secrets in text that is about to be written. The environment is read once."""
+
+    def __init__(self, named: Collection[str] = (), public: Public = Public()) -> None:
+        """`named`: further variables that hold secrets, whatever their names look like.
+
+        A value that stands in the suites is no secret, and records keep it; so they do with a key that is expected of agents.
+        """
+        values = {name: value for name, value in os.environ.items() if name in named or SECRET_NAME.search(name)}
+        values = {name: value for name, value in values.items() if len(value.strip()) >= _SHORTEST}
+        self._words = sorted(name for name, value in values.items() if name not in named and _is_word(value))
+        searched = {name: value for name, value in values.items() if name not in self._words}
+        self._public = sorted(
+            name for name, value in searched.items() if json.dumps(value.strip(), ensure_ascii=False)[1:-1] in public.texts
+        )
+        self._in_texts = _all_forms(searched.values())
+        self._in_records = _all_forms(value for name, value in searched.items() if name not in self._public)
+        self._as_bytes = [form.encode(errors="surrogateescape").decode("latin-1") for form in self._in_texts]
+        self._labels = {public.labels[start:end] for start, end in places_of_keys(public.labels)}
+
+    @property
+    def advice(self) -> list[str]:
+        """Sentences on the variables whose values are not searched for; the values are not in them."""
+        because = ((self._words, "an ordinary word", "anywhere"), (self._public, "a text of a suite", "in records and reports"))
+        return [
+            f"{', '.join(names)}: the value is {what}, so it is not redacted {where}; a secret needs another value"
+            for names, what, where in because
+            if names
+        ]
+
+    def __call__(self, text: str) -> str:
+        """A record or run.json without secrets, and as valid as before: names, labels and numbers stay, and so do keys of objects."""
+        secrets = sorted(start for start, _ in (*places_of_keys(text), *_places(text, self._in_records)))
+        return "".join(self._parts(text, iter(secrets))) if secrets else text
+
+    def plain(self, text: str) -> str:
+        """The same for a text that is no JSON."""
+        return _replaced(text, [*places_of_keys(text), *_places(text, self._in_texts)])
+
+    def blanked(self, text: bytes, first: int = 0, stop: int | None = None) -> bytes:
+        """The same for what lies in a file, not a byte longer or shorter; only what begins from `first` to before `stop`."""
+        letters = text.decode("latin-1")
+        kept = bytearray(text)
+        stop = len(text) if stop is None else stop
+        secrets = (each for each in (*places_of_keys(letters), *_places(letters, self._as_bytes)) if first <= each[0] < stop)
+        for start, end in _merged(secrets):
+            kept[start:end] = MARK.encode()[: end - start].ljust(end - start, b"*")
+        return bytes(kept)
+
+    def _parts(self, text: str, secrets: Iterator[int]) -> Iterator[str]:
+        """The text in pieces, secrets replaced. `secrets`: where they begin, in order; `here` is the kind of the object or list around."""
+        here = value = _Kind.TEXT
+        around: list[tuple[_Kind, _Kind]] = []
+        at, secret = 0, next(secrets)
+        for token in _TOKEN.finditer(text):
+            quoted, colon = token.groups()
+            if quoted is None:
+                if token[0] in "{[":
+                    around.append((here, value))
+                    here = value = _Kind.TEXT if value is _Kind.NAME and token[0] == "{" else value
+                elif around:
+                    here, value = around.pop()
+                continue
+            start, end = token.span()
+            own = value
+            if colon is not None:
+                own, value = _Kind.LABEL if here is _Kind.LABEL else _Kind.NAME, _kind(quoted[1:-1], here)
+            if secret < end:
+                yield text[at:start]
+                yield self._string(quoted, own) + (colon or "")
+                at = end
+                secret = next((each for each in secrets if each >= end), len(text))
+                if secret == len(text):
+                    break
+        yield text[at:]
+
+    def _string(self, quoted: str, kind: _Kind) -> str:
+        if kind is _Kind.LABEL:
+            return quoted
+        content: str = json.loads(quoted, strict=False)
+        keys = [(start, end) for start, end in places_of_keys(content) if content[start:end] not in self._labels]
+        clean = _replaced(content, keys if kind is _Kind.NAME else [*keys, *_places(content, self._in_records)])
+        return quoted if clean == content else json.dumps(clean)
+
+
+def _kind(key: str, here: _Kind) -> _Kind:
+    """What stands under a key of an object."""
+    if here in (_Kind.LABEL, _Kind.FOREIGN):
+        return here
+    if key in _LABELS:
+        return _Kind.LABEL
+    return _Kind.FOREIGN if key in _FOREIGN else _Kind.NAME if key in _NAMES else _Kind.TEXT
+
+
+def _is_word(value: str) -> bool:
+    value = value.strip()
+    return len(value) <= _LONGEST_WORD and _WORD.fullmatch(value) is not None
+
+
+def named_secrets(settings: object) -> Iterator[str]:
+    """The environment variables that settings, as a YAML has them, name as the places of keys."""
+    if isinstance(settings, Mapping):
+        for name, value in settings.items():
+            if name in _NAMING:
+                yield from [value] if isinstance(value, str) else map(str, value or ())
+            yield from named_secrets(value)
+    elif isinstance(settings, (list, tuple)):
+        for value in settings:
+            yield from named_secrets(value)
+
+
+def _all_forms(values: Iterable[str]) -> list[str]:
+    """The forms of several values, the longest first."""
+    return sorted({form for value in values for each in {value, value.strip()} for form in _forms(each)}, key=len, reverse=True)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """How a value may be written: as it is, in a URL, in base64 with other text around it, and in JSON within JSON."""
+    data = value.encode(errors="surrogateescape")
+    in_url = {quote(data, safe=""), quote(data), quote_plus(data)}
+    forms = {value, *in_url, *(re.sub(r"%[0-9A-F]{2}", lambda each: each[0].lower(), form) for form in in_url)}
+    for before in range(3):
+        coded = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
+        inner = coded[before + (before > 0) : len(coded) - bool((len(data) + before) % 3)]  # the ends depend on what is around it
+        forms |= {inner, inner.replace("+", "-").replace("/", "_")}
+    for _ in range(_DEPTH + 1):
+        yield from forms
+        forms = {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in forms for ascii in (True, False)}
+
+
+def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Where any of the values is: start, and end."""
+    for value in values:
+        at = text.find(value)
+        while at >= 0:
+            yield at, at + len(value)
+            at = text.find(value, at + 1)
+
+
+def _merged(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The places in order; those that overlap are one."""
+    start, end = 0, 0
+    for each in sorted(places):
+        if each[0] >= end:
+            if end:
+                yield start, end
+            start = each[0]
+        end = max(end, each[1])
+    if end:
+        yield start, end
+
+
+def _replaced(text: str, places: list[tuple[int, int]]) -> str:
+    parts, at = [], 0
+    for start, end in _merged(places):
+        parts += [text[at:start], MARK]
+        at = end
+    return "".join((*parts, text[at:])) if parts else text

@@ -1,0 +1,1 @@
+"""How agents, judges and scorers reach a model."""

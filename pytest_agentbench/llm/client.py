@@ -1,0 +1,195 @@
+"""The light client of built-in agents, bound to one rollout: it calls the tap, which times, streams and assembles."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_agentbench.errors import AgentError, InfraError, LimitReached
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.almost_json import object_text
+from pytest_agentbench.metrics.blame import context_is_full
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.heads import OURS
+from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
+
+if TYPE_CHECKING:
+    import aiohttp
+    from openai import AsyncOpenAI, OpenAI
+
+#: What openai clients send as their key; the tap puts the backend's in its place.
+NO_KEY = "agentbench"
+
+#: Header in which a client tells the tap when it was called; the time from there to the send is the client queue.
+CALLED = "x-agentbench-called-ns"
+
+#: Header in which a client lets the tap make a stream of a call that does not stream.
+UPGRADE = "x-agentbench-stream-upgrade"
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """A tool call as the model asked for it."""
+
+    id: str
+    name: str
+    arguments: str  # JSON text, as the model wrote it
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the model."""
+
+    said: Json  # the assistant message as the model wrote it
+    finish_reason: str | None
+    usage: Json
+
+    @property
+    def message(self) -> Json:
+        """The message ready to be appended to the conversation: servers take back no arguments that are no JSON object."""
+        if not self.said.get("tool_calls"):
+            return self.said
+        return {**self.said, "tool_calls": [*map(_sendable, self.said["tool_calls"])]}
+
+    @property
+    def text(self) -> str:
+        return self.said.get("content") or ""
+
+    @property
+    def tool_calls(self) -> list[RequestedCall]:
+        return [
+            RequestedCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
+            for call in self.said.get("tool_calls") or ()
+        ]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing: no tool call, and white space at most."""
+        return not self.said.get("tool_calls") and not self.text.strip()
+
+    def with_one_call(self) -> Reply:
+        """The same, as if its first tool call were the only one."""
+        calls = self.said.get("tool_calls") or []
+        return dataclasses.replace(self, said={**self.said, "tool_calls": calls[:1]}) if calls[1:] else self
+
+
+def _sendable(call: Json) -> Json:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": object_text(function.get("arguments") or "")}}
+
+
+class LLM:
+    """Calls the model on behalf of one rollout."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        sampling: Mapping[str, Any] | None = None,
+        session: aiohttp.ClientSession | None = None,
+        judges: Callable[[Json], Awaitable[LLM]] | None = None,
+        said: Callable[[], Awaitable[list[Json]]] | None = None,
+    ) -> None:
+        self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
+        self.model = model
+        self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
+        self.transcript: list[Json] = []  # the conversation of the last call, its answer included
+        self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
+        self._session, self._judges, self._said = session, judges, said
+
+    async def judge(self, endpoint: Json | None = None) -> LLM:
+        """Calls a model that judges: its calls are recorded as a judge's, and are no part of the agent's work.
+
+        `endpoint` is {url, model, api_key}, the last one the name of an environment variable; without it the judge is the backend
+        under test. Raises InfraError when it cannot be asked.
+        """
+        if self._judges is None:
+            raise InfraError("nobody judges here")
+        return await self._judges(endpoint or {})
+
+    async def said(self) -> list[Json]:
+        """What the model said since this was asked last, {text, tool_calls: [{id, name, arguments}]} for each answer that came whole.
+
+        Only for black boxes (`black_box`), once whatever called has ended: calls under way are broken off.
+        Raises InfraError when the tap cannot be asked.
+        """
+        return [*map(json_text.readable, await self._said())] if self._said is not None else []
+
+    async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
+        """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
+
+        Raises LimitReached when the context is full, AgentError when the history is refused for arguments of the model that are no JSON
+        object, and InfraError for whatever else keeps it from answering. What the model says may be nothing (`Reply.is_empty`).
+        """
+        called = time.monotonic_ns()
+        body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
+        self.transcript = list(messages)
+        answer = await self._post(json_text.dumps(body), called)
+        try:
+            choice = answer["choices"][0]
+            message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise InfraError(f"the answer holds no message: {str(answer)[:200]}") from error
+        message.setdefault("content", "")
+        reply = Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
+        self.transcript = [*messages, reply.message]
+        return reply
+
+    def openai(self) -> AsyncOpenAI:
+        """An openai client that speaks through the tap, without retries and timeouts of its own."""
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
+
+    def openai_sync(self) -> OpenAI:
+        """The same for code that blocks; call it in a thread (`asyncio.to_thread`), or other rollouts wait as well."""
+        from openai import OpenAI
+
+        return OpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
+
+    async def _post(self, body: bytes, called: int) -> Any:
+        headers = {"content-type": "application/json", CALLED: str(called), UPGRADE: "yes"}
+        if self._session is not None:
+            return await self._answer(self._session, body, headers)
+        import aiohttp
+
+        async with aiohttp.ClientSession() as session:  # a client used by hand leaves nothing open behind it
+            return await self._answer(session, body, headers)
+
+    async def _answer(self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]) -> Any:
+        import aiohttp  # here: a controller that only looks the agents up has no use for it
+
+        no_limit = aiohttp.ClientTimeout(total=None)  # budgets belong to the pool and the tap
+        try:
+            async with session.post(f"{self.base_url}/chat/completions", data=body, headers=headers, timeout=no_limit) as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise InfraError(f"the call did not go through: {error!r}") from error
+        if response.status != 200:
+            raise failure(response.status, content, body)
+        try:
+            return json_text.readable(json_text.loads(content))
+        except ValueError as error:
+            raise InfraError(f"the answer is not JSON: {content[:200]!r}") from error
+
+
+def failure(status: int, content: bytes, asked: bytes = b"") -> Exception:
+    """The error that an answer other than 200 to the request `asked` means for the rollout."""
+    text = content.decode(errors="replace")
+    try:
+        error = orjson.loads(content)["error"]
+        message, code = str(error["message"]), str(error.get("code"))
+        if error.get("type") == OURS:
+            return InfraError(message)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        message, code = text[:300], ""
+    if context_is_full(status, f"{code} {message}"):
+        return LimitReached(f"context: {message}")
+    if status in REFUSALS and holds_broken_arguments(asked):
+        return AgentError(f"HTTP {status}: {message}; the history holds tool arguments of the model that are no JSON object")
+    return InfraError(f"HTTP {status}: {message}")

@@ -1,0 +1,1 @@
+"""What is measured, derived from the raw records: pure functions."""

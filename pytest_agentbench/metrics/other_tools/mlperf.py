@@ -1,0 +1,50 @@
+"""MLPerf Endpoints, the reference client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools.common import CLOCK, TOKENS, Extent, called_ns, columns, rate
+from pytest_agentbench.metrics.timings import later_tokens, output_tokens
+from pytest_agentbench.records import LLMCall
+from pytest_agentbench.stats.percentiles import percentile, series
+
+COLUMNS = ("mean", "p50", "p90", "p99")
+DIFFERS = (
+    "TPOT is (end of the answer - first event) / tokens after the first event, so what follows the last token is in it.",
+    "chunk_delta is our ITL; targets are on the 90th percentiles.",
+    "Failed calls are counted and in no percentile.",
+    TOKENS,
+    CLOCK,
+)
+
+
+def mlperf(calls: Iterable[LLMCall]) -> Figures:
+    values, extent = series(), Extent()
+    good = failed = tokens = 0
+    for call in calls:
+        events, start = call.output, called_ns(call)
+        if call.error_kind or not events:
+            failed += 1
+            continue
+        good += 1
+        tokens += output_tokens(call)
+        extent.add(start, call.ended_ns)
+        values["ttft_ms"].append((events[0].at_ns - start) / 1e6)
+        values["latency_ms"].append((call.ended_ns - start) / 1e6)
+        values["chunk_delta_ms"].extend((later.at_ns - earlier.at_ns) / 1e6 for earlier, later in pairwise(events))
+        if (later := later_tokens(call)) > 0:
+            values["tpot_ms"].append((call.ended_ns - events[0].at_ns) / 1e6 / later)
+    rows: dict[str, list[float | None]] = {
+        name: columns(values[name], COLUMNS) for name in ("ttft_ms", "tpot_ms", "chunk_delta_ms", "latency_ms")
+    }
+    slowest = percentile(values["tpot_ms"], 90)
+    rows |= {
+        "tps_per_user": [1000 / slowest if slowest else None],
+        "system_tps": [rate(tokens, extent.ns)],
+        "n_samples_completed": [good],
+        "n_samples_failed": [failed],
+    }
+    return Figures("MLPerf Endpoints", COLUMNS, rows, DIFFERS)

@@ -1,0 +1,60 @@
+"""`vllm bench serve` of vLLM 0.32, backend openai-chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools.common import CLOCK, NO_CHOICES, Extent, called_ns, mean, rate
+from pytest_agentbench.metrics.timings import output_tokens
+from pytest_agentbench.records import LLMCall
+from pytest_agentbench.stats.percentiles import percentile, series
+
+DIFFERS = (
+    "TTFT ends at the first event with choices, a bare role included.",
+    "ITL are the gaps between such events, so those after a bare role and before a finish reason count as gaps between tokens.",
+    "TPOT is (latency - TTFT) / (tokens - 1), where latency ends at the last event with choices.",
+    "Failed are calls without an event with choices, and those whose connection, HTTP status or JSON failed; they count in no percentile.",
+    "Any other end goes for a success: an error event within the stream, no finish reason, no text, broken tool calls.",
+    "Throughput is over the time of the whole run, ramp and drain included.",
+    CLOCK,
+)
+
+#: Ends of a call that the tool does not look for: once an event with choices has come, it takes them for a success.
+UNSEEN = (None, "error_event", "incomplete", "empty", "bad_tool_call")
+
+
+def vllm_bench(calls: Iterable[LLMCall]) -> Figures:
+    values, extent = series(), Extent()
+    good = failed = prompt = generated = 0
+    for call in calls:
+        extent.add(called_ns(call), call.ended_ns)
+        stamps = [chunk.at_ns for chunk in call.chunks if chunk.kind not in NO_CHOICES]
+        if call.error_kind not in UNSEEN or not stamps:
+            failed += 1
+            continue
+        good += 1
+        tokens, start = output_tokens(call), called_ns(call)
+        prompt += call.prompt_tokens or 0
+        generated += tokens
+        values["TTFT"].append((stamps[0] - start) / 1e6)
+        values["ITL"].extend((later - earlier) / 1e6 for earlier, later in pairwise(stamps))
+        values["E2EL"].append((stamps[-1] - start) / 1e6)
+        if tokens > 1:
+            values["TPOT"].append((stamps[-1] - stamps[0]) / 1e6 / (tokens - 1))
+    rows: dict[str, list[float | None]] = {
+        "Successful requests": [good],
+        "Failed requests": [failed],
+        "Benchmark duration (s)": [extent.ns / 1e9],
+        "Total input tokens": [prompt],
+        "Total generated tokens": [generated],
+        "Request throughput (req/s)": [rate(good, extent.ns)],
+        "Output token throughput (tok/s)": [rate(generated, extent.ns)],
+        "Total token throughput (tok/s)": [rate(prompt + generated, extent.ns)],
+    }
+    for name in ("TTFT", "TPOT", "ITL", "E2EL"):
+        rows[f"Mean {name} (ms)"] = [mean(values[name])]
+        rows[f"Median {name} (ms)"] = [percentile(values[name], 50)]
+        rows[f"P99 {name} (ms)"] = [percentile(values[name], 99)]
+    return Figures("vllm bench serve of vLLM 0.32, backend openai-chat", ("",), rows, DIFFERS)

@@ -1,0 +1,146 @@
+"""How far the timings of a run can be trusted: the stopwatch's judgement of itself. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from pytest_agentbench.metrics.windows import Span, overlap_ns
+from pytest_agentbench.records import Json
+from pytest_agentbench.stats.percentiles import HIGH
+
+OK, WARN, SATURATED = "ok", "warn", "client-saturated"
+
+OFF = 0.05  # how far a percentile may be from what it would be without late events, as a share of that
+OF_EVENTS = 0.05  # of the events that a backend may send together
+OF_CALLS = 0.01  # of the calls that may be judged wrongly: goodput is read to a percent
+OF_QUEUE = 0.05  # of the time that calls took their agents
+CORE = 0.9  # share of a core above which a process is taken for saturated
+SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
+
+SATURATED_WORDS = "the client was saturated: its timings are the client's own"
+TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known about the stopwatch of a run; None for what is not."""
+
+    clean_share: float | None = None  # of the output events of successful calls, those with a stamp of their own
+    late_share: float = 0.0  # of the same events, those that have another one's stamp because this machine read late
+    late_first_share: float = 0.0  # of the calls with output, those whose first event is one of them
+    late_calls_share: float = 0.0  # of the same calls, those with any of them
+    late_effects: Mapping[str, float] = field(default_factory=dict)  # `itl.p99` -> what they do to it, as a share of it (`lateness`)
+    late_judgements: Mapping[str, float] = field(default_factory=dict)  # objective -> share of the calls that they may judge wrongly
+    read_lag_ms: float | None = None  # p99 of how long an event lay in the kernel
+    client_queue_ms: float | None = None  # p99
+    client_queue_share: float | None = None  # of the time that calls took their agents, from the call to the answer's end
+    tap_cpu: float | None = None  # share of one core, in the busiest second with calls in flight
+    pool_cpu: float | None = None
+    agents_cpu: float | None = None  # cores that programs of command agents took while any of them ran
+    cores: int | None = None  # of this machine
+    stamps: Sequence[str] = field(default=())  # where they were taken: user, kernel
+
+
+def judge(reading: Reading) -> Json:
+    """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
+
+    `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
+    machine's client, not the backend. `warn`: something is not usable, calls spent more than 0.05 of their time in the client queue,
+    or agents that are programs took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent
+    together by the backend: that makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything
+    is usable.
+    """
+    unusable = [*_unusable(reading)]
+    saturated, warned = [*_saturated(reading, unusable)], [*_warned(reading, unusable)]
+    verdict = SATURATED if saturated else WARN if warned else OK
+    figures = asdict(reading)
+    for name in ("cores", "stamps"):
+        del figures[name]
+    return {
+        "verdict": None if reading.clean_share is None else verdict,
+        "reasons": saturated + warned,
+        "notes": _notes(reading),
+        "unusable": unusable,
+        **figures,
+    }
+
+
+def doubt(stopwatch: Json, name: str) -> str:
+    """Why a run's `ttft.p99`, or the objective `goodput.itl`, says nothing of its backend; empty where it does."""
+    if stopwatch["verdict"] == SATURATED:
+        return SATURATED_WORDS
+    if name in stopwatch.get("unusable", ()):  # runs of older versions have none
+        return f"{title(name)} is not usable: chunks arrived faster than the client's machine read them"
+    return ""
+
+
+def title(name: str) -> str:
+    """`ITL p99` of `itl.p99`, `goodput by ITL` of `goodput.itl`."""
+    metric, _, statistic = name.partition(".")
+    return f"goodput by {TITLES[statistic]}" if metric == "goodput" else f"{TITLES[metric]} {statistic}"
+
+
+def _unusable(reading: Reading) -> Iterator[str]:
+    yield from (name for name, effect in reading.late_effects.items() if effect > OFF)
+    yield from (f"goodput.{objective}" for objective, share in reading.late_judgements.items() if share > OF_CALLS)
+
+
+def _saturated(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
+    if "itl.p50" in unusable:
+        yield _late(unusable)
+    if reading.tap_cpu is not None and reading.tap_cpu > CORE:
+        yield "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"
+    if reading.pool_cpu is not None and reading.pool_cpu > CORE:
+        yield "the pool (the agents) has too little of the CPU; fewer in flight"
+
+
+def _warned(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
+    if unusable and "itl.p50" not in unusable:
+        yield _late(unusable)
+    if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > OF_EVENTS:
+        yield "the backend sends several chunks at once, and the gaps between them are 0"
+    if reading.client_queue_share is not None and reading.client_queue_share > OF_QUEUE:
+        yield "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight"
+    if reading.agents_cpu is not None and reading.cores and reading.agents_cpu > CORE * reading.cores:
+        yield "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right"
+
+
+def _late(unusable: Sequence[str]) -> str:
+    return (
+        f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; "
+        "fewer in flight, or --agentbench-taps 2"
+    )
+
+
+def _together(unusable: Sequence[str]) -> Iterator[str]:
+    """`ITL p99`, `TTFT from p95 on` where all above is not usable either, `goodput by ITL`."""
+    metrics: dict[str, list[str]] = {}
+    for name in unusable:
+        metrics.setdefault(name if name.startswith("goodput") else name.partition(".")[0], []).append(name)
+    for metric, names in metrics.items():
+        if len(names) > 1 and names == [f"{metric}.p{q}" for q in HIGH[-len(names) :]]:
+            yield title(names[0]).replace(" ", " from ") + " on"
+        else:
+            yield from map(title, names)
+
+
+def _notes(reading: Reading) -> list[str]:
+    """What the verdict could not take into account."""
+    notes = []
+    if "user" in reading.stamps:
+        notes.append("stamps: user, so the read lag is not known")
+    if reading.client_queue_ms is None:
+        notes.append("no client said when it made its calls, so the client queue is not known")
+    if reading.tap_cpu is None or reading.pool_cpu is None:
+        notes.append("no CPU share: no whole second with calls in flight was seen, or this system does not tell")
+    return notes
+
+
+def busiest(samples: Sequence[tuple[int, int, float]], calls: Sequence[Span]) -> float | None:
+    """The greatest share of a core among samples (start and end in nanoseconds, share) that had calls in flight half the time.
+
+    `calls` are in order and apart from each other. Samples of less than half a second are too coarse to count.
+    """
+    long = [sample for sample in samples if sample[1] - sample[0] >= SAMPLE_NS / 2]
+    return max((share for start, end, share in long if 2 * overlap_ns((start, end), calls) >= end - start), default=None)

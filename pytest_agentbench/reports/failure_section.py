@@ -1,0 +1,98 @@
+"""What a test shows of its rollout: properties for JUnit, and a section for the reader of a failure."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics import timings, windows
+from pytest_agentbench.records import Draft, Json, Rollout
+from pytest_agentbench.stats.percentiles import percentile
+
+TAIL = 8  # messages of the transcript that a failure shows
+WIDTH = 400  # characters of one message
+BRIEF = 200  # characters of a reason that is shown elsewhere as well
+
+
+def properties(rollout: Rollout) -> list[tuple[str, object]]:
+    """Scores, timings and counts of a rollout, as a test case's properties; calls and tokens are those of all attempts.
+
+    Times are milliseconds unless named otherwise.
+    """
+    found: list[tuple[str, object]] = [
+        ("status", rollout.status),
+        ("rollout_s", round(rollout.duration_s, 3)),
+        ("llm_calls", len(rollout.all_calls)),
+    ]
+    found += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
+    good = [call for call in rollout.all_calls if not call.error_kind]
+    ttft = [value / 1e6 for call in good if (value := timings.ttft_ns(call)) is not None]
+    itl = [gap / 1e6 for call in good for gap in timings.itl_ns(call)]
+    medians = (("ttft_ms_p50", percentile(ttft, 50)), ("itl_ms_p50", percentile(itl, 50)))
+    found += [(name, round(median, 3)) for name, median in medians if median is not None]
+    found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.all_calls))]
+    found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.all_calls)), ("attempt", rollout.attempt)]
+    return [_shared(*each) for each in found]
+
+
+def brief(reason: str) -> str:
+    """The first line of a reason, if it is not too long; dots for what is left out."""
+    line = reason.partition("\n")[0]
+    return line if line == reason and len(line) <= BRIEF else f"{line[:BRIEF].rstrip(':')} ..."
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _shared(name: str, value: object) -> tuple[str, object]:
+    """The same pair for the same property: pytest keeps every report to the end of the session."""
+    return name, value
+
+
+def rollout_section(rollout: Rollout) -> str:
+    """What happened: outcome, expected against actual tools, the end of the transcript, the log."""
+    status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
+    lines = [f"status    {status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s"]
+    lines += [f"{name:<9} {score!r}  {score.explanation}" for name, score in rollout.scores.items()]
+    lines += map(draft_line, rollout.drafts)
+    lines.append(f"time      {split_text(rollout)}")
+    lines += [f"attempt {each.attempt} was {each.status}: {each.reason}" for each in rollout.earlier_attempts]
+    lines += ["", *tool_table(rollout), "", f"the end of the transcript ({len(rollout.messages)} messages):"]
+    lines += [message_line(message) for message in rollout.messages[-TAIL:]]
+    if rollout.log:
+        lines += ["", "what the rollout logged and printed:", *rollout.log.rstrip().split("\n")]
+    return "\n".join(map(one_line, lines))
+
+
+def draft_line(draft: Draft) -> str:
+    """`draft 2   insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
+    verdict = draft.verdict or {}
+    said = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
+    facts = [draft.status] * (draft.status != "ok") + [said] + ["chosen"] * draft.chosen
+    facts += [f"{name} {score!r}" for name, score in draft.scores.items()]
+    return f"draft {draft.number:<3} {', '.join(facts)}: {' '.join(str(verdict.get('reasoning') or draft.reason).split())[:WIDTH]}"
+
+
+def split_text(rollout: Rollout) -> str:
+    """Who had the rollout's time: `decoding 0.40 s, first token 0.10 s`."""
+    parts = windows.split(rollout).items()
+    return ", ".join(f"{part.replace('_', ' ')} {duration / 1e9:.2f} s" for part, duration in parts if duration) or "none"
+
+
+def tool_table(rollout: Rollout) -> list[str]:
+    """Expected and actual tools side by side, one line a tool."""
+    expected, actual = rollout.expected_tools, rollout.tools
+    names = list(dict.fromkeys([*expected, *actual]))
+    lines = [f"{'tool':<34} {'expected':>8} {'actual':>6}"]
+    for name in names:
+        mark = "" if (name in expected) == (name in actual) else ("  missing" if name in expected else "  unexpected")
+        lines.append(f"{name:<34} {expected.count(name):>8} {actual.count(name):>6}{mark}")
+    lines += [f"{call.name}: {call.problem}: {call.detail}" for call in rollout.tool_calls if call.problem]
+    return lines
+
+
+def message_line(message: Json) -> str:
+    """One message of a transcript on one line."""
+    calls = [f"{call['function']['name']}({call['function'].get('arguments', '')})" for call in message.get("tool_calls") or ()]
+    content = message.get("content") or ""
+    text = " ".join([content if isinstance(content, str) else json.dumps(content), *calls]).replace("\n", " ")
+    return f"  {message.get('role', '?'):<9} {text if len(text) <= WIDTH else text[:WIDTH] + ' ...'}"

@@ -1,0 +1,1 @@
+"""The only room where agent, model, tools and scorers meet."""

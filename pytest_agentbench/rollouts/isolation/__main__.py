@@ -1,0 +1,161 @@
+"""`python -m pytest_agentbench.rollouts.isolation`: imports a suite's code once, and forks a process for each job that the pool has.
+
+stdin is a socket to the pool. When that closes, this process ends with all that it forked.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.capture import FORMAT
+from pytest_agentbench.lib.child import end_with_parent
+from pytest_agentbench.rollouts.isolation import inside
+from pytest_agentbench.rollouts.isolation.printed import Printed
+from pytest_agentbench.rollouts.isolation.template import KILL, MESSAGE, START, how
+from pytest_agentbench.rollouts.rollout import Setup, prepare
+from pytest_agentbench.rollouts.scoring import wants_judge
+from pytest_agentbench.suites.suite import Suite
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    control = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    end_with_parent(os.getppid(), signal.SIGTERM)
+    logging.basicConfig(level=logging.INFO, format=FORMAT)
+    faulthandler.enable()
+    config, _ = wire.receive(control)
+    sys.path[:] = config["sys_path"]
+    import aiohttp  # noqa: F401 - here, so that what is forked has them
+    import openai  # noqa: F401
+
+    try:
+        setup = prepare(Suite.from_wire(config["suite"]), config["variant"])
+    except ConfigError as error:
+        wire.send(control, {"error": str(error)})
+        return
+    judging = [name for name, scorer in setup.scorers.items() if wants_judge(scorer)]
+    wire.send(control, {"judging": judging}, json.dumps(setup.settings, default=str).encode())
+    Forks(control, setup).serve()
+
+
+class Forks:
+    """The processes of one suite and variant."""
+
+    def __init__(self, control: socket.socket, setup: Setup) -> None:
+        self.control, self.setup, self.pid = control, setup, os.getpid()
+        self.jobs: dict[int, int] = {}  # process id -> number of the job
+        self.printed: dict[int, Printed] = {}  # by process id
+        self.ready = selectors.DefaultSelector()
+        self.woken, wakeup = os.pipe()
+        for end in (self.woken, wakeup):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # from here on the end of the pool is the end of `control`, and there is work to do then
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # select wakes up; with the default nobody would
+
+    def serve(self) -> None:
+        """Forks, kills and tells of ends, until the pool is gone."""
+        self.ready.register(self.woken, selectors.EVENT_READ, self._tell_of_ends)
+        self.ready.register(self.control, selectors.EVENT_READ, self._obey)
+        try:
+            while True:
+                for key, _ in self.ready.select():
+                    if self.ready.get_map().get(key.fd) is key:  # the end of a job closes its pipe
+                        key.data()
+        except ConnectionError:
+            return  # the pool went away
+        finally:
+            for pid in self.jobs:
+                _kill(pid)
+
+    def _obey(self) -> None:
+        """Does what the pool says; raises ConnectionError when it says no more."""
+        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE.size, 1)
+        if not message:
+            raise ConnectionError("the pool has closed its line")
+        what, number = MESSAGE.unpack(message)
+        if what == START:
+            self._fork(number, *descriptors)
+        elif what == KILL:
+            for pid in [pid for pid, job in self.jobs.items() if job == number]:
+                _kill(pid)
+
+    def _fork(self, number: int, line: int) -> None:
+        printed, pipe = Printed.through_pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._become(line, pipe)
+        with suppress(OSError):  # it did so itself, and is perhaps gone
+            os.setpgid(pid, pid)
+        self.jobs[pid], self.printed[pid] = number, printed
+        self.ready.register(printed, selectors.EVENT_READ, functools.partial(self._read, printed))
+        os.close(line)
+        os.close(pipe)
+
+    def _read(self, printed: Printed) -> None:
+        with suppress(BlockingIOError):
+            if not printed.read():
+                self.ready.unregister(printed)
+
+    def _become(self, line: int, pipe: int) -> NoReturn:
+        """The life of a forked process."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            end_with_parent(self.pid, signal.SIGKILL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.control.close()
+            for descriptor in (1, 2):
+                os.dup2(pipe, descriptor)
+            os.close(pipe)
+            inside.work_off(self.setup, socket.socket(fileno=line))
+            code = 0
+        except BaseException:  # nothing may go on as if this were the process that forks
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _tell_of_ends(self) -> None:
+        os.read(self.woken, 4096)
+        for pid in [*self.jobs]:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _kill(pid)  # what it started; its id is nobody else's before it has been waited for
+            _, status = os.waitpid(pid, 0)
+            number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
+            wire.send(self.control, {"job": number, "how": how(code)}, self._printed_by(pid).encode())
+
+    def _printed_by(self, pid: int) -> str:
+        """All that is kept of it; who goes on writing writes to nobody."""
+        printed = self.printed.pop(pid)
+        with suppress(KeyError):  # it had closed its end
+            self.ready.unregister(printed)
+        return printed.end()
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""`python -m pytest_agentbench.rollouts.isolation.codecheck`: loads the code that a suite brings once, to see whether it can be loaded.
+
+It is done before anything boots and in a process of its own, which may leave, crash and hang as it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NoReturn
+
+from pytest_agentbench.agents.factory import brings_code
+from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.child import end_with_parent, read_config
+from pytest_agentbench.lib.loading import is_import_path, search_path
+from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.isolation.template import how
+from pytest_agentbench.rollouts.rollout import prepare
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+
+LIMIT = 300.0  # seconds for an import; those of large frameworks from a slow disk take a minute
+
+
+def brings_any(suite: Suite, variants: Iterable[str]) -> bool:
+    """Whether a suite brings code: a scorer, or the agent of one of these variants."""
+    return any(map(is_import_path, suite.scorers)) or any(brings_code(suite.agent_of(each), suite.folder) for each in variants)
+
+
+def faults(suites: Sequence[tuple[Suite, Sequence[str]]]) -> list[str]:
+    """What is wrong with the code of each suite under its variants, all looked at side by side."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return [*threads.map(lambda each: fault(*each), suites)]
+
+
+def fault(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> str:
+    """Why the code of a suite cannot be loaded, in a sentence that names its suite.yaml; empty where it can."""
+    command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
+    config = {"suite": replace(suite, scenarios=()).to_wire(), "variants": [*variants], "sys_path": search_path()}
+    with tempfile.TemporaryFile() as said:
+        said.write(json.dumps(config, default=str).encode() + b"\n")
+        said.seek(0)
+        child = subprocess.Popen(command, stdin=said, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment())
+    late = threading.Timer(seconds, child.kill)
+    late.start()
+    with child:
+        assert child.stdout is not None
+        answer = child.stdout.readline()
+    expired = not late.is_alive()
+    late.cancel()
+    if answer:
+        sentence: str = json.loads(answer)
+        return sentence
+    end = f"did not end within {seconds:g} s" if expired else how(child.returncode)
+    return f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it should only define things"
+
+
+def main() -> NoReturn:
+    """Answers with the first fault; what the code prints is nobody's, and what it leaves running ends here."""
+    end_with_parent(os.getppid(), signal.SIGKILL)
+    config = read_config()
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    sys.path[:] = config["sys_path"]
+    os.write(answer, json.dumps(_first_fault(config)).encode() + b"\n")
+    os._exit(0)
+
+
+def _first_fault(config: Json) -> str:
+    suite = Suite.from_wire(config["suite"])
+    try:
+        for variant in config["variants"]:
+            prepare(suite, variant)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What a forked process does: one agent's work, or one score, told to the pool as it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import wire
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.rollouts.rollout import Setup, outcome
+from pytest_agentbench.rollouts.scoring import no_judge, score
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.toolbox import Toolbox
+
+
+def work_off(setup: Setup, connection: socket.socket) -> None:
+    """Does the job that comes over a connection to the pool."""
+    asyncio.run(_work_off(setup, connection))
+
+
+async def _work_off(setup: Setup, connection: socket.socket) -> None:
+    line = Line(*await asyncio.open_connection(sock=connection))
+    job, body = await wire.read(line.reader)
+    facts = json.loads(body)
+    scenario = _scenario(facts["scenario"])
+    async with aiohttp.ClientSession() as session:
+        work = _agent(setup, scenario, job, line, session) if job["op"] == "agent" else _score(setup, scenario, job, facts, session)
+        task = asyncio.create_task(work)
+        listening = asyncio.create_task(line.listen(task))
+        done = await task
+        listening.cancel()
+    line.tell({"op": "done"}, done)
+    await line.writer.drain()
+    line.writer.close()
+    await line.writer.wait_closed()
+
+
+async def _agent(setup: Setup, scenario: Scenario, job: Json, line: Line, session: aiohttp.ClientSession) -> Json:
+    """What became of the agent's work; when it is stopped, what it did so far."""
+    llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.judge)
+    tools = ToldToolbox(scenario.tools, line)
+    try:
+        status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
+    except asyncio.CancelledError:
+        status, reason, answer = "cancelled", "", ""
+    done = {"status": status, "reason": reason, "answer": answer, "transcript": llm.transcript}
+    return {**done, "tool_calls": [asdict(call) for call in tools.calls], "drafts": [draft.to_dict() for draft in tools.drafts]}
+
+
+async def _score(setup: Setup, scenario: Scenario, job: Json, facts: Json, session: aiohttp.ClientSession) -> Json:
+    async def judge() -> LLM:
+        return LLM(job["base_url"], job["model"], session=session) if job["base_url"] else await no_judge()
+
+    try:
+        return {"score": (await score(setup.scorers[job["name"]], scenario, Rollout.from_dict(facts["rollout"]), judge)).to_dict()}
+    except (Exception, SystemExit) as error:  # the scorer is the user's code
+        traceback.print_exception(error)  # the other side knows what it raised, not where
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+class Line:
+    """The connection to the pool, from this side."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._asked: asyncio.Future[Json] | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    def tell(self, header: Json, body: object) -> None:
+        """Sends something, from whatever thread; at once, so that it has been said whatever happens next."""
+        frame = wire.pack(header, json.dumps(body, default=str).encode())
+        if threading.get_ident() == self._thread:
+            self.writer.write(frame)
+        else:
+            self._loop.call_soon_threadsafe(self.writer.write, frame)
+
+    async def judge(self, endpoint: Json) -> LLM:
+        """A model that judges, whose address the pool gives; raises InfraError when it has none."""
+        async with self._one_at_a_time:
+            self._asked = self._loop.create_future()
+            self.tell({"op": "judge"}, endpoint)
+            reply = await self._asked
+        if "error" in reply:
+            raise InfraError(reply["error"])
+        return LLM(reply["base_url"], reply["model"])
+
+    async def listen(self, task: asyncio.Task[Any]) -> None:
+        """Takes replies; stops the work when the pool says so, or is gone."""
+        try:
+            while (message := await wire.read(self.reader))[0]["op"] == "reply":
+                if self._asked is not None and not self._asked.done():
+                    self._asked.set_result(message[0])
+        except (EOFError, ConnectionError):
+            pass
+        task.cancel()
+
+
+class ToldToolbox(Toolbox):
+    """Tells of each call as it is made: an agent that is killed has made it all the same."""
+
+    def __init__(self, tools: Sequence[Tool], line: Line) -> None:
+        super().__init__(tools)
+        self._line = line
+
+    def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
+        result = super().call(name, arguments, turn, repair=repair)
+        self._line.tell({"op": "tool_call"}, asdict(self.calls[-1]))
+        return result
+
+
+def _scenario(data: Json) -> Scenario:
+    tuples: Json = {name: tuple(data[name]) for name in ("messages", "expected")}
+    return Scenario(**{**data, **tuples, "tools": tuple(Tool(**tool) for tool in data["tools"]), "turns": tuple(map(tuple, data["turns"]))})

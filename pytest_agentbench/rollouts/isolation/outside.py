@@ -1,0 +1,113 @@
+"""A suite whose own code runs elsewhere, as the pool sees it: an agent and scorers that are others' doing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
+from pytest_agentbench.agents.sampling import sampling_of
+from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.lib.loading import is_import_path
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Answer, Draft, Rollout, Score, ToolCall
+from pytest_agentbench.rollouts.isolation.codecheck import brings_any
+from pytest_agentbench.rollouts.isolation.template import Process, Template
+from pytest_agentbench.rollouts.rollout import Setup
+from pytest_agentbench.scorers import Scorer, load_scorer
+from pytest_agentbench.suites.suite import Scenario, Suite, score_name
+from pytest_agentbench.tools.toolbox import Toolbox
+
+PATIENCE = 0.5  # seconds in which a process that is stopped may tell what it did so far
+
+_ERRORS: dict[str, type[RolloutError]] = {error.status: error for error in (AgentError, InfraError, LimitReached)}
+
+
+def wants_isolation(suite: Suite, variant: str) -> bool:
+    """Whether a suite asks for it, and has code of its own. Code of this package runs in the pool anyway."""
+    return suite.isolation == "process" and brings_any(suite, [variant])
+
+
+def isolated(suite: Suite, variant: str, template: Template) -> Setup:
+    """What `prepare` makes of a suite, with its own code on the other side."""
+    settings, folder = suite.agent_of(variant), suite.folder
+    agent = IsolatedAgent(template) if brings_code(settings, folder) else make_agent(settings, folder)
+    scorers = {
+        score_name(name): isolated_scorer(template, score_name(name)) if is_import_path(name) else load_scorer(name, folder, options)
+        for name, options in suite.scorers.items()
+    }
+    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, suite.judge)
+
+
+@dataclass(frozen=True)
+class IsolatedAgent:
+    """An agent whose work is done in a process of its own, all turns of a scenario in the same one."""
+
+    template: Template
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        return await self.work(scenario, llm, tools)
+
+    async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        """Its answer; raises what the agent raised, and AgentError when its process died."""
+        job = {"op": "agent", "base_url": llm.base_url, "model": llm.model, "sampling": llm.sampling}
+        async with self.template.process(job, {"scenario": asdict(scenario)}) as process:
+            try:
+                status, reason, answer = await _agent_done(process, llm, tools)
+            except asyncio.CancelledError:  # its time is over: what has it done?
+                with suppress(
+                    TimeoutError, ChildProcessError, InfraError, ValueError
+                ):  # a ValueError: the end came in the middle of a frame
+                    async with asyncio.timeout(PATIENCE):
+                        process.say("stop")
+                        await _agent_done(process, llm, tools)
+                raise
+            except ChildProcessError as error:
+                raise AgentError(f"the agent's process {error}") from None
+        if status in _ERRORS:
+            raise _ERRORS[status](reason)
+        return Answer(answer)
+
+
+async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, str, str]:
+    """(status, reason, answer) of an agent, when it is done; what it did goes into `llm` and `tools`."""
+    while True:
+        match await process.read():
+            case "tool_call", call:
+                tools.calls.append(ToolCall.from_dict(call))
+            case "judge", endpoint:
+                try:
+                    judge = await llm.judge(endpoint)
+                    process.say("reply", base_url=judge.base_url, model=judge.model)
+                except InfraError as error:
+                    process.say("reply", error=str(error))
+            case _, done:
+                llm.transcript = done["transcript"]
+                tools.calls[:] = map(ToolCall.from_dict, done["tool_calls"])
+                tools.drafts[:] = map(Draft.from_dict, done["drafts"])
+                return done["status"], done["reason"], done["answer"]
+
+
+def isolated_scorer(template: Template, name: str) -> Scorer:
+    """A scorer whose work is done in a process of its own; it has the signature of one."""
+
+    async def judged(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
+        return await _scored_elsewhere(template, name, scenario, rollout, judge)
+
+    async def alone(scenario: Scenario, rollout: Rollout) -> Score:
+        return await _scored_elsewhere(template, name, scenario, rollout, None)
+
+    return judged if name in template.judging else alone  # type: ignore[return-value]  # a scorer may be a coroutine function
+
+
+async def _scored_elsewhere(template: Template, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
+    job = {"op": "score", "name": name, "base_url": judge.base_url if judge else "", "model": judge.model if judge else ""}
+    async with template.process(job, {"scenario": asdict(scenario), "rollout": rollout.to_dict()}) as process:
+        try:
+            _, done = await process.read()
+        except ChildProcessError as error:
+            raise ChildProcessError(f"the scorer's process {error}") from None
+    if "error" in done:
+        raise ChildProcessError(done["error"])
+    return Score.from_dict(done["score"])

@@ -1,0 +1,150 @@
+"""The process that has imported a suite's code, and the processes that it forks, as the pool sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import signal
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.lib import wire
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+
+#: What the pool tells the process that forks: what to do, and the number of the job. START comes with a descriptor: the job's line.
+MESSAGE = struct.Struct("!cI")
+START, KILL = b"+", b"-"
+
+
+class End(NamedTuple):
+    """The end of a forked process."""
+
+    how: str
+    printed: str  # all the time
+
+
+class Template:
+    """The process that has imported the code of a suite, and forks one for each job."""
+
+    def __init__(self, control: socket.socket, process: asyncio.subprocess.Process) -> None:
+        self._control, self._process = control, process
+        self._numbers = itertools.count(1)
+        self._ends: dict[int, asyncio.Future[End]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self.judging: list[str] = []  # scorers that ask a model
+        self.settings: Json = {}  # the agent's, with its defaults
+
+    @classmethod
+    async def start(cls, suite: Suite, variant: str) -> Template:
+        """Raises ConfigError when the code cannot be loaded, or ends the process that loads it."""
+        control, its = socket.socketpair()
+        command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
+        with its:
+            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()))
+        control.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=control.dup())
+        config = {"suite": replace(suite, scenarios=()).to_wire(), "variant": variant, "sys_path": sys.path}
+        try:
+            writer.write(wire.pack(json.loads(json.dumps(config, default=str))))
+            facts, settings = await wire.read(reader)
+        except (EOFError, ConnectionError):
+            facts = {
+                "error": f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {how(await template._process.wait())}"
+            }
+        if "error" in facts:
+            writer.close()
+            await template.close()
+            raise ConfigError(facts["error"])
+        template.judging, template.settings = facts["judging"], json.loads(settings)
+        template._listening = asyncio.create_task(template._listen(reader, writer))
+        return template
+
+    async def close(self) -> None:
+        """Ends it, and all that it forked."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        await self._process.wait()
+        if self._listening is not None:
+            await self._listening
+        self._control.close()
+
+    @asynccontextmanager
+    async def process(self, job: Json, facts: Json) -> AsyncIterator[Process]:
+        """A process for a job; in the end it is gone, and what it printed is printed here."""
+        number = next(self._numbers)
+        mine, its = socket.socketpair()
+        ended = self._ends[number] = asyncio.get_running_loop().create_future()
+        with its:
+            try:
+                await self._say(START, number, its.fileno())
+                its.close()
+                reader, writer = await asyncio.open_connection(sock=mine)
+                writer.write(wire.pack(job, json.dumps(facts, default=str).encode()))
+                try:
+                    yield Process(reader, writer, ended)
+                finally:
+                    writer.close()
+                    await self._gone(number, ended)
+            finally:
+                del self._ends[number]
+
+    async def _gone(self, number: int, ended: asyncio.Future[End]) -> None:
+        with suppress(InfraError):  # it is gone with the process that forked it
+            await self._say(KILL, number)
+            sys.stderr.write((await asyncio.shield(ended)).printed)
+
+    async def _say(self, what: bytes, number: int, *descriptors: int) -> None:
+        message = MESSAGE.pack(what, number)
+        try:
+            while True:
+                with suppress(BlockingIOError):  # hundreds of processes are to be forked at once
+                    socket.send_fds(self._control, [message], descriptors) if descriptors else self._control.send(message)
+                    return
+                await asyncio.sleep(0.01)
+        except OSError as error:
+            raise InfraError(f"the process that runs the suite's code is gone: {error}") from error
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(EOFError, ConnectionError):
+            while True:
+                told, printed = await wire.read(reader)
+                if (ended := self._ends.get(told["job"])) is not None and not ended.done():
+                    ended.set_result(End(told["how"], printed.decode()))
+        writer.close()
+        for ended in self._ends.values():
+            if not ended.done():
+                ended.set_exception(InfraError(f"the process that runs the suite's code {how(await self._process.wait())}"))
+                ended.exception()  # not everybody asks
+
+
+@dataclass(frozen=True)
+class Process:
+    """One forked process, while it works."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    ended: asyncio.Future[End]  # raises InfraError when nobody knows
+
+    async def read(self) -> tuple[str, Json]:
+        """What it says next; raises ChildProcessError, with how it ended, when it says nothing more."""
+        try:
+            header, body = await wire.read(self.reader)
+        except (EOFError, ConnectionError):
+            raise ChildProcessError((await asyncio.shield(self.ended)).how) from None
+        return header["op"], json.loads(body)
+
+    def say(self, op: str, **more: str) -> None:
+        self.writer.write(wire.pack({"op": op, **more}))
+
+
+def how(code: int) -> str:
+    """How a process ended: `was ended by SIGSEGV`, `left (exit code 3)`."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left (exit code {code})"

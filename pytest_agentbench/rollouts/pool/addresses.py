@@ -1,0 +1,163 @@
+"""The addresses under which attempts call models: who has one, where its calls go, and what the stack is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+import aiohttp
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.records import Access, Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally, total
+from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.routing_hints import NO_LABEL
+
+Tell = Callable[[Json], None]
+
+
+class Addresses:
+    """Of one session. The controller is told of all that must be closed or released when this pool dies."""
+
+    def __init__(self, run: str, tell: Tell, why_not: Callable[[], str]) -> None:
+        """`run` begins the ids that the stack gets; `why_not` says why there is no backend."""
+        self._run, self._tell, self._why_not = run, tell, why_not
+        self.session: aiohttp.ClientSession | None = None
+        self.taps: Taps | None = None
+        self.endpoint: Endpoint | None = None
+        self.salt = ""  # before the system prompts of agents
+        self.before = Tally()  # of pools that died
+        self._url = ""
+        self._count = 0
+        self._announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
+        self._holders: dict[str, Announcer] = {}  # token -> who has told the stack of it
+
+    async def connect(self, taps: Json) -> None:
+        """To the taps as they are now; raises OSError."""
+        self._url = f"http://127.0.0.1:{taps['port']}"
+        if self.taps is not None:
+            self.taps.leave()
+        self.taps = None
+        self.taps = await Taps.connect(taps["control_ports"], taps["token"])
+
+    @property
+    def has_taps(self) -> bool:
+        """Whether all of them are there, as far as this process knows."""
+        return self.taps is not None and not self.taps.are_gone
+
+    async def point_at(self, endpoint: Endpoint, *, anew: bool = False) -> None:
+        """Where calls go from now on, and who is told of rollouts; raises ConfigError for labels that nobody knows.
+
+        With `anew` the taps are told where that is even though it has not changed.
+        """
+        if self.taps is None:
+            raise InfraError("the tap is away")
+        self.announcer_at(endpoint)
+        if anew or endpoint != self.endpoint:
+            await self.taps.point_at(endpoint)
+        self.endpoint = endpoint
+
+    def announcer_at(self, endpoint: Endpoint) -> Announcer:
+        assert self.session is not None
+        if endpoint.url not in self._announcers:
+            self._announcers[endpoint.url] = Announcer(endpoint, self.session, self._run, self._released)
+        return self._announcers[endpoint.url]
+
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        """A token of the tap for one attempt, or its judge; raises InfraError when there is no backend to speak to."""
+        return await self._open(key, access, lent=False)
+
+    async def lend(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        """The same for a test process, which goes on when this pool dies."""
+        return await self._open(key, access, lent=True)
+
+    async def _open(self, key: RolloutKey, access: Access, *, lent: bool) -> tuple[str, str, str]:
+        if self.taps is None or self.endpoint is None:
+            raise InfraError(self._why_not() or "the backend is not there")
+        self._count += 1
+        token = f"{self._count}-{secrets.token_urlsafe(16)}"
+        elsewhere = _elsewhere(access.endpoint) if access.endpoint else None
+        announcer, label = self.announcer_at(self.endpoint), NO_LABEL
+        if elsewhere is None:
+            self._holders[token] = announcer
+            label = announcer.announce(token, key, access.judge)
+        id = announcer.id_of(token)
+        self._tell(
+            {
+                "op": "opened",
+                "token": token,
+                "key": key,
+                "lent": lent,
+                "judge": access.judge,
+                "label": None if id is None else {"id": id, "endpoint": asdict(self.endpoint)},
+                "tally": asdict(self.tally),
+            }
+        )
+        salt = "" if access.judge else self.salt
+        try:
+            await self.taps.open(token, access.upgrade, label, keep=access.keep, elsewhere=elsewhere, salt=salt, calls=access.calls)
+        except InfraError:
+            self._closed(token)
+            raise
+        return token, f"{self._url}/r/{token}/v1", (elsewhere or self.endpoint).model
+
+    def adopt(self, token: str, label: Json) -> None:
+        """One that a pool before this one has opened."""
+        announcer = self.announcer_at(Endpoint(**label["endpoint"]))
+        announcer.adopt(token, label["id"])
+        self._holders[token] = announcer
+
+    async def said(self, token: str) -> list[Json]:
+        """Raises InfraError when the tap cannot be asked."""
+        return await self._there().said(token)
+
+    async def close(self, token: str) -> list[Json]:
+        """Ends an attempt: the tap breaks its calls off, and then the stack is told. Raises InfraError when the tap cannot be asked."""
+        calls: list[Json] = []
+        try:
+            calls = await self._there().close(token)
+            if token in self._holders:
+                await self._holders[token].complete(token, calls)
+        finally:
+            self._closed(token, calls)
+        return calls
+
+    def _closed(self, token: str, calls: Sequence[Json] = ()) -> None:
+        announcer = self._holders.pop(token, None)
+        unreleased = announcer is not None and announcer.over(token, calls)
+        self._tell({"op": "closed", "token": token, "calls": len(calls), "unreleased": unreleased, "tally": asdict(self.tally)})
+
+    def _there(self) -> Taps:
+        if self.taps is None:
+            raise InfraError(self._why_not() or "the tap is away")
+        return self.taps
+
+    def _released(self, id: str) -> None:
+        self._tell({"op": "released", "id": id, "tally": asdict(self.tally)})
+
+    def release(self, labels: Mapping[str, Json]) -> None:
+        """What a pool before this one has closed and not released: id -> endpoint."""
+        for id, endpoint in labels.items():
+            announcer = self.announcer_at(Endpoint(**endpoint))
+            announcer.adopt(id, id)
+            announcer.over(id)
+
+    async def farewell(self) -> None:
+        """Releases all that is not released."""
+        await asyncio.gather(*(each.farewell() for each in self._announcers.values()))
+
+    @property
+    def tally(self) -> Tally:
+        """Of this pool and those before it."""
+        return total([self.before, *(each.tally for each in self._announcers.values())])
+
+
+def _elsewhere(settings: Json) -> Endpoint:
+    """An endpoint beside the backend under test; raises InfraError when its key is not there."""
+    name = settings.get("api_key")
+    if name and not os.environ.get(name):
+        raise InfraError(f"{settings['url']} wants a key: the environment variable {name} is not set")
+    return Endpoint(settings["url"].rstrip("/"), settings["model"], "judge", os.environ[name] if name else None)

@@ -1,0 +1,113 @@
+"""Between two blocks of rollouts: the pool asks for the next arm, points the taps at it, and makes first calls where they are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import aiohttp
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.llm.access import Tap
+from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.rollouts.pool.addresses import Addresses
+from pytest_agentbench.rollouts.pool.blocks import Block, arrange
+from pytest_agentbench.rollouts.rollout import Setup, run_rollout
+from pytest_agentbench.suites.arms import Side
+from pytest_agentbench.suites.suite import Scenario
+
+
+class Host(Protocol):
+    """The pool, as far as turns need it."""
+
+    session: aiohttp.ClientSession | None
+    addresses: Addresses
+
+    def tell(self, message: Json) -> None: ...
+
+    async def ask(self, question: Json) -> bytes: ...
+
+    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
+        """What a rollout is made of, and its budget in seconds."""
+
+    async def record(self, rollout: Rollout) -> bytes: ...
+
+
+class Turning:
+    """The scheduler's way from a block to the next one."""
+
+    def __init__(self, host: Host, *, sides: Json, policy: str, in_sequence: bool, concurrency: int) -> None:
+        self._host, self._policy, self._in_sequence, self._concurrency = host, policy, in_sequence, concurrency
+        self._sides = {variant: Side(*side) for variant, side in sides.items()}
+        self._told: asyncio.Future[Json] | None = None
+        self._number = 0
+
+    def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
+        return arrange(keys, self._sides, self._concurrency, in_sequence=self._in_sequence)
+
+    def told(self, message: Json) -> None:
+        """The controller's answer."""
+        if self._told is not None and not self._told.done():
+            self._told.set_result(message)
+
+    async def enter(self, block: Block) -> str:
+        """Makes all ready for a block; returns why its rollouts cannot run. Raises InfraError when tap or controller are gone."""
+        self._told = asyncio.get_running_loop().create_future()
+        self._host.tell({"op": "turn", "arm": block.arm, "rollouts": len(block.keys)})
+        answer = await self._told
+        if answer["failure"]:
+            return str(answer["failure"])
+        await self._host.addresses.point_at(Endpoint(**answer["endpoint"]))
+        self._host.addresses.salt = answer["salt"]
+        self._number += 1
+        primed = await self._prime(block.keys) if self._policy == "primed" else None
+        await self._host.ask({"op": "measure", "primed": primed})
+        return ""
+
+    async def leave(self) -> None:
+        await self._host.ask({"op": "measured"})
+
+    async def _prime(self, keys: Sequence[RolloutKey]) -> int:
+        """Makes the first call of each rollout; how many went well."""
+        free = asyncio.Semaphore(self._concurrency)
+
+        async def one(key: RolloutKey) -> bool:
+            async with free:
+                return await self._first_call(key)
+
+        return sum(await asyncio.gather(*map(one, keys)))
+
+    async def _first_call(self, key: RolloutKey) -> bool:
+        """The agent itself makes it, and is answered no further one; what becomes of it then is not looked at."""
+        try:
+            scenario, setup, budget = await self._host.setup_of(key)
+        except InfraError:  # its suite's code cannot be loaded, which the rollout itself will say
+            return False
+        tap = FirstCallOnly(self._host.addresses)
+        rollout = await run_rollout(key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget)
+        went_well = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
+        status, reason = ("ok", "") if went_well else ("infra_error", rollout.reason or "no call was made")
+        name = f"{key} before block {self._number}"
+        primer = dataclasses.replace(
+            rollout, suite="", scenario=name, variant="default", trial=1, kind="primer", status=status, reason=reason
+        )
+        await self._host.record(primer)
+        return went_well
+
+
+class FirstCallOnly:
+    """A tap that answers one call of an agent, and nothing that a judge is asked."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap = tap
+
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        return await self._tap.open(key, dataclasses.replace(access, calls=1))
+
+    async def said(self, id: str) -> list[Json]:
+        return await self._tap.said(id)
+
+    async def close(self, id: str) -> list[Json]:
+        return await self._tap.close(id)

@@ -1,0 +1,55 @@
+"""Tells the controller how attempts go, and asks it whether one that failed was interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
+from pytest_agentbench.rollouts.pool.pulse import UNANSWERED
+
+GRACE = 0.05  # seconds between the last bytes of a process that was killed and the moment at which anybody can know it
+
+
+class Reporter:
+    """The scheduler's desk. Rollouts that fail together ask once."""
+
+    def __init__(self, tell: Callable[[Json], None]) -> None:
+        self._tell = tell
+        self._look: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()
+        self._is_over = False
+
+    def begun(self, key: RolloutKey) -> None:
+        self._tell({"op": "begun", "key": key})
+
+    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
+        self._tell({"op": "failed", "key": key, "attempt": attempt.to_dict(), "interrupted": interrupted})
+
+    async def looked(self, rollout: Rollout) -> None:
+        """Asks where the tap could not say what became of the calls, or nobody answered one."""
+        calls = (*rollout.calls, *rollout.judge_calls)
+        if self._is_over or (calls and not any(call.error_kind in UNANSWERED for call in calls)):
+            return
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._ask())
+        await asyncio.shield(self._look)
+
+    async def _ask(self) -> None:
+        await asyncio.sleep(GRACE)
+        self._looked.clear()
+        self._tell({"op": "look"})
+        await self._looked.wait()
+
+    def answer(self) -> None:
+        """All that is known has been said."""
+        self._looked.set()
+
+    def end(self) -> None:
+        """Nobody answers any more."""
+        self._is_over = True
+        self._looked.set()
+
+    async def rested(self, settled: Awaitable[bool]) -> None:
+        """Tells that all is over that was planned, and whether each rollout has a record."""
+        self._tell({"op": "rested", "whole": await settled})

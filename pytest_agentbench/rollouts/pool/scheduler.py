@@ -1,0 +1,385 @@
+"""Which rollout runs next, how many at once, and what is done about those that did not work."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import math
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.metrics.blame import refusal
+from pytest_agentbench.records import Attempt, Rollout, RolloutKey
+from pytest_agentbench.rollouts.pool.blocks import Block
+from pytest_agentbench.rollouts.pool.refusals import Refusals
+
+Run = Callable[[RolloutKey], Awaitable[Rollout]]
+Record = Callable[[Rollout], Awaitable[bytes]]
+Doubt = Callable[[Rollout], Awaitable[None]]
+
+KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
+PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
+LONGEST_PAUSE = 60.0  # seconds; a backend that asks for more is asked again all the same
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended. Only one that ran has a record."""
+
+    status: str
+    reason: str = ""
+    recorded: bool = False
+    cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
+
+
+class Desk(Protocol):
+    """Whoever is told how attempts go, so that a pool that dies loses none of them."""
+
+    def begun(self, key: RolloutKey) -> None: ...
+
+    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
+        """One that is followed by another one."""
+
+    async def looked(self, rollout: Rollout) -> None:
+        """Returns when it is known, by `hold`, whether a part of the session went away while a failed attempt ran."""
+
+
+class NoDesk:
+    """Nobody."""
+
+    def begun(self, key: RolloutKey) -> None: ...
+
+    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None: ...
+
+    async def looked(self, rollout: Rollout) -> None: ...
+
+
+class Turns(Protocol):
+    """What happens between two blocks of rollouts, where they run in blocks."""
+
+    def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
+
+    async def enter(self, block: Block) -> str:
+        """Returns why its rollouts cannot run; may raise InfraError."""
+
+    async def leave(self) -> None: ...
+
+
+class Scheduler:
+    """Runs the jobs of a plan, each once, `concurrency` at a time."""
+
+    def __init__(
+        self, run: Run, record: Record, *, concurrency: int, retries: int, keep_order: bool, durations: Mapping[str, float]
+    ) -> None:
+        self._run, self._record = run, record
+        self.concurrency, self.retries, self.keep_order, self.durations = concurrency, retries, keep_order, durations
+        self.started = False  # rollouts run from `start` on
+        self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
+        self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
+        self.broken_status = "infra_error"
+        self.stopped = asyncio.Event()  # `broken` says why
+        self.desk: Desk = NoDesk()
+        self.alone: set[RolloutKey] = set()  # rollouts beside which nothing else runs
+        self.earlier: dict[RolloutKey, tuple[Attempt, ...]] = {}  # attempts of rollouts that have not ended
+        self.tries: Counter[RolloutKey] = Counter()  # how many of them count against the retries
+        self._outages = 0  # times that a part of the session went away
+        self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
+        self._refusals = Refusals()
+        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
+        self.there = asyncio.Event()  # no part of the backend is away
+        self.there.set()
+        self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
+        self.turns: Turns | None = None  # None: all rollouts are one block
+        self._blocks: deque[Block] = deque()
+        self._arm: str | None = None  # whose block is under way
+        self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
+        self._waiting: deque[RolloutKey] = deque()
+        self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
+        self._recording: set[RolloutKey] = set()  # those that ended and are on their way to the journal
+        self._bodies: OrderedDict[RolloutKey, bytes] = OrderedDict()
+
+    def plan(self, keys: Sequence[RolloutKey]) -> None:
+        """Takes the session's rollouts: longest first where durations are known, else (and where order is kept) as given.
+
+        When nothing can run any more nothing is taken, and `outcome` says why.
+        """
+        if self.broken:
+            return
+        known = self._outcomes.keys() | self.stored.keys()
+        new = [key for key in dict.fromkeys(keys) if key not in known and key.group not in self._given_up]
+        for key in new:
+            self._outcomes[key] = asyncio.get_running_loop().create_future()
+        if self.turns is None:
+            self._waiting.extend(self._ordered(new))
+        else:
+            self._blocks.extend(self.turns.arrange(new))
+        self._fill()
+
+    def start(self) -> None:
+        """The backend answers: go."""
+        self.started = True
+        self._fill()
+
+    def hold(self, why: str) -> None:
+        """A part of the session is away: no attempt begins until it is there again, which an empty text says.
+
+        Attempts that it has failed are run again, and cost their rollouts no retry.
+        """
+        self._outages += bool(why)
+        if why and not self.broken:
+            self.there.clear()
+        else:
+            self.there.set()
+            self._fill()
+
+    def stop(self, reason: str, status: str) -> None:
+        """Nothing more is started; those that wait for it are told at once. What runs goes on."""
+        self.broken, self.broken_status = reason, status
+        self.stopped.set()
+        self.there.set()
+        self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
+
+    def drop(self, arm: str, reason: str) -> None:
+        """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
+        self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
+
+    def _give_up(self, group: str, reason: str) -> None:
+        """The server takes no call of a group: those of its rollouts that wait are told."""
+        self._given_up[group] = reason
+        keys = [key for key in (*self._waiting, *(key for block in self._blocks for key in block.keys)) if key.group == group]
+        self._waiting = deque(key for key in self._waiting if key.group != group)
+        rest = [dataclasses.replace(block, keys=tuple(key for key in block.keys if key.group != group)) for block in self._blocks]
+        self._blocks = deque(block for block in rest if block.keys)
+        for key in keys:
+            self._outcomes[key].set_result(Outcome("infra_error", reason))
+
+    def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
+        """Of what is about to run, and of the blocks of some arms."""
+        keys = [*self._waiting] if waiting else []
+        keys += [key for block in self._blocks if block.arm in arms for key in block.keys]
+        if waiting:
+            self._waiting.clear()
+        self._blocks = deque(block for block in self._blocks if block.arm not in arms)
+        for key in keys:
+            self._outcomes[key].set_result(outcome)
+
+    def cancel(self, reason: str) -> None:
+        """Stops, and ends what runs as well. What has ended still gets into the journal."""
+        self.stop(reason, "cancelled")
+        if self._turning is not None:
+            self._turning.cancel()
+        for key, task in self._running.items():
+            if key not in self._recording:
+                task.cancel()
+
+    async def outcome(self, key: RolloutKey) -> Outcome:
+        """How a rollout ended; starts it, ahead of all others, when it was in no plan."""
+        if key in self.stored:
+            return self.stored[key]
+        if key not in self._outcomes:
+            if self.broken:
+                return Outcome(self.broken_status, self.broken)
+            if key.group in self._given_up:
+                return Outcome("infra_error", self._given_up[key.group])
+            self._outcomes[key] = asyncio.get_running_loop().create_future()
+            if self.turns is None:
+                self._waiting.appendleft(key)
+            else:
+                self._blocks.extend(self.turns.arrange([key]))
+            self._fill()
+        return await asyncio.shield(self._outcomes[key])
+
+    def cause(self, key: RolloutKey, outcome: Outcome) -> str:
+        """Why a rollout is an infra_error, where it is not the only one for that reason."""
+        return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
+
+    def is_given_up(self, key: RolloutKey) -> bool:
+        """Whether nothing runs any more, or nothing of this rollout's group."""
+        return bool(self.broken) or key.group in self._given_up
+
+    def is_judgeable(self, key: RolloutKey) -> bool:
+        """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
+        outcome = self._outcomes.get(key)
+        if outcome is None or not outcome.done():
+            return outcome is not None or key in self.stored
+        return outcome.result().recorded and not self.cause(key, outcome.result())
+
+    async def settled(self) -> bool:
+        """Returns when all that was planned has ended: whether each has a record, and more could run."""
+        while waiting := [outcome for outcome in self._outcomes.values() if not outcome.done()]:
+            await asyncio.wait(waiting)
+        return not self.broken and not self._given_up and all(outcome.result().recorded for outcome in self._outcomes.values())
+
+    def body(self, key: RolloutKey) -> bytes | None:
+        """The recorded line of a finished rollout while it is in memory."""
+        return self._bodies.get(key)
+
+    async def drained(self) -> None:
+        """Returns when nothing runs."""
+        while running := [*self._running.values(), *filter(None, (self._turning,))]:
+            await asyncio.wait(running)
+
+    def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
+        """Those that run alone come first: they are known to harm others."""
+        ordered = keys if self.keep_order else longest_first(keys, self.durations)
+        return sorted(ordered, key=lambda key: key not in self.alone)
+
+    def _fill(self) -> None:
+        if self.turns is not None and self._is_between():
+            self._turning = asyncio.create_task(self._turn(self.turns))
+            self._turning.add_done_callback(self._turned)
+        while self._may_begin():
+            key = self._waiting.popleft()
+            self._running[key] = asyncio.create_task(self._finish(key))
+            self._running[key].add_done_callback(functools.partial(self._ended, key))
+
+    def _may_begin(self) -> bool:
+        """Whether the next rollout can run beside those that do."""
+        ready = self.started and self._turning is None and self.there.is_set()
+        if not ready or not self._waiting or len(self._running) >= self.concurrency:
+            return False
+        return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
+
+    def _is_between(self) -> bool:
+        """Whether a block has ended, or there is one to begin."""
+        idle = self._turning is None and not self._waiting and not self._running
+        return self.started and idle and (bool(self._blocks) or self._arm is not None)
+
+    async def _turn(self, turns: Turns) -> None:
+        await self.there.wait()
+        if self._arm is not None:
+            self._arm = None
+            await turns.leave()
+        if not self._blocks:
+            return
+        block = self._blocks.popleft()
+        self._waiting.extend(self._ordered(block.keys))  # where `stop` finds them
+        if why := await self._entered(turns, block):
+            self._refuse(Outcome("infra_error", why), set())
+        else:
+            self._arm = block.arm
+
+    async def _entered(self, turns: Turns, block: Block) -> str:
+        """Why a block's rollouts cannot run. One is entered anew where a part of the session died meanwhile, and is there again."""
+        while True:
+            outages = self._outages
+            try:
+                return await turns.enter(block)
+            except InfraError as error:
+                await self.desk.looked(Rollout(*block.keys[0], status="infra_error", reason=str(error)))
+                if self._outages == outages or self.broken:
+                    raise
+            await self.there.wait()
+
+    def _turned(self, task: asyncio.Task[None]) -> None:
+        self._turning = None
+        if not task.cancelled() and (error := task.exception()):
+            self._refuse(
+                Outcome("infra_error", str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {error!r}"), set()
+            )
+        self._fill()
+
+    async def _finish(self, key: RolloutKey) -> Outcome | None:
+        """None of a rollout that was interrupted, and is to run again."""
+        try:
+            rollout = await self._attempts(key)
+            if rollout is None:
+                return None
+            self._recording.add(key)
+            self._note_refusal(rollout)
+            self._keep(key, await self._record(rollout))
+        except InfraError as error:
+            return Outcome("infra_error", f"the record could not be written: {error}")
+        except Exception as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
+            return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
+        cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
+        return Outcome(rollout.status, rollout.reason, recorded=True, cause=cause)
+
+    def _note_refusal(self, rollout: Rollout) -> None:
+        group = rollout.key.group
+        if group in self._given_up:
+            return
+        planned = (key for key in self._outcomes if key.group == group)
+        running = (key for key in self._running if key.group == group and key not in self._recording)
+        if why := self._refusals.after(rollout, planned, running):
+            self._give_up(group, why)
+
+    def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome | None]) -> None:
+        """A callback, because a task that is cancelled before its first step runs no line of its own."""
+        del self._running[key]
+        self._recording.discard(key)
+        outcome = Outcome("cancelled", self.broken or "the session ended") if task.cancelled() else task.result()
+        if outcome is None and not self.broken and key.group not in self._given_up:
+            self._waiting.appendleft(key)
+        else:
+            self.earlier.pop(key, None)
+            why = self.broken or self._given_up.get(key.group, "")
+            self._outcomes[key].set_result(outcome or Outcome(self.broken_status, why))
+        self._fill()
+
+    async def _attempts(self, key: RolloutKey) -> Rollout | None:
+        """The last attempt, which knows of those of this session before it; None where that was interrupted.
+
+        Only `infra_error` is tried again, a refusal never.
+        """
+        while True:
+            outages, earlier = self._outages, self.earlier.get(key, ())
+            self.desk.begun(key)
+            rollout = dataclasses.replace(await self._attempt(key), attempt=len(earlier) + 1, earlier_attempts=earlier)
+            if await self._is_interrupted(rollout, outages):
+                self._note(rollout, interrupted=True)
+                await self.there.wait()
+                return rollout if self.broken else None
+            self.tries[key] += 1
+            tries = self.tries[key]
+            if rollout.status == "infra_error" and tries > self.retries and self.doubt is not None:
+                await self.doubt(rollout)
+            if rollout.status != "infra_error" or tries > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
+                return rollout
+            if not self.broken:
+                await asyncio.sleep(pause(rollout, tries))
+                await self.there.wait()
+            if self.broken:
+                return rollout
+            self._note(rollout, interrupted=False)
+
+    async def _is_interrupted(self, rollout: Rollout, outages: int) -> bool:
+        """Whether a part of the session went away while it ran, and has failed it; before that there were so many `outages`."""
+        if rollout.status != "infra_error" and not rollout.score_errors:
+            return False
+        await self.desk.looked(rollout)
+        return self._outages > outages and not self.broken
+
+    def _note(self, rollout: Rollout, *, interrupted: bool) -> None:
+        self.earlier[rollout.key] = rollout.attempts
+        self.desk.failed(rollout.key, rollout.attempts[-1], interrupted=interrupted)
+
+    async def _attempt(self, key: RolloutKey) -> Rollout:
+        started_at, started = time.time(), time.monotonic_ns()
+        try:
+            return await self._run(key)
+        except InfraError as error:  # the tap did not even open or close the attempt
+            times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
+            return Rollout(*key, status="infra_error", reason=str(error), **times)
+
+    def _keep(self, key: RolloutKey, body: bytes) -> None:
+        self._bodies[key] = body
+        if len(self._bodies) > KEPT:
+            self._bodies.popitem(last=False)
+
+
+def pause(rollout: Rollout, attempt: int) -> float:
+    """Seconds to wait after a failed attempt, counted from 1: longer each time, and as long as the backend asked for (Retry-After)."""
+    asked = rollout.calls[-1].retry_after_s if rollout.calls else None
+    return min(max(math.ldexp(PAUSE, attempt - 1), asked or 0), LONGEST_PAUSE)
+
+
+def longest_first(keys: Sequence[RolloutKey], durations: Mapping[str, float]) -> list[RolloutKey]:
+    """Keys by falling duration in seconds, unknown ones first; as given where none is known."""
+    return sorted(keys, key=lambda key: -durations.get(str(key), float("inf"))) if durations else [*keys]

@@ -1,0 +1,107 @@
+"""A thread beside the pool's event loop: it says who holds the loop up, and ends the pool when that rollout's time is over."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Protocol
+
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.rollouts.pool.stacks import Line, context_of, line_to_name, lines_of, step_of
+from pytest_agentbench.rollouts.underway import Underway, underway_in
+
+TICK = 0.5  # seconds between two looks
+PATIENCE = 3.0  # seconds of one step of the loop after which it is held up
+MERCY = 5.0  # seconds that nobody can look, beyond the longest time of a rollout
+STDERR = 2  # what `sys.stderr` stands for here belongs to rollouts
+CURE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
+
+
+class Voice(Protocol):
+    """How to reach the controller while the loop stands still; used in the watchdog's thread."""
+
+    def say(self, sentence: str) -> None:
+        """To the user."""
+
+    def leave(self, key: RolloutKey, reason: str, log: str) -> None:
+        """Ends the pool; the rollout is an `agent_error` for this reason, and has logged this."""
+
+    def leave_with(self, rollout: Rollout) -> None:
+        """Ends the pool; the rollout ends like this."""
+
+    def leave_behind(self) -> None:
+        """Ends the pool, over no rollout that is under way."""
+
+
+class Watchdog:
+    """Looks at the stack of the loop's thread. Time in which this process was stopped counts for nobody: there was no look."""
+
+    def __init__(self, voice: Voice, longest: float) -> None:
+        """Called in the loop's thread. `longest` is the longest time that a rollout has, in seconds."""
+        self._voice, self._longest = voice, longest
+        self._thread = threading.get_ident()
+        self._over = threading.Event()
+        self._step: FrameType | None = None  # of the loop, at the last look
+        self._looks = 0  # at this step
+        self._told = False  # that it takes long
+
+    def start(self) -> None:
+        self._watch_itself()
+        threading.Thread(target=self._watch, name="agentbench-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(TICK):
+            self._watch_itself()
+            self.look(sys._current_frames()[self._thread])
+        faulthandler.cancel_dump_traceback_later()
+
+    def _watch_itself(self) -> None:
+        """One piece of C may keep every Python thread from running. This needs none: it ends the pool, whose log then has all stacks."""
+        faulthandler.dump_traceback_later(self._longest + MERCY, exit=True, file=STDERR)
+
+    def look(self, frame: FrameType) -> None:
+        """At the stack of the loop's thread."""
+        step = step_of(frame)
+        if step is None or step is not self._step:
+            if self._told:
+                self._voice.say(f"the event loop turns again, after {self._seconds:.0f} s")
+            self._step, self._looks, self._told = step, 0, False
+            return
+        self._looks += 1
+        if self._seconds >= PATIENCE:
+            self._judge(step, line_to_name(lines_of(frame)))
+
+    @property
+    def _seconds(self) -> float:
+        """That this step has taken at least."""
+        return self._looks * TICK
+
+    def _judge(self, step: FrameType, line: Line) -> None:
+        """Says once who takes so long; ends it when its time is over."""
+        mark = underway_in(context_of(step))
+        if not self._told:
+            self._told = True
+            self._voice.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {CURE}")
+        if mark is not None and mark.over_at is not None and time.monotonic() >= mark.over_at:
+            self._end(mark, line)
+
+    def _end(self, mark: Underway, line: Line) -> None:
+        why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {CURE}"
+        if mark.is_over:
+            self._voice.leave_behind()
+        elif (rollout := mark.without_score(why)) is not None:
+            self._voice.leave_with(rollout)
+        else:
+            self._voice.leave(mark.key, why, mark.log.text)
+
+
+def _whose(mark: Underway | None) -> str:
+    if mark is None:
+        return "a suite's code"
+    return f"{mark.key}: {'what its agent left behind' if mark.is_over else mark.part}"

@@ -1,0 +1,102 @@
+"""Scores of a rollout, while it is fresh and again later. An error is never turned into a number."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.errors import InfraError, RolloutError
+from pytest_agentbench.records import EVALUABLE, Draft, Rollout, Score
+from pytest_agentbench.rollouts.underway import current
+from pytest_agentbench.scorers import Scorer
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario
+
+#: Opens the line to the model that judges; raises InfraError when there is none.
+MakeJudge = Callable[[], Awaitable["LLM"]]
+
+
+async def scored(
+    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge, seconds: float | None = None
+) -> Rollout:
+    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none.
+
+    Each scorer has `seconds`; None: as long as it takes.
+    """
+    if not rollout.evaluable:
+        return rollout
+    scores: dict[str, Score] = {}
+    errors: dict[str, str] = {}
+    with_scores = dataclasses.replace(rollout, scores=scores, score_errors=errors)
+    if (mark := current()) is not None:
+        mark.rollout = with_scores
+    await _score_all(scores, errors, rollout, scenario, scorers, judge, seconds)
+    drafts = await _scored_drafts(rollout, scenario, {name: each for name, each in scorers.items() if not wants_judge(each)}, seconds)
+    return dataclasses.replace(with_scores, drafts=drafts)
+
+
+async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None) -> tuple[Draft, ...]:
+    """The drafts with their scores. Labels are of all that the user says, so a draft of one message among several has none."""
+    drafts = []
+    for draft in rollout.drafts:
+        scores: dict[str, Score] = {}
+        if draft.status in EVALUABLE and not scenario.turns:
+            as_if = dataclasses.replace(rollout, status=draft.status, reason=draft.reason, answer=draft.answer, tool_calls=draft.tool_calls)
+            await _score_all(scores, {}, as_if, scenario, scorers, no_judge, seconds)  # of the chosen one the rollout itself has the errors
+        drafts.append(dataclasses.replace(draft, scores=scores))
+    return tuple(drafts)
+
+
+async def _score_all(
+    scores: dict[str, Score],
+    errors: dict[str, str],
+    rollout: Rollout,
+    scenario: Scenario,
+    scorers: Mapping[str, Scorer],
+    judge: MakeJudge,
+    seconds: float | None,
+) -> None:
+    """Fills in the scores, and why others are missing, one after the other."""
+    for name, scorer in scorers.items():
+        if (mark := current()) is not None:
+            mark.begin_score(name, seconds)
+        try:
+            async with asyncio.timeout(seconds) as budget:
+                scores[name] = await score(scorer, scenario, rollout, judge)
+        except (Exception, SystemExit) as error:  # a scorer may be the user's code
+            traceback.print_exception(error)
+            errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{_blamed(error, scorer)}: {error}"
+
+
+def _blamed(error: BaseException, scorer: Scorer) -> str:
+    return "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
+
+
+async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
+    """What a scorer says; raises whatever it raises."""
+    if wants_judge(scorer):
+        given: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
+    else:
+        given = scorer(scenario, rollout)
+    return _checked(await given if inspect.isawaitable(given) else given)
+
+
+def wants_judge(scorer: Scorer) -> bool:
+    """Whether a scorer asks a model: it then has a third argument, `judge`."""
+    return "judge" in inspect.signature(scorer).parameters
+
+
+async def no_judge() -> LLM:
+    """For scoring without a backend."""
+    raise InfraError("there is no model here that could judge")
+
+
+def _checked(given: float) -> Score:
+    """What a scorer returned; a plain number will do."""
+    return given if isinstance(given, Score) else Score(given)

@@ -1,0 +1,262 @@
+"""rollouts.jsonl: one line per finished rollout, appended and flushed as it ends; a line that stands there is never written again.
+
+A session that goes on with a run may run a rollout again: then its last line counts, and the earlier ones stay for whoever looks.
+A line starts with a checksum of the rest, and with what an index needs, so that finding 100,000 rollouts parses no body.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import NamedTuple, Self
+from zlib import crc32
+
+import orjson
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.characters import whole_characters
+from pytest_agentbench.records import Json, Rollout, RolloutKey
+
+FILE = "rollouts.jsonl"
+SHOWN = 5  # sentences on damage that a terminal gets
+SYNC = 1.0  # seconds between two orders to the disk; what a process wrote survives its own death without them
+
+_BEGIN, _SEALED = b'{"crc":"', b'",'  # around the eight digits with which each line begins
+_REST = len(_BEGIN) + 8 + len(_SEALED)  # where its record goes on
+
+_TEXT = rb'("(?:[^"\\]|\\.)*")'
+_HEAD = re.compile(
+    rb'{"suite":' + _TEXT + rb',"scenario":' + _TEXT + rb',"variant":' + _TEXT + rb',"trial":(\d+)'
+    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\}),"kind":"(\w+)",'
+)
+
+
+class Entry(NamedTuple):
+    """Where a record is, and the little that is known without reading it."""
+
+    offset: int  # bytes
+    size: int  # bytes, without the newline
+    status: str
+    session: int
+    content: Json  # hashes of what the rollout depends on
+    kind: str
+
+
+@dataclass
+class Index:
+    """The records of a journal: the last one of each rollout."""
+
+    entries: dict[RolloutKey, Entry] = field(default_factory=dict)
+    repeated: int = 0  # rollouts that ran again: their earlier records do not count
+    damaged: list[str] = field(default_factory=list)  # sentences on lines that are no records
+    whole: int = 0  # bytes up to the end of the last line
+    torn: int = 0  # bytes after it: a record that was being written when the session was killed
+
+
+def sealed(record: bytes) -> bytes:
+    """A record as it stands in a line of a journal: in front the CRC-32 of what is behind it, so that no byte changes unseen."""
+    return b"%b%08x%b%b" % (_BEGIN, crc32(record[1:]), _SEALED, record[1:])
+
+
+def opened(line: bytes) -> bytes:
+    """The record in a line without its newline; raises ValueError where a byte is not what was written."""
+    if line[:_REST] != b"%b%08x%b" % (_BEGIN, crc32(line[_REST:]), _SEALED):
+        raise ValueError("it is not as it was written")
+    return b"{" + line[_REST:]
+
+
+def read_index(directory: Path) -> Index:
+    """Finds all records, one line in memory at a time."""
+    index = Index()
+    contents: dict[bytes, Json] = {}
+    with (directory / FILE).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                index.torn = len(line)
+                break
+            whole = _entry(line[:-1], index.whole, contents)
+            entries = [whole] if whole else [*_among(line, index.whole, contents)]
+            if whole is None:
+                index.damaged.append(f"line {number} of {directory / FILE} is damaged: {_damage(line, len(entries))}")
+            for key, entry in entries:
+                index.repeated += key in index.entries and entry.kind == "scenario"
+                index.entries[key] = entry
+            index.whole += len(line)
+    return index
+
+
+def _entry(line: bytes, offset: int, contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
+    """What an index knows of a line without its newline; None when it is no record, or not as it was written."""
+    try:
+        record = opened(line)
+    except ValueError:
+        return None
+    place = offset, len(line)
+    return _glanced(record, place, contents) or _parsed(record, place)
+
+
+def _among(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tuple[RolloutKey, Entry]]:
+    """The whole records in a damaged line: where a newline was lost, two are in one."""
+    starts = [place.start() for place in re.finditer(re.escape(_BEGIN), line)]
+    for start, end in itertools.pairwise([*starts, len(line)]):
+        candidates = (_entry(line[start:stop], offset + start, contents) for stop in (end - 1, end))
+        yield from itertools.islice((each for each in candidates if each), 1)
+
+
+def _damage(line: bytes, whole: int) -> str:
+    """What is wrong with a line, and whose record it was as far as that can still be read."""
+    if whole:
+        return f"{whole} whole record{'s are' if whole > 1 else ' is'} in it, and kept; the rest is left out"
+    if head := _HEAD.match(b"{" + line[_REST:]):
+        key = _key(head)
+        return f"the record of {key} is not as it was written, and is left out"
+    return f"there is no record in it, and it is left out: {line[:40]!r}..."
+
+
+def _key(head: re.Match[bytes]) -> RolloutKey | str:
+    """Of a record; the letters themselves where they are no JSON."""
+    suite, scenario, variant, trial = head.groups()[:4]
+    try:
+        return RolloutKey(orjson.loads(suite), orjson.loads(scenario), orjson.loads(variant), int(trial))
+    except ValueError:
+        return repr(scenario)
+
+
+def _glanced(record: bytes, place: tuple[int, int], contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
+    """The entry of a record by its first fields; None where these are others."""
+    head = _HEAD.match(record)
+    if head is None or isinstance(key := _key(head), str):
+        return None
+    status, session, content, kind = head.groups()[4:]
+    if content not in contents:
+        contents[content] = orjson.loads(content)
+    return key, Entry(*place, sys.intern(status.decode()), int(session), contents[content], sys.intern(kind.decode()))
+
+
+def _parsed(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | None:
+    """The same for any record, by reading all of it; None when it is none."""
+    try:
+        record = Rollout.from_json(text)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return record.key, Entry(*place, record.status, record.session, record.content, record.kind)
+
+
+def record_line(rollout: Rollout) -> bytes:
+    """A rollout as JSON on one line. What the user's code left in it need not be JSON; it is then written as text.
+
+    Halves of characters, which no UTF-8 file holds, become U+FFFD, so that every reader of the line can write what it reads.
+    """
+    try:
+        return orjson.dumps(rollout.to_dict())
+    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
+        return whole_characters(json.dumps(rollout.to_dict(), default=str, ensure_ascii=False)).encode()
+
+
+class Journal:
+    """The journal of one run, open for appending; finds a written rollout again by its key. Safe to use from threads."""
+
+    def __init__(self, directory: Path) -> None:
+        """Cuts off a record that was torn by a kill; raises ConfigError when another session writes to this journal."""
+        self.path = directory / FILE
+        self._file = self.path.open("ab+", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel forgets it when this process dies
+        except OSError as error:
+            self._file.close()
+            raise ConfigError(f"another session is writing to {self.path}; wait for its end") from error
+        self.index = read_index(directory)
+        if self.index.torn:
+            self._file.truncate(self.index.whole)
+        self._places = {key: (entry.offset, entry.size) for key, entry in self.index.entries.items()}
+        self._lock = Lock()
+        self._synced = 0.0  # seconds, time.monotonic()
+
+    def append(self, key: RolloutKey, record: bytes) -> None:
+        """Adds one record: a JSON object without a newline. Raises OSError, and leaves no torn record, when the disk is full."""
+        line = sealed(record)
+        with self._lock:
+            offset = self._file.seek(0, 2)
+            if self._file.write(line + b"\n") != len(line) + 1:
+                self._file.truncate(offset)
+                raise OSError(errno.ENOSPC, "no space left for a record", str(self.path))
+            self._places[key] = offset, len(line)
+            if (now := time.monotonic()) - self._synced >= SYNC:
+                os.fsync(self._file.fileno())
+                self._synced = now
+
+    def line(self, key: RolloutKey) -> bytes:
+        """The record of a rollout; raises KeyError when none was written, ValueError where it is not as it was written."""
+        return opened(self._read(*self._places[key]))
+
+    def before(self, key: RolloutKey) -> bytes:
+        """The record of a rollout that was there when this was opened, forgotten or not; raises as `line` does."""
+        entry = self.index.entries[key]
+        return opened(self._read(entry.offset, entry.size))
+
+    def _read(self, offset: int, size: int) -> bytes:
+        with self._lock:
+            self._file.seek(offset)
+            return self._file.read(size) or b""
+
+    def forget(self, key: RolloutKey) -> None:
+        """As if the rollout had not been written: it is to run again."""
+        del self._places[key]
+
+    def put_back(self) -> None:
+        """Writes the whole file once more, where somebody has removed it."""
+        with self._lock, self.path.open("xb") as file:
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, file)
+
+    def close(self) -> None:
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+def first_of(damaged: Sequence[str]) -> list[str]:
+    """Sentences on damage for a terminal: the first ones, and how many more there are."""
+    more = len(damaged) - SHOWN
+    return [*damaged[:SHOWN], *([f"{more} more lines are damaged"] if more > 0 else [])]
+
+
+def _say(sentence: str) -> None:
+    print(f"agentbench: {sentence}", file=sys.stderr)  # noqa: T201 - whoever reads a journal in a script should hear of it
+
+
+def read_journal(directory: Path, on_damage: Callable[[str], None] = _say) -> Iterator[Rollout]:
+    """The rollouts of a run, one at a time, in the order in which they ended; of one that ran in several sessions the last record.
+
+    A last line torn by a kill is left out; so is a line that is no record, of which `on_damage` is told.
+    """
+    index = read_index(directory)
+    for sentence in index.damaged:
+        on_damage(sentence)
+    with (directory / FILE).open("rb") as file:
+        for key, entry in sorted(index.entries.items(), key=lambda item: item[1].offset):
+            file.seek(entry.offset)
+            try:
+                rollout = Rollout.from_json(opened(file.read(entry.size)))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read, and is left out: {error}")
+            else:
+                yield rollout

@@ -1,0 +1,97 @@
+"""Whose turn it is: between two blocks of rollouts the arm is changed, its cache is made ready, and its counters are read."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from pytest_agentbench.backends import cache_state
+from pytest_agentbench.backends.ab import Arms
+from pytest_agentbench.backends.backend import Backend
+from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
+from pytest_agentbench.backends.telemetry.sampler import Sources
+from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.suites.arms import COLD
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the backends of a session that is over."""
+
+    failure: str = ""  # why nothing could run any more
+    failures: Mapping[str, str] = field(default_factory=dict)  # arm that is not there, or is gone -> why
+    load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds that its start took
+    in_sequence: bool = False  # one arm ran before the other
+
+
+class Turns:
+    """The blocks of one session, as its controller sees them. One block at a time, told by the pool."""
+
+    def __init__(self, backend: Backend, policy: str) -> None:
+        self.backend, self.policy = backend, policy
+        self.blocks: list[Json] = []  # as run.json has them
+        self._before: cache_state.Counters = {}
+        self._is_open = False
+        self._began = 0.0  # seconds, time.monotonic()
+        self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> why
+
+    def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Json, bool]:
+        """(what the pool is told, whether the arm was started for this). `endpoint` is the session's, for a session of one backend."""
+        self.close()
+        try:
+            endpoint, swapped = self.backend.turn(arm) if isinstance(self.backend, Arms) else (endpoint, False)
+        except AgentbenchError as error:
+            return {"op": "turn", "failure": str(error)}, False
+        block: Json = {"arm": arm, "rollouts": rollouts, "primed": None, "reset": [], "salt": "", "seconds": None, "prefix_cache": None}
+        if self.policy == COLD:
+            self._empty(endpoint, arm, block)
+        if self.blocks and self.blocks[-1]["seconds"] is None:
+            self.blocks.pop()  # it was never measured: a tap died before it was pointed at the arm
+        self.blocks.append(block)
+        return {"op": "turn", "failure": "", "endpoint": asdict(endpoint), "salt": block["salt"]}, swapped
+
+    def measure(self, primed: int | None) -> None:
+        """The rollouts of the block begin; so many of them had their first call made before."""
+        self.blocks[-1]["primed"] = primed
+        self._before, self._is_open, self._began = self._counters(), True, time.monotonic()
+
+    def close(self) -> None:
+        """The rollouts of the block have ended. May be called without one, and twice."""
+        if self._is_open:
+            self._is_open = False
+            seconds = time.monotonic() - self._began
+            self.blocks[-1] |= {"seconds": seconds, "prefix_cache": prefix_cache(cache_state.moved(self._before, self._counters()))}
+
+    @property
+    def why_salted(self) -> Json:
+        """Arm -> why its cache could not be reset."""
+        return dict(self._salted)
+
+    def facts(self, failure: str) -> Facts:
+        """`failure` is the session's."""
+        arms = self.backend
+        if not isinstance(arms, Arms):
+            return Facts(failure)
+        return Facts("" if arms.failures else failure, arms.failures, arms.load_s, arms.in_sequence)
+
+    def _empty(self, endpoint: Endpoint, arm: str, block: Json) -> None:
+        """By a reset, or else by a salt that no other block has."""
+        if arm not in self._salted:
+            try:
+                done = cache_state.reset(endpoint, self._sources(arm))
+            except BackendError as error:
+                done = cache_state.Reset((), str(error))
+            block["reset"] = [*done.done]
+            if done.why_not:
+                self._salted[arm] = done.why_not
+        if arm in self._salted:
+            block["salt"] = f"[benchmark run {secrets.token_hex(6)}]"
+
+    def _sources(self, arm: str) -> Sources:
+        return self.backend.sources(arm) if isinstance(self.backend, Arms) else self.backend.metrics()
+
+    def _counters(self) -> cache_state.Counters:
+        return cache_state.counters(self._sources(self.blocks[-1]["arm"]).targets)

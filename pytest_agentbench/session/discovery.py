@@ -1,0 +1,224 @@
+"""Finds the suites that the paths on the command line lead to, and loads them without letting one spoil another."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.errors import ConfigError, MissingData
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites import arms as arms_of
+from pytest_agentbench.suites.arms import Arm, Side
+from pytest_agentbench.suites.quarantine import check_quarantine
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite, score_name
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.rules import Rule
+
+
+@dataclass(frozen=True)
+class Found:
+    """A suite, or why there is none, and what a test process has to know of it."""
+
+    folder: Path
+    suite: Suite | None
+    thresholds: dict[str, float]
+    variants: tuple[str, ...]
+    trials: int
+    error: str = ""
+    skip: bool = False  # whether the error is no fault: its tests are skipped
+    marks: bool = True  # whether its name is a mark of its tests
+    sides: Mapping[str, Side] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
+
+    @property
+    def name(self) -> str:
+        """The suite's name, or its folder's when it could not be loaded."""
+        return self.suite.name if self.suite else self.folder.name
+
+    def for_worker(self) -> Json:
+        """What tests are made of: names and numbers, no data."""
+        if self.suite is None:
+            return {"name": self.name, "error": self.error, "skip": self.skip, "marks": self.marks}
+        return {
+            "name": self.name,
+            "error": "",
+            "skip": False,
+            "marks": self.marks,
+            "description": self.suite.description,
+            "ids": [scenario.id for scenario in self.suite.scenarios],
+            "variants": [*self.variants],
+            "limits": {name: limit for name, limit in self.suite.limits.items() if name in self.variants},
+            "trials": self.trials,
+            "thresholds": self.thresholds,
+            "scorers": [*self.suite.score_names],
+            "label_source": self.suite.dataset.label_source,
+            "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
+        }
+
+
+def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
+    """Folders with a suite.yaml in, under or above the given pytest arguments; `skipped` are patterns of folder names."""
+    folders: dict[Path, None] = {}
+    for arg in args:
+        path = Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
+        folders.update(dict.fromkeys(_above(path, root)))
+        folders.update(dict.fromkeys(_below(path, skipped)))
+    return [*folders]
+
+
+def _above(path: Path, root: Path) -> Iterator[Path]:
+    inside = [each for each in (path, *path.parents) if each == root or root in each.parents]
+    yield from (each for each in inside if (each / SUITE_FILE).is_file())
+
+
+def _below(path: Path, skipped: Sequence[str]) -> Iterator[Path]:
+    if not path.is_dir():
+        return
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if not is_skipped(Path(folder, name), skipped))
+        if SUITE_FILE in files:
+            yield Path(folder)
+
+
+def is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) or (folder / "pyvenv.cfg").is_file()
+
+
+def not_named(folder: Path, args: Sequence[str], marks: str) -> str:
+    """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
+    from pytest_agentbench.lib.config import load_yaml
+
+    try:
+        data = load_yaml(folder / SUITE_FILE)
+    except ConfigError:
+        return ""  # whoever loads it will say so
+    name = str(data.get("name"))
+    paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
+    if (
+        data.get("only_when_named") is not True
+        or re.search(rf"\b{name}\b", marks)
+        or any(folder in (each, *each.parents) for each in paths)
+    ):
+        return ""
+    return f"{folder / SUITE_FILE}: this suite runs only when it is named: pytest {os.path.relpath(folder)}, or pytest -m {name}"
+
+
+def find(
+    folder: Path,
+    changes: Sequence[tuple[str, Any]],
+    variants: Sequence[str],
+    trials: int | None,
+    agent: str | None = None,
+    *,
+    insists: bool = False,
+) -> Found:
+    """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests.
+
+    A data set that is not here is no fault, unless somebody `insists` on a verdict.
+    """
+    from pytest_agentbench.rollouts.rollout import preflight
+    from pytest_agentbench.suites.suite import load_suite
+
+    try:
+        suite = load_suite(folder / SUITE_FILE, changes, agent)
+        chosen = choose_variants(suite, variants)
+        preflight(suite, chosen)
+        check_thresholds(suite, suite.thresholds, f"{folder / SUITE_FILE}: ")
+        check_rules(suite)
+        today = datetime.now().astimezone().date()
+        check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
+    except ConfigError as error:
+        return Found(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
+    return Found(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
+
+
+def check_rules(suite: Suite) -> None:
+    """Raises ConfigError for a gate rule in suite.yaml that cannot be asked."""
+    from pytest_agentbench.gate.rules import parse_rule
+    from pytest_agentbench.runs.tally import bar_of
+    from pytest_agentbench.scorers import LOWER_IS_BETTER
+
+    passes = bar_of(suite.score_names, suite.thresholds) is not None
+    for text in suite.gate:
+        try:
+            check_rule(suite, parse_rule(text, suite.score_names, LOWER_IS_BETTER, passes=passes))
+        except ConfigError as error:
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
+
+
+def check_rule(suite: Suite, rule: Rule) -> None:
+    """Raises ConfigError for a rule about a score that every run, or none, would keep."""
+    if rule.kind == "score":
+        name = f"the margin {rule.text!r}" if rule.versus else f"the rule {rule.text!r}"
+        _check_limit(suite, rule.metric, rule.margin if rule.versus else rule.limit, name)
+
+
+def check_thresholds(suite: Suite, thresholds: Mapping[str, float], where: str = "") -> None:
+    """Raises ConfigError, whose sentence begins with `where`, for a threshold that every score, or none, would reach."""
+    for name, threshold in thresholds.items():
+        _check_limit(suite, name.removesuffix(".mean"), threshold, f"{where}the threshold {name}: {threshold:g}")
+
+
+def _check_limit(suite: Suite, score: str, limit: float, what: str) -> None:
+    from pytest_agentbench.scorers import range_of
+
+    least, greatest = range_of(next(scorer for scorer in suite.scorers if score_name(scorer) == score))
+    if not least <= limit <= greatest:
+        span = f"between {least:g} and {greatest:g}" if math.isfinite(greatest) else f"{least:g} or more"
+        raise ConfigError(f"{what} is out of range: {score} is {span}, so it would decide nothing")
+
+
+def with_sound_code(found: Sequence[Found]) -> list[Found]:
+    """The suites; one whose own code cannot be loaded becomes the error of its tests. No code is imported in this process."""
+    from pytest_agentbench.rollouts.isolation.codecheck import brings_any, faults
+
+    own = [each for each in found if each.suite and brings_any(each.suite, each.variants)]
+    faulty = dict(zip([each.folder for each in own], faults([(each.suite, each.variants) for each in own if each.suite]), strict=True))
+    return [Found(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in found]
+
+
+def in_arms(found: Found, arms: Sequence[Arm]) -> Found:
+    """The suite under each arm of an A/B session."""
+    from pytest_agentbench.rollouts.rollout import preflight
+
+    if found.suite is None or not arms:
+        return found
+    try:
+        suite, variants = arms_of.in_arms(found.suite, found.variants, arms)
+        preflight(suite, variants)
+    except ConfigError as error:
+        return Found(found.folder, None, {}, (), 1, str(error))
+    return dataclasses.replace(found, suite=suite, variants=variants, sides=arms_of.sides(found.variants, arms))
+
+
+def choose_variants(suite: Suite, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The variants to run; raises ConfigError for one that the suite does not have."""
+    known = ("default", *suite.variants)
+    if tuple(wanted) == ("all",):
+        return known
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {name!r}; known: {', '.join(known)}, or `all`")
+    return tuple(wanted)
+
+
+def merged_thresholds(found: Found, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
+    """Command line over backend.yaml over suite.yaml; raises ConfigError for a score that the suite does not measure."""
+    assert found.suite is not None
+    merged = {**found.thresholds, **backend.get(found.suite.name, {}), **chosen}
+    for name in merged:
+        if name.removesuffix(".mean") not in found.suite.score_names:
+            raise ConfigError(
+                f"threshold {name!r}: suite {found.suite.name!r} does not measure it; "
+                f"it measures: {', '.join(found.suite.score_names)} (and <score>.mean)"
+            )
+    check_thresholds(found.suite, merged, f"suite {found.suite.name!r}: ")
+    return merged

@@ -1,0 +1,145 @@
+"""The fixtures of the plugin, for tests in suite folders. None of them is autouse, none touches the network unless a test asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.session.worker import refuse
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.session.worker import Worker
+    from pytest_agentbench.suites.suite import Scenario, SuiteInfo
+
+
+def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
+    """Parametrizes a test with the rollouts of its suite."""
+    if not hasattr(request, "param"):
+        sentence = "`rollout` and `scenario` have to be arguments of the test or of a fixture that it uses"
+        pytest.fail(f"{request.node.name}: {sentence}, so that the test runs once per scenario", pytrace=False)
+    key: RolloutKey = request.param
+    return key
+
+
+def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout:
+    """The finished rollout of this test's scenario: tool calls, answer, scores, timings (`rollout.score("tsq")`).
+
+    The test runs once per scenario of its suite. Tests that share a rollout read the same one; it ran once.
+    """
+    return _worker(request).rollout(request.node)
+
+
+def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenario:
+    """The scenario of this test: id, messages, tools, expected calls, metadata. The test runs once per scenario."""
+    from pytest_agentbench.suites.suite import Scenario, Tool
+
+    data = json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1])
+    data["tools"] = tuple(Tool(**tool) for tool in data["tools"])
+    data["turns"] = tuple(map(tuple, data["turns"]))
+    return Scenario(**{**data, "messages": tuple(data["messages"]), "expected": tuple(data["expected"])})
+
+
+def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
+    """The thresholds in force here, by score: suite.yaml, then the backend's own, then --agentbench-threshold."""
+    limits: dict[str, float] = _suite(request)["thresholds"]
+    return dict(limits)
+
+
+def suite(request: pytest.FixtureRequest) -> SuiteInfo:
+    """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
+    from pytest_agentbench.suites.suite import SuiteInfo
+
+    known = _suite(request)
+    return SuiteInfo(
+        name=known["name"],
+        description=known["description"],
+        ids=tuple(known["ids"]),
+        variants=tuple(known["variants"]),
+        trials=known["trials"],
+        thresholds=dict(known["thresholds"]),
+        scorers=tuple(known["scorers"]),
+        label_source=known["label_source"],
+        quarantined=dict(known["quarantined"]),
+    )
+
+
+def backend(request: pytest.FixtureRequest) -> Endpoint:
+    """Where the stack under test answers: `backend.url` (ends in /v1) and `backend.model`. Waits until it is ready.
+
+    Calls made to this URL are not timed and not recorded; use `llm` for calls that are.
+    """
+    answer, _ = _asked(request, {"op": "backend"})
+    if answer["endpoint"] is None:
+        refuse(answer["reason"], answer["status"])
+    return Endpoint(**answer["endpoint"])
+
+
+def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    """A client of the stack under test for a test to call by hand: `await llm.chat(messages)`, or `llm.openai()`.
+
+    Its calls are timed and journaled as a rollout of their own, which no mean counts.
+    """
+    from pytest_agentbench.errors import InfraError, MissingError
+    from pytest_agentbench.session.inline import adhoc
+
+    client = adhoc(_connected(request), request.node.nodeid)
+    try:
+        opened = client.__enter__()
+    except (InfraError, MissingError) as error:
+        refuse(str(error), "missing" if isinstance(error, MissingError) else "infra_error")
+    yield opened
+    try:
+        client.__exit__(None, None, None)
+    except InfraError as error:
+        refuse(str(error), "infra_error")
+
+
+def _worker(request: pytest.FixtureRequest) -> Worker:
+    worker: Any = request.config.pluginmanager.get_plugin("agentbench-worker")
+    return worker  # type: ignore[no-any-return]  # the plugin manager knows no types
+
+
+def _suite(request: pytest.FixtureRequest) -> Json:
+    suite = _worker(request).suite_of(request.node.path)
+    assert suite is not None  # elsewhere there is no such fixture
+    if suite["skip"]:
+        pytest.skip(suite["error"])
+    if suite["error"]:
+        pytest.fail(suite["error"], pytrace=False)
+    return suite
+
+
+def _connected(request: pytest.FixtureRequest) -> Worker:
+    worker = _worker(request)
+    if worker.input.get("port") is None:
+        pytest.fail("no backend was started: no suite of this session can be loaded", pytrace=False)
+    return worker
+
+
+def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]:
+    answer, body = _connected(request).ask(question)
+    if answer.get("status") == "infra_error":
+        refuse(answer["reason"], "infra_error")
+    return answer, body
+
+
+FIXTURES = (_rollout_key, rollout, scenario, thresholds, suite, backend, llm)
+
+
+def everywhere() -> ModuleType:
+    """A plugin with the fixtures."""
+    plugin = ModuleType("agentbench_fixtures")
+    vars(plugin).update({function.__name__: pytest.fixture(function) for function in FIXTURES})
+    return plugin
+
+
+def bring(node: pytest.Collector) -> None:
+    """Makes the fixtures known to the tests below a node. What a conftest.py there defines comes later, and wins."""
+    for function in FIXTURES:
+        pytest.register_fixture(name=function.__name__, func=function, node=node)

@@ -1,0 +1,273 @@
+"""The gate of a session: which rules are asked of which suites, with which baselines, and what follows for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
+from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.gate.rules import Rule, parse_rule
+from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.runs.tally import bar_of
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.session.discovery import Found, check_rule
+from pytest_agentbench.stats.decisions import FAIL, POPULATION, SUITE
+from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
+from pytest_agentbench.suites.arms import Arm
+from pytest_agentbench.suites.suite import Suite
+
+MARGIN = 0.05  # of the main score, where a baseline is given and no rule speaks of it
+POWER = 0.8
+
+
+class Look(NamedTuple):
+    """At a run after a whole round of trials."""
+
+    round: int
+    verdict: str  # of the rules that are looked at
+    stands: bool  # whether more rounds would not change it
+    rules: list[Json]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What this session is asked."""
+
+    asked: Sequence[Asked]
+    baselines: Mapping[str, Evidence] = field(default_factory=dict)  # group -> where one is known
+    decides: bool = True  # whether verdicts have a say in the exit status; else they are only shown
+    insists: bool = False  # whether this session's options ask, so that silence is no answer
+
+    @property
+    def compared(self) -> set[str]:
+        """Groups whose scores are judged against a baseline: there a scenario below its threshold does not fail the session."""
+        asked = {each.group for each in self.asked if each.rule.versus and each.rule.kind == "score"}
+        return {group for group in asked if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
+
+    def judge(self, run: Json, trials: Sequence[Trial], tests_below: int) -> Json | None:
+        """The part of run.json about the gate; None where no suite ran that it is about."""
+        evidence = Evidence.of(Facts.of(run), trials)
+        ran = [each for each in self.asked if each.group in run["suites"]]
+        if not ran and not self.insists:
+            return None
+        judged = judge_rules(ran, evidence, self.baselines)
+        return {
+            "verdict": session_verdict(judged),
+            "decides": self.decides,
+            "tests_below": tests_below,
+            "compared": sorted(self.compared),
+            "baselines": {group: _about(self.baselines[group]) for group in run["suites"] if group in self.baselines},
+            "rules": [told(each) for each in judged],
+            "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
+        }
+
+    @property
+    def looked_at(self) -> list[Asked]:
+        """Rules for which trials may be added until they are decided."""
+        return [each for each in self.asked if each.is_looked_at]
+
+    def look(self, run: Evidence) -> Look:
+        """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
+        rounds = run.facts.rounds
+        judged = judge_rules([each for each in self.looked_at if each.group in run.groups], run, self.baselines)
+        verdict = session_verdict(judged)
+        return Look(rounds, verdict, verdict == FAIL or not any(each.is_open(rounds) for each in judged), [told(each) for each in judged])
+
+    def population(self, group: str) -> set[str]:
+        """The scores of a suite of which a rule asks the population."""
+        return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
+
+    def warnings(self, found: Sequence[Found], limit: int | None, rounds: int | None = None) -> Iterator[str]:
+        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
+
+        `rounds` is how many trials there may be where they are added until the verdict stands.
+        """
+        sizes = {
+            group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials)
+            for each, variant, group in _groups(found)
+            if each.suite
+        }
+        for each in self.asked:
+            scenarios, trials = sizes[each.group]
+            if each.rule.kind == "passes" and trials < (k := each.rule.pass_rate.k):
+                yield f"{each.group}: `{each.rule.text}` takes {k} trials of each scenario: --agentbench-trials={k}"
+            compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
+            uncertain = compared and not each.falling and not each.deterministic and scenarios > 1
+            if uncertain and (why := self._too_small(each, scenarios, trials)):
+                size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
+                yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
+
+    def _too_small(self, asked: Asked, scenarios: int, trials: int) -> str:
+        margin = asked.rule.margin
+        within, base_trials = self._noise(asked)
+        design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), asked.rule.of, CONFIDENCE)
+        if asked.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
+            return f"however they turn out they cannot pass below {floor:.3f}, nor with more trials; more scenarios can, or `of suite`"
+        if asked.rule.of == SUITE and margin < least_margin(scenarios, trials):
+            takes = trials_for(margin, scenarios)
+            return f"however they turn out they cannot pass below {least_margin(scenarios, trials):.3f}; --agentbench-trials={takes} can"
+        if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
+            return f"with the baseline's noise they pass 4 times out of 5 from {smallest:.3f} on; run more trials, or widen the margin"
+        return ""
+
+    def _noise(self, asked: Asked) -> tuple[float | None, int]:
+        """(the variance of a trial, trials of a scenario) of the baseline; None and 0 where they are not known."""
+        base = self.baselines.get(asked.group)
+        known = samples(base.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) if base else {}
+        scores = {name: each.scores for name, each in known.items() if each.scores}
+        fewest = min(map(len, scores.values()), default=0)
+        repeated = any(len(each) > 1 for each in scores.values()) and len(scores) > 1
+        return spread(scores).within if repeated else None, fewest
+
+
+class Asking(Protocol):
+    """The options that ask: those of a session, or of a command about a run that is over."""
+
+    @property
+    def gate(self) -> tuple[str, ...]: ...
+
+    @property
+    def baseline(self) -> str | None: ...
+
+    @property
+    def reports(self) -> Path: ...
+
+    @property
+    def verdict(self) -> str: ...
+
+    @property
+    def ab(self) -> tuple[Arm, ...]: ...
+
+
+def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
+    """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked."""
+    if settings.ab:
+        if settings.gate or settings.baseline:
+            raise ConfigError("--agentbench-ab compares its two arms with each other; gates and baselines are for sessions of one backend")
+        return None
+    explicit = read_evidence(find_baseline(settings.baseline, settings.reports)) if settings.baseline else None
+    groups = [*_groups(found)]
+    if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
+        known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
+        raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
+    asked: list[Asked] = []
+    baselines: dict[str, Evidence] = {}
+    for text in settings.gate:
+        _somebody_measures(text, found)
+    for each, _, group in groups:
+        assert each.suite is not None
+        rules = [*rules_of(each, settings.gate)]
+        if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
+            rules.append((True, _usual_rule(each.suite)))
+        about = each.suite.deterministic, _bar(each)
+        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
+        promoted = default_baseline(each.name, settings.reports)
+        if explicit and group in explicit.groups:
+            baselines[group] = explicit
+        elif promoted.is_file() and any(rule.versus for _, rule in rules):
+            baselines[group] = read_evidence(promoted)
+        elif explicit:
+            baselines[group] = explicit  # it has nothing about this group, and the verdict will say so
+    insists = bool(settings.gate or settings.baseline)
+    return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
+
+
+def judge_again(run: Json, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[Json | None, Evidence]:
+    """(the part of run.json about the gate, or None where nothing is asked; the evidence) of a run that is over.
+
+    Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
+    """
+    gate = make_gate(found, asking)
+    if gate and any(base.facts.run == run["id"] for base in gate.baselines.values()):
+        raise ConfigError(f"{run['id']} is its own baseline, and no run has changed since itself; --baseline names another")
+    evidence = read_evidence(directory)
+    trials = [trial for trials in evidence.groups.values() for trial in trials]
+    below = run["gate"]["tests_below"] if run["gate"] else 0
+    return (gate.judge(run, trials, below) if gate else None), evidence
+
+
+def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]:
+    """Ids of what a session runs of a suite, without those in quarantine."""
+    left_out = {each.scenario for each in suite.quarantine}
+    return [each.id for each in suite.scenarios[:limit][: suite.limits.get(variant)] if each.id not in left_out]
+
+
+def rules_of(found: Found, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:
+    """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, then its own.
+
+    Raises ConfigError for one of the command line that every run, or none, would keep.
+    """
+    suite = found.suite
+    assert suite is not None
+    given = [rule for text in options if (rule := _perhaps(found, text)) is not None]
+    for rule in given:
+        check_rule(suite, rule)
+    about = {rule.about for rule in given}
+    for text in suite.gate:
+        rule = _parsed(found, text)  # `discovery` has checked it
+        if rule.about not in about:
+            yield False, rule
+    yield from ((True, rule) for rule in given)
+
+
+def _parsed(found: Found, text: str) -> Rule:
+    assert found.suite is not None
+    return parse_rule(text, found.suite.score_names, LOWER_IS_BETTER, passes=_bar(found) is not None)
+
+
+def _bar(found: Found) -> Bar | None:
+    return bar_of(found.suite.score_names, found.thresholds) if found.suite else None
+
+
+def _perhaps(found: Found, text: str) -> Rule | None:
+    try:
+        return _parsed(found, text)
+    except ConfigError:
+        return None  # of another suite
+
+
+def _somebody_measures(text: str, found: Sequence[Found]) -> None:
+    """Raises ConfigError for a rule of the command line that no suite can be asked."""
+    suites = [each for each in found if each.suite]
+    every = list(dict.fromkeys(name for each in suites if each.suite for name in each.suite.score_names))
+    if every or not found:
+        parse_rule(text, every, LOWER_IS_BETTER, passes=any(map(_bar, suites)))
+
+
+def _usual_rule(suite: Suite) -> Rule:
+    main = suite.score_names[0]
+    text = f"{main}.mean <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main}.mean >= -{MARGIN} vs baseline"
+    return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+
+
+def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
+    """(suite, variant, the name of both) of everything that this session may run."""
+    for each in found:
+        if each.suite:
+            yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
+
+
+def _about(baseline: Evidence) -> Json:
+    facts = baseline.facts
+    return {"run": facts.run, "commit": facts.commit, "finished_at": facts.finished_at}
+
+
+def told(judged: Judged) -> Json:
+    """A judged rule as run.json has it."""
+    rule = judged.asked.rule
+    return {
+        "suite": judged.asked.group,
+        "rule": rule.text,
+        "kind": rule.kind,
+        "vs_baseline": rule.versus,
+        **asdict(judged.decision),
+        "trials": [*judged.decision.trials],
+        "notes": [*judged.notes],
+        "suspects": [asdict(each) for each in judged.suspects],
+    }

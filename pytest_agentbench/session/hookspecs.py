@@ -1,0 +1,37 @@
+"""The extension points. They run in the controller: put them in the root conftest.py or in an installed plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.backend import Backend
+    from pytest_agentbench.records import Rollout
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_agentbench_make_backend(config: pytest.Config, name: str) -> Backend | None:
+    """Returns the backend for what --agentbench-backend says, or None to leave it to others; the built-in one comes last."""
+
+
+@pytest.hookspec
+def pytest_agentbench_rollout_finished(rollout: Rollout) -> None:
+    """A rollout is in the journal. Called in a thread of the controller, so keep it short."""
+
+
+@pytest.hookspec
+def pytest_agentbench_update_environment(environment: dict[str, Any]) -> None:
+    """Change the environment that run.json records: add what identifies your stack."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_agentbench_redact(text: str) -> str | None:
+    """Returns the text of a record without what must not be written; called after the built-in redaction."""
+
+
+@pytest.hookspec
+def pytest_agentbench_report(run: dict[str, Any], directory: Path) -> Path | None:
+    """Writes a report of one's own into the run directory and returns its path."""

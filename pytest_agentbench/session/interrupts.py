@@ -1,0 +1,74 @@
+"""Ctrl-C and SIGTERM: the first one breaks a session off, and any other one only shortens the way to its reports."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.controller import Controller
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+class Interrupts:
+    """A pytest plugin, in the process that the user started."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._before: dict[signal.Signals, Any] = {}  # the handlers of others
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        self._handle(signal.SIGTERM, _break_off)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        self._shorten()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        self._shorten()
+        return (yield)
+
+    def restore(self) -> None:
+        """The handlers of others, once the reports are written."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _shorten(self) -> None:
+        """From now on a signal breaks nothing off."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handle(number, self._hurry)
+
+    def _handle(self, number: signal.Signals, handler: Handler) -> None:
+        """Leaves a signal alone that is ignored (`nohup`), and a session that runs no rollouts, or not in the main thread."""
+        ours = self._controller.services is not None and threading.current_thread() is threading.main_thread()
+        if ours and signal.getsignal(number) is not signal.SIG_IGN:
+            before = signal.signal(number, handler)
+            self._before.setdefault(number, before)
+
+    def _hurry(self, _number: int, _frame: FrameType | None) -> None:
+        assert self._controller.services is not None
+        threading.Thread(target=self._controller.services.hurry, name="agentbench-hurry", daemon=True).start()  # for it takes locks
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
+        """Pytest's last line counts rollouts where it would say that no tests ran: they ran before the first test was over."""
+        result = yield  # plugins take what they find among these statistics for reports
+        ledger = self._controller.ledger
+        outcomes = [reports for category, reports in terminalreporter.stats.items() if category]  # phases of tests that run have none
+        if ledger is not None and ledger.in_journal and not any(outcomes):
+            rollouts = f"rollout{'s' * (ledger.in_journal > 1)} recorded, no test was over"
+            terminalreporter._add_stats(rollouts, [None] * ledger.in_journal)
+        return result
+
+
+def _break_off(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a session as Ctrl-C does, so that everything is torn down."""
+    raise KeyboardInterrupt("SIGTERM")

@@ -1,0 +1,292 @@
+"""Pool and taps of one session: started together, each started again when it dies, and given up when that is of no use."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.losses import cause
+from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.session.deaths import Death, Deaths
+from pytest_agentbench.session.handover import Handover
+from pytest_agentbench.session.pool_process import PoolProcess
+from pytest_agentbench.session.tap_processes import TapProcesses
+
+NOTICE = 5.0  # seconds that the death of a process may take to be noticed
+DIED = "died in the middle of the run"
+DIED_AGAIN = f"{DIED}, again and again with no rollout that got through"
+
+
+class Owner(Protocol):
+    """Whose parts they are. Called in threads."""
+
+    def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
+        """What the pool says, and nobody here has a use for."""
+
+    def fail(self, reason: str) -> None:
+        """Nothing can run any more."""
+
+    def lost(self, reason: str) -> None:
+        """There is no pool any more, and none to come: whoever asks for it is refused. `reason` is empty when the session ends."""
+
+    def paused(self) -> None:
+        """The rollouts that ran are over: the pool has died."""
+
+    def kept(self) -> Mapping[RolloutKey, str]:
+        """The rollouts that stand in the journal -> their status."""
+
+    def processes(self) -> Mapping[str, Child]:
+        """Those of the backend whose deaths this session looks out for."""
+
+    def unused(self, key: RolloutKey) -> Collection[str]:
+        """Of these, those that a rollout has nothing to do with."""
+
+
+class Parts:
+    """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
+
+    def __init__(self, logs: Path, pool_config: Json, tap_config: Json, owner: Owner) -> None:
+        self.token = secrets.token_urlsafe(16)
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self.listener.getsockname()[1]
+        self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
+        self.deaths, self.handover = Deaths(), Handover()
+        self._logs, self._pool_config, self._tap_config, self._owner = logs, {**pool_config, "token": self.token}, tap_config, owner
+        self._pool: PoolProcess | None = None
+        self._taps: TapProcesses | None = None
+        self._endpoint: Endpoint | None = None
+        self._began = 0.0  # seconds, time.monotonic(), when rollouts could run
+        self._failed: Json | None = None  # what tests are told when nothing can run any more
+        self._alone: set[RolloutKey] = set()
+        self._ends: dict[RolloutKey, Json] = {}  # rollouts that are not run again -> how they end
+        self._away: dict[str, frozenset[str]] = {}  # who says so -> parts that are away
+        self._over = False  # nothing is started again
+        self._asked = self._echoed = 0  # questions to the pool whether it has said all, and answers
+        self._changed = threading.Condition()  # guards all of this
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
+        self._taps = TapProcesses(self._tap_config["processes"], self._tap_config["budgets"], self._logs)
+        self.children.update(self._taps.children)
+        with self._changed:
+            try:
+                self._start_pool(None)
+            except Exception as error:
+                self.break_down(error)
+                raise
+        self._taps.ready()
+
+    def begin(self, endpoint: Endpoint) -> None:
+        """The backend answers: rollouts run from now on."""
+        with self._changed:
+            self._endpoint, self._began = endpoint, time.monotonic()
+            self._tell_start()
+        assert self._taps is not None
+        for name in self._taps.children:
+            _thread(functools.partial(self._watch_tap, name), f"agentbench-watch-{name}")
+
+    def send(self, message: Json, body: bytes = b"") -> bool:
+        """Whether the pool could be told; one that died is noticed by those who watch it."""
+        pool = self._pool
+        return pool is not None and pool.send(message, body)
+
+    def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
+        """Has rollouts run that no test asks for; with `tell` off the pool that is there gets them as an answer."""
+        with self._changed:
+            self.handover.round = [*keys]
+            if tell:
+                self.send({"op": "round", "keys": keys})
+
+    def fail(self, reason: str, status: str) -> None:
+        """Every test that waits is told why; what follows is told to the next pool as well."""
+        with self._changed:
+            self._failed = {"op": "failed", "reason": reason, "status": status}
+            self._changed.notify_all()
+            if self._pool is None:
+                self.abandon(reason)
+            else:
+                self.send(self._failed)
+
+    def end(self) -> None:
+        """Nothing is started again from now on."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def abandon(self, reason: str) -> None:
+        """There is no pool that can be told: whoever waits for it shall be refused instead."""
+        self.listener.close()
+        if self._pool is not None:
+            self._pool.child.process.kill()
+        self._owner.lost(reason)
+
+    def break_down(self, error: BaseException) -> None:
+        """A thread of the session cannot start, or has failed: whoever waits for it is refused instead."""
+        reason = f"agentbench cannot run rollouts: {error if isinstance(error, BackendError) else cause(error)}"
+        try:
+            self._owner.lost(reason)
+        finally:
+            self.abandon(reason)
+
+    def stop(self) -> list[Child]:
+        """The processes that are to be stopped; nothing is said to the pool any more."""
+        self.end()
+        self.listener.close()
+        if self._pool is not None:
+            self._pool.close()
+        return [*([self._pool.child] if self._pool else []), *(self._taps.stop() if self._taps else [])]
+
+    # ------------------------------------------------------------------------------------------------ deaths
+
+    def away(self, source: str, names: Collection[str]) -> bool:
+        """Somebody says which of his parts are away, so that no attempt begins; whether they may be started again."""
+        if names:
+            self._catch_up()
+        with self._changed:
+            new = frozenset(names) - self._away.get(source, frozenset())
+            self._away[source] = frozenset(names)
+            again = [self._follow(name, self.deaths.add(name, self.handover.in_flight)) for name in sorted(new)]
+            self._tell_away()
+            self._changed.notify_all()
+            return all(again) and not self._over
+
+    def _catch_up(self) -> None:
+        """Waits until all is heard that the pool has said, which attempts it has begun among that; for a while at most."""
+        with self._changed:
+            self._asked += 1
+            number, pool = self._asked, self._pool
+        if self.send({"op": "echo", "number": number}):
+            with self._changed:
+                self._changed.wait_for(lambda: self._echoed >= number or self._over or self._pool is not pool, NOTICE)
+
+    def _follow(self, part: str, death: Death) -> bool:
+        """Tells the pool what follows from the death of another part."""
+        self._alone |= death.alone
+        self.send({"op": "alone", "keys": [*death.alone]})
+        if death.culprit is not None:
+            why = f"{part} died {self.deaths.met(part, death.culprit)} times while this rollout ran, the last time while nothing else did"
+            self._ends[death.culprit] = {"status": "infra_error", "reason": why}
+            self.send({"op": "end", "key": death.culprit, "end": self._ends[death.culprit]})
+        return death.again
+
+    def _tell_away(self) -> None:
+        names = sorted(name for names in self._away.values() for name in names)
+        self.send({"op": "hold", "why": f"{', '.join(names)}: started again" if names else ""})
+
+    def _tell_start(self) -> None:
+        if self._endpoint is not None and self._taps is not None:
+            elapsed = time.monotonic() - self._began
+            self.send({"op": "start", "endpoint": asdict(self._endpoint), "taps": self._taps.facts, "elapsed_s": elapsed})
+
+    def _start_pool(self, inherited: Json | None) -> None:
+        stored = [{"key": key, "status": status} for key, status in self._owner.kept().items()]
+        config = {**self._pool_config, "stored": stored, "inherited": inherited}
+        self._pool = PoolProcess(config, self.listener, self._logs / "pool.log")
+        self.children["pool"] = self._pool.child
+        self._pool.begin(self._hear, self._pool_died)
+
+    def _pool_died(self, pool: PoolProcess, has_served: bool) -> None:
+        with self._changed:
+            if self._over:
+                self._owner.lost("")
+            elif self._failed is not None or not (has_served or self.deaths.counts["pool"]):
+                self.abandon(f"the pool is gone: {pool.child.obituary(DIED)}")
+            else:
+                try:
+                    self._owner.paused()
+                    self._replace(pool)
+                except Exception as error:
+                    self.break_down(error)
+
+    def _replace(self, pool: PoolProcess) -> None:
+        """With one that knows of all that this one has told."""
+        words = pool.last_words
+        death = self.deaths.add("pool", self.handover.in_flight, culprit=words.key if words else None)
+        why = f"the pool died (exit code {pool.child.process.returncode})"
+        self._alone |= death.alone
+        if words is not None:
+            why = f"the pool was blocked by {words.key}"
+            self._ends[words.key] = words.end
+        elif death.culprit is not None:
+            self._ends[death.culprit] = {"status": "agent_error", "reason": self._verdict(death.culprit, pool.child)}
+        if not death.again:
+            self._owner.fail(f"the pool is gone: {pool.child.obituary(DIED_AGAIN)}")
+        self._start_pool(self.handover.to_wire(why, self._alone, self._ends))
+        if self._failed is not None:
+            self.send(self._failed)
+        self._tell_away()
+        self._tell_start()
+
+    def _verdict(self, key: RolloutKey, child: Child) -> str:
+        code, times = child.process.returncode, self.deaths.met("pool", key)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"it ends its process ({how}): the pool died {times} times while it ran, the last time with nothing else in flight"
+
+    def _watch_tap(self, name: str) -> None:
+        assert self._taps is not None
+        while True:
+            child = self._taps.children[name]
+            child.process.wait()
+            if self._over:
+                return
+            if not self.away(name, {name}):
+                self._owner.fail(f"the tap is gone: {child.obituary(DIED_AGAIN)}")
+                return
+            try:
+                if not self._taps.start_again(name):
+                    return
+            except BackendError as error:
+                self._owner.fail(f"the tap is gone: {error}")
+                return
+            with self._changed:
+                self.children[name] = self._taps.children[name]
+                self.send({"op": "taps", "taps": self._taps.facts})
+                self.away(name, ())
+
+    # ------------------------------------------------------------------------------------------------ the pool's words
+
+    def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:
+        if message["op"] == "look":
+            _thread(functools.partial(self._look, pool), "agentbench-look")
+        elif message["op"] == "echo":
+            with self._changed:
+                self._echoed = message["number"]
+                self._changed.notify_all()
+        elif not self.handover.note(message):
+            self._owner.heard(pool, message, body)
+
+    def _look(self, pool: PoolProcess) -> None:
+        """Answers when everything that has died is known to have."""
+        with self._changed:
+            self._changed.wait_for(self._is_settled, NOTICE)
+            pool.send({"op": "looked"})
+
+    def _is_settled(self) -> bool:
+        if self._over or self._failed is not None:
+            return True
+        away = {name for names in self._away.values() for name in names}
+        watched = {**(self._taps.children if self._taps else {}), **self._owner.processes()}
+        return not any(child.is_gone for name, child in watched.items() if name not in away)
+
+    def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
+        """A rollout is in the journal, with so many LLM calls."""
+        self.handover.ended(key, calls)
+        if kind == "scenario":
+            self.deaths.ended(key, self._owner.unused(key))
+
+
+def _thread(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread

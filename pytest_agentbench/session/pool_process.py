@@ -1,0 +1,97 @@
+"""One pool as the controller holds it: the process, the line to it, and what it said last."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib import wire
+from pytest_agentbench.records import Json, RolloutKey
+
+Hear = Callable[["PoolProcess", Json, bytes], None]
+
+
+HELD_OPEN = 1.0  # seconds for a pipe that something which the pool's agents have left behind holds open
+
+
+class LastWords(NamedTuple):
+    """The rollout over which a pool ended itself, and how that ends."""
+
+    key: RolloutKey
+    end: Json
+
+
+class PoolProcess:
+    """Started at once; `begin` has somebody listen to it."""
+
+    def __init__(self, config: Json, listener: socket.socket, log: Path) -> None:
+        """`config` holds the session's token; the pool serves on `listener`, which stays open here for the next pool."""
+        self._words, theirs = os.pipe()
+        given = {**config, "listener": listener.fileno(), "voice": theirs}
+        try:
+            self.child = Child("pytest_agentbench.rollouts.pool", given, log, pass_fds=(listener.fileno(), theirs))
+        finally:
+            os.close(theirs)
+        self.last_words: LastWords | None = None  # of a pool that ended itself over a rollout
+        self._line = wire.connect(listener.getsockname()[1], config["token"], "controller")
+        self._sending = threading.Lock()
+
+    def begin(self, hear: Hear, died: Callable[[PoolProcess, bool], None]) -> None:
+        """`hear` gets what the pool tells; `died` is called when all was heard and it is dead, with whether it ever served."""
+        listening = threading.Thread(target=self._listen, args=(hear,), name="agentbench-pool", daemon=True)
+        listening.start()
+        self._reading = threading.Thread(target=self._read_words, args=(hear,), name="agentbench-pool-words", daemon=True)
+        self._reading.start()
+        threading.Thread(target=self._watch, args=(listening, died), name="agentbench-watch-pool", daemon=True).start()
+
+    def send(self, message: Json, body: bytes = b"") -> bool:
+        """Whether it could be told."""
+        with self._sending:
+            try:
+                wire.send(self._line, message, body)
+            except OSError:
+                return False
+            return True
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)  # whoever reads from it is woken
+
+    def _listen(self, hear: Hear) -> None:
+        try:
+            while True:
+                hear(self, *wire.receive(self._line))
+        except (OSError, ValueError):
+            pass  # it is dead, or about to be
+        except BaseException:
+            self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
+            raise
+
+    def _watch(self, listening: threading.Thread, died: Callable[[PoolProcess, bool], None]) -> None:
+        assert self.child.process.stdout is not None
+        has_served = bool(self.child.process.stdout.readline())
+        self.child.process.wait()
+        if not has_served:
+            self.close()  # nobody has taken it up
+        listening.join()
+        self._reading.join(HELD_OPEN)
+        died(self, has_served)
+        self._line.close()
+
+    def _read_words(self, hear: Hear) -> None:
+        """What it says while its event loop stands still."""
+        with os.fdopen(self._words, "rb") as lines, suppress(ValueError):  # its end came in the middle of a line
+            for line in lines:
+                message = json.loads(line)
+                if "say" in message:
+                    hear(self, {"op": "say", "sentence": message["say"]}, b"")
+                else:
+                    self.last_words = LastWords(RolloutKey(*message["key"]), message["end"])

@@ -1,0 +1,372 @@
+"""The processes of one session as its controller holds them: backend, taps and pool. What dies is started again."""
+
+from __future__ import annotations
+
+import functools
+import json
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Concatenate, ParamSpec, Protocol
+
+from pytest_agentbench.backends.ab import Arms, failures_of
+from pytest_agentbench.backends.backend import Backend
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.machine.cpu import CpuWatch
+from pytest_agentbench.backends.telemetry.sampler import Sampler
+from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
+from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.session.block_turns import Turns
+from pytest_agentbench.session.parts import Parts
+from pytest_agentbench.session.pool_process import PoolProcess
+from pytest_agentbench.suites.arms import arm_of
+
+DRAIN = 10.0  # seconds that running rollouts get to end when the session does
+SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
+
+P = ParamSpec("P")
+
+
+class Desk(Protocol):
+    """What the controller does with what the pool reports. Called in a thread."""
+
+    wanted: threading.Event  # a test that needs the backend is known
+    in_journal: int  # rollouts of this session
+    path: Path  # of the journal
+
+    @property
+    def kept(self) -> Mapping[RolloutKey, str]:
+        """Rollouts of this run that stand -> their status."""
+
+    def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None: ...
+
+    def added(self, keys: int, stored: int) -> None:
+        """Rollouts that no test asks for."""
+
+    def begun(self) -> None:
+        """The backend is ready: rollouts run from now on."""
+
+    def finished(self, summary: Json, line: bytes) -> bytes:
+        """Journals a rollout; returns the line as it was written."""
+
+    def recorded(self, key: RolloutKey) -> bytes: ...
+
+
+class Rounds(Protocol):
+    """Trials that no test asks for: whole rounds of them, one after the other. Called in threads."""
+
+    def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
+        """What tests ask for is known; returns what runs beside it."""
+
+    def rested(self, *, whole: bool) -> list[RolloutKey]:
+        """All that was planned is over; returns the next round, or nothing where there is none. `whole`: each rollout has a record."""
+
+    def end(self) -> None:
+        """Nothing can run any more."""
+
+    @property
+    def summary(self) -> Json:
+        """What run.json says of them."""
+
+
+def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
+    """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
+
+    @functools.wraps(work)
+    def watched(services: Services, /, *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            work(services, *arguments, **named)
+        except BaseException as error:
+            services.break_down(error)
+
+    return watched
+
+
+class Services:
+    """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        directory: Path,
+        pool_config: Json,
+        tap_config: Json,
+        desk: Desk,
+        redactor: Redactor,
+        turns: Turns | None = None,
+        rounds: Rounds | None = None,
+        *,
+        insists: bool,
+    ) -> None:
+        """`directory` is for logs and samples.
+
+        `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
+        """
+        self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
+        self.insists, self.turns, self.rounds = insists, turns, rounds
+        self._redactor = redactor
+        self.endpoint: Endpoint | None = None
+        self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
+        self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
+        self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
+        self.cpu = CpuWatch()  # of tap and pool, second by second
+        self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
+        self.missing = False  # whether the backend did not start for something that this machine lacks
+        self.sayings: queue.SimpleQueue[str] = queue.SimpleQueue()  # sentences for the user that cannot wait
+        self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
+        self.boot_began = 0.0  # seconds, time.monotonic()
+        self._connected = threading.Event()  # the pool can be told, or never will
+        self._drained = threading.Event()
+        self._told = {"drained": self._drained, "want": desk.wanted}  # what the pool says without waiting for a reply
+        self._turning = threading.Lock()
+        self._finishing = False
+        self._parts = Parts(directory / "backend", pool_config, tap_config, self)
+        self._boot = _thread(self._start, "agentbench-boot")
+
+    @property
+    def port(self) -> int:
+        """Where the pool is reached."""
+        return self._parts.port
+
+    @property
+    def token(self) -> str:
+        return self._parts.token
+
+    @property
+    def interruptions(self) -> Json:
+        """How often parts of the session died, and how many attempts were run again for that."""
+        return {"deaths": dict(self._parts.deaths.counts), "attempts": self._parts.handover.interrupted}
+
+    @property
+    def boot_status(self) -> str:
+        """What the backend's boot waits for; empty when it does not boot, or is quick."""
+        return "" if self.endpoint or self.failure else self.backend.status
+
+    def fail(self, reason: str) -> None:
+        """Nothing can run any more: every test that waits is told why. The first reason counts."""
+        if self._finishing:
+            return
+        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
+        self._parts.fail(self.failure, "missing" if self.missing else "infra_error")
+
+    def lost(self, reason: str) -> None:
+        """There is no pool any more, and none to come."""
+        if reason and not self._finishing:
+            self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
+        self._connected.set()
+        self._drained.set()
+        if self.rounds is not None:
+            self.rounds.end()
+
+    def break_down(self, error: BaseException) -> None:
+        """A thread of ours has failed: whoever waits for what it did would wait for ever."""
+        self._parts.break_down(error)
+
+    def paused(self) -> None:
+        """What was measured of a block of rollouts ends where the pool has died."""
+        if self.turns is not None:
+            with self._turning:
+                self.turns.close()
+
+    def kept(self) -> Mapping[RolloutKey, str]:
+        """What has its place in the journal."""
+        return self.desk.kept
+
+    def processes(self) -> Mapping[str, Child]:
+        """Of the backend."""
+        return self.backend.processes
+
+    def unused(self, key: RolloutKey) -> Collection[str]:
+        """Processes of the other arm."""
+        return self.backend.unused(arm_of(key.variant)) if isinstance(self.backend, Arms) else ()
+
+    def _saved(self) -> str:
+        """What is not lost, to be put behind a reason."""
+        count = self.desk.in_journal
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.desk.path}" if count else ""
+
+    def cancel(self, reason: str) -> None:
+        """Ends all rollouts, and answers every test that waits."""
+        self._parts.end()
+        self._parts.send({"op": "cancel", "reason": reason})
+
+    def hurry(self) -> None:
+        """Nobody waits any more for what runs to end: the pool is killed, and `finish` goes on without it."""
+        self._finishing = True
+        self._parts.end()
+        self._parts.abandon("")
+
+    def finish(self) -> None:
+        """Ends what runs and stops all processes; after it everything that finished is in the journal."""
+        self._connected.wait(DRAIN)
+        self._parts.end()
+        if self._parts.send({"op": "finish"}):
+            self._drained.wait(DRAIN)
+        self._finishing = True
+        self.desk.wanted.set()  # a boot that nobody wanted ends here
+        if self.turns is not None:
+            self.turns.close()
+        self.failure = self.failure or self._redactor.plain("; ".join(failures_of(self.backend).values()))
+        if self.sampler is not None:
+            self.sampler.stop()
+        self.cpu.stop()
+        self.costs = self._costs()
+        stopping = [_thread(child.stop, "agentbench-stop") for child in self._parts.stop()]
+        self.backend.stop()
+        for thread in stopping:
+            thread.join()
+        self._boot.join(SETTLE)
+
+    def _costs(self) -> Json:
+        children = {**self._parts.children, **self.backend.processes}
+        return {name: cost for name, child in children.items() if (cost := child.cost())}
+
+    @_refuses_waiting
+    def _start(self) -> None:
+        """Boots all at once; whatever goes wrong, the tests are told."""
+        try:
+            booting = _thread(self._start_backend, "agentbench-backend")
+            self._parts.start()
+            self.cpu.start(self._parts.children)
+            self._connected.set()
+            booting.join()
+        except Exception as error:
+            self._connected.set()
+            self.fail(f"agentbench cannot run rollouts: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            return
+        if self.endpoint is None:
+            self.fail(self.failure)
+            return
+        self.desk.begun()
+        if isinstance(self.backend, Arms):
+            self.backend.on_gone = self._gone
+        self._parts.begin(self.endpoint)
+        _thread(self._watch_backend, "agentbench-watch-backend")
+
+    def _start_backend(self) -> None:
+        logs = self.directory / "backend"
+        logs.mkdir(exist_ok=True)
+        try:
+            if self.backend.waits:
+                self.desk.wanted.wait()
+            if not self._finishing:
+                self.boot_began = time.monotonic()
+                endpoint = self.backend.start(logs)
+                self._start_sampler()
+                self.endpoint = endpoint
+        except Exception as error:  # a backend may come from a hook
+            if self._finishing:
+                return  # it was stopped while it started
+            fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
+            self.failure = self.failure or self._redactor.plain(f"the backend {self.backend.name!r} {fault}")
+            self.missing = isinstance(error, MissingError) and not self.insists
+
+    def _start_sampler(self) -> None:
+        sources = self.backend.metrics()
+        if (sources.targets or sources.gpus) and not self._finishing:
+            self.sampler = Sampler(sources, self.directory / SAMPLES)
+            self.sampler.start()
+
+    @_refuses_waiting
+    def _watch_backend(self) -> None:
+        if died := self.backend.watch(functools.partial(self._parts.away, "backend")):
+            self.fail(f"the backend {self.backend.name!r} is gone: {died}")
+
+    def _gone(self, arm: str, why: str) -> None:
+        self._parts.send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
+
+    @_refuses_waiting
+    def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
+        """Makes an arm ready for its next rollouts, and tells the pool that asked."""
+        assert self.turns is not None and self.endpoint is not None
+        with self._turning:
+            try:
+                answer, swapped = self.turns.begin(self.endpoint, arm, rollouts)
+            except Exception as error:  # a backend may come from a hook
+                answer, swapped = {"op": "turn", "failure": f"arm {arm} cannot run: {error!r}"}, False
+            if swapped and self.sampler is not None:
+                self.sampler.stop()
+                self._start_sampler()
+        pool.send({**answer, "failure": self._redactor.plain(answer["failure"])})
+
+    def _planned(self, keys: list[RolloutKey]) -> bytes:
+        """What runs beside the tests' rollouts."""
+        if self.rounds is None:
+            return b""
+        beside = self.rounds.planned(keys)
+        self._add(beside)
+        self._parts.add_round(beside, tell=False)
+        return json.dumps(beside).encode()
+
+    @_refuses_waiting
+    def _rested(self, whole: bool) -> None:
+        assert self.rounds is not None
+        if following := self.rounds.rested(whole=whole):
+            self._add(following)
+            self._parts.add_round(following, tell=True)
+
+    def _add(self, keys: Sequence[RolloutKey]) -> None:
+        self.desk.added(len(keys), len(self.desk.kept.keys() & set(keys)))
+
+    def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
+        """Answers the pool."""
+        if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
+            _thread(functools.partial(self._turn, pool, message["arm"], message["rollouts"]), "agentbench-turn")
+            return
+        if message["op"] == "rested":
+            self._parts.add_round((), tell=False)
+            _thread(functools.partial(self._rested, message["whole"]), "agentbench-look")
+            return
+        if message["op"] == "say":
+            self.sayings.put(self._redactor.plain(message["sentence"]))
+            return
+        if message["op"] == "gone":
+            self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")
+            return
+        if message["op"] in self._told:
+            self.labels = message.get("labels", self.labels)
+            self.unrecorded = self._parts.handover.unrecorded if message["op"] == "drained" else None
+            self._told[message["op"]].set()
+            return
+        try:
+            reply, error = self._reply(message, body), ""
+        except Exception as fault:  # the disk, or a hook of the user's: it must reach the test that waits
+            place = traceback.extract_tb(fault.__traceback__)[-1]
+            reply, error = b"", f"{fault!r} ({Path(place.filename).name}:{place.lineno})"
+        pool.send({"op": "reply", "error": error}, reply)
+
+    def _reply(self, message: Json, body: bytes) -> bytes:
+        """What the pool gets for a question."""
+        match message.pop("op"):
+            case "plan":
+                keys = [RolloutKey(*key) for key in message["keys"]]
+                self._parts.handover.planned(keys)
+                self.desk.planned(len(set(keys)), message["stored"], message["selected"])
+                return self._planned(keys)
+            case "finished":
+                key = RolloutKey(*message["key"])
+                self._parts.handover.over(key)
+                line = self.desk.finished(message, body)
+                self._parts.ended(key, message["calls"], message["kind"])
+                return line
+            case "measure" if self.turns:
+                self.turns.measure(message["primed"])
+                return b""
+            case "measured" if self.turns:
+                self.turns.close()
+                return b""
+            case "fetch":
+                return self.desk.recorded(RolloutKey(*message["key"]))
+            case other:
+                raise ValueError(f"the pool asked {other!r}")
+
+
+def _thread(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,242 @@
+"""One line below pytest's dots while rollouts run: done of how many, mean score so far, tokens per second, time to go.
+
+Only on a terminal, and only where pytest's output is captured. In a log a line comes now and then instead, and with -q none about rollouts.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+import pytest
+
+from pytest_agentbench.lib.foreign import one_line
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.controller import Controller
+    from pytest_agentbench.session.processes import Services
+    from pytest_agentbench.session.recorder import Ledger
+
+EVERY = 0.5  # seconds between two drawings
+BEAT = 30.0  # seconds between two lines in a log, at first
+RARER = 20  # lines at that pace; from then on a line comes when a session has become so much of itself older,
+LONGEST = 300.0  # but after so many seconds at the latest: some CI systems end a job that says nothing for ten minutes
+MAKE_ROOM = "\x1bD\x1b[A"  # scroll when the cursor is on the last row, and go back up
+BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
+
+
+def add_progress(config: pytest.Config, controller: Controller) -> None:
+    """Registers the line where somebody can see it, and where no debugger needs the terminal."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
+    if reporter is not None:
+        config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
+        config.pluginmanager.register(Sayings(reporter, controller), "agentbench-sayings")
+    if seen and config.getoption("capture") != "no" and not controller.settings.inline:
+        config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
+    elif reporter is not None:
+        in_log = not reporter.isatty and config.get_verbosity() >= 0
+        config.pluginmanager.register(Heartbeat(reporter, controller, BEAT, rollouts=in_log), "agentbench-heartbeat")
+
+
+class Notes:
+    """Says what the backend, now that it has started, gives reason to doubt, behind the first test that is over."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._reporter, self._controller = reporter, controller
+        self._said = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self) -> None:
+        services = self._controller.services
+        if self._said or services is None or services.endpoint is None:
+            return
+        self._said = True
+        for sentence in self._controller.model_warnings:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
+
+
+class Sayings:
+    """What has to be said while no test is over, and perhaps none ever will be: a line each, at once."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._reporter, self._controller = reporter, controller
+        self._thread: threading.Thread | None = None
+
+    def pytest_runtestloop(self) -> None:
+        if (services := self._controller.services) is not None:
+            self._thread = threading.Thread(target=self._say, args=(services.sayings,), name="agentbench-sayings", daemon=True)
+            self._thread.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        if self._thread is not None and self._controller.services is not None:
+            self._controller.services.sayings.put("")
+            self._thread.join()
+
+    def _say(self, sayings: queue.SimpleQueue[str]) -> None:
+        while sentence := sayings.get():
+            self._reporter.ensure_newline()
+            if self._reporter._tw.width_of_current_line:  # with xdist the reporter does not know that it is within a line of dots
+                self._reporter.write_line("")
+            self._reporter.write_line(f"agentbench: {one_line(sentence)}", yellow=True)
+
+
+class Progress:
+    """Draws below the cursor; whatever pytest writes wipes it away first."""
+
+    def __init__(self, reporter: Any, controller: Controller) -> None:
+        self._writer, self._controller = reporter._tw, controller
+        self._line = Line(self._writer._file)
+        self._over = threading.Event()
+
+    def pytest_runtestloop(self) -> None:
+        self._writer._file = self._line
+        threading.Thread(target=self._keep_drawing, name="agentbench-progress", daemon=True).start()
+
+    def pytest_enter_pdb(self) -> None:
+        """The terminal is the debugger's from here on."""
+        self._over.set()
+        self._line.wipe()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+        self._writer._file = self._line.close()
+
+    def _keep_drawing(self) -> None:
+        while not self._over.wait(EVERY):
+            if text := self._text():
+                self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
+
+    def _text(self) -> str:
+        ledger, services = self._controller.ledger, self._controller.services
+        if ledger is None or services is None:
+            return ""
+        if services.boot_status:
+            return boot_line(services)
+        return status_line(ledger, time.monotonic()) if ledger.planned_keys else ""
+
+
+class Line:
+    """Stands before the terminal's file. It draws through a descriptor of its own, for a running test may have its output captured."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._own = os.fdopen(os.dup(terminal.fileno()), "w", encoding=terminal.encoding, errors="replace")
+        self._lock = threading.Lock()
+        self._drawn = False
+
+    def draw(self, text: str) -> None:
+        with self._lock:
+            if not self._own.closed:
+                self._own.write(f"{MAKE_ROOM}{BELOW}{text}{BACK}")
+                self._own.flush()
+                self._drawn = True
+
+    def wipe(self) -> None:
+        with self._lock:
+            self._wipe()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._wipe()
+            written = self._terminal.write(text)
+            self._terminal.flush()  # before the next drawing
+            return written
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+    def close(self) -> TextIO:
+        """Wipes the line away for good; returns the file it stood before."""
+        with self._lock:
+            self._wipe()
+            self._own.close()
+        return self._terminal
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            self._own.write(CLEAR_BELOW)
+            self._own.flush()
+            self._drawn = False
+
+
+class Heartbeat:
+    """Where nobody looks on, a line now and then says what a boot waits for, or how far the rollouts are: a silent log seems to hang."""
+
+    def __init__(self, reporter: Any, controller: Controller, every: float, *, rollouts: bool) -> None:
+        """`every` in seconds; `rollouts`: whether there are lines when the boot is over."""
+        self._reporter, self._controller, self._every, self._rollouts = reporter, controller, every, rollouts
+        self._over = threading.Event()
+
+    def pytest_runtestloop(self) -> None:
+        threading.Thread(target=self._keep_saying, name="agentbench-heartbeat", daemon=True).start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+
+    def _keep_saying(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(pause(time.monotonic() - began, self._every)):
+            if text := self._text():
+                self._reporter.ensure_newline()
+                self._reporter.write_line(one_line(text))
+
+    def _text(self) -> str:
+        ledger, services = self._controller.ledger, self._controller.services
+        if services is not None and services.boot_status:
+            return boot_line(services)
+        if self._rollouts and ledger is not None and ledger.planned_keys:
+            return log_line(ledger, self._controller.failed_tests, time.monotonic())
+        return ""
+
+
+def pause(age: float, every: float) -> float:
+    """Seconds to the next line of a log, of a session of that age: a session of ten hours has a hundred lines, not a thousand."""
+    return max(every, min(age / RARER, LONGEST))
+
+
+def boot_line(services: Services) -> str:
+    """`agentbench boots vllm · 83 s · engine: waiting for /health · loading weights`"""
+    return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
+
+
+def status_line(ledger: Ledger, now: float) -> str:
+    """`agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`"""
+    seconds = max(now - ledger.began, 1e-9)
+    parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
+    parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*ledger.score_sums.items()][:1]]
+    parts.append(f"{ledger.tokens / seconds:.0f} tok/s")
+    if (rest := expected_rest(ledger, now)) is not None:
+        parts.append(f"{rest:.0f} s to go")
+    return " · ".join(parts)
+
+
+def log_line(ledger: Ledger, failed_tests: int, now: float) -> str:
+    """`agentbench 17 of 100 rollouts done · 2 tests failed · 90 s · about 7 min to go`"""
+    parts = [f"agentbench {ledger.done} of {ledger.planned_keys} rollouts done"]
+    parts.append(f"{failed_tests or 'no'} test{'s' * (failed_tests != 1)} failed")
+    parts.append(duration_text(now - ledger.began))
+    if rest := expected_rest(ledger, now):
+        parts.append(f"about {duration_text(rest)} to go")
+    return " · ".join(parts)
+
+
+def expected_rest(ledger: Ledger, now: float) -> float | None:
+    """Seconds until all rollouts are done, if they go on as they did; None before the first one of this session."""
+    ran = ledger.done - ledger.taken_over
+    return (ledger.planned_keys - ledger.done) * (now - ledger.began) / ran if ran > 0 else None
+
+
+def duration_text(seconds: float) -> str:
+    """`90 s`, `7 min`, `2 h 05 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"

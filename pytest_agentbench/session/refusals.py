@@ -1,0 +1,71 @@
+"""What cannot be asked of a session as a whole; each is a usage error that says what would work."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pluggy
+import pytest
+
+from pytest_agentbench.session.discovery import Found
+from pytest_agentbench.suites.suite import SUITE_FILE
+
+#: Marks that pytest and widespread plugins act upon, and words of `-m`. A plugin that is not here today may be here tomorrow.
+MARKS = frozenset(
+    [
+        *("skip", "skipif", "xfail", "parametrize", "parameterize", "parametrise", "parameterise", "usefixtures", "filterwarnings"),
+        *("tryfirst", "trylast", "hookwrapper", "optionalhook", "pytester_example_path", "and", "or", "not"),
+        *("asyncio", "anyio", "trio", "timeout", "flaky", "repeat", "xdist_group", "benchmark", "order", "run", "dependency"),
+        *("django_db", "urls", "vcr", "freeze_time", "hypothesis", "no_cover", "enable_socket", "disable_socket", "allow_hosts"),
+    ]
+)
+
+#: The markers that the user's ini file declares: words without a meaning of their own, until somebody gives them one.
+DECLARED = pytest.StashKey[tuple[str, ...]]()
+
+
+def refuse_distant(workers: Sequence[str]) -> None:
+    """The pool listens on loopback, so that whoever asks it for rollouts has to be on this machine."""
+    for spec in workers:
+        if not spec.startswith("popen") or "via=" in spec:
+            raise pytest.UsageError(f"agentbench needs workers on this machine, not {spec}; use -n or --tx popen")
+
+
+def refuse_misspelt_hooks(config: pytest.Config) -> None:
+    """Pytest looks for hooks that do not exist when it collects: with xdist in the workers only, whose end need not fail the session."""
+    try:
+        config.pluginmanager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def remember_declared(config: pytest.Config) -> None:
+    """Called before plugins and conftest files add their markers to those of the ini file."""
+    config.stash[DECLARED] = tuple(config.getini("markers"))
+
+
+def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
+    """Names of markers that mean something: those of pytest, and of every plugin and conftest.py of this session."""
+    lines = set(config.getini("markers")) - {*config.stash.get(DECLARED, ())}
+    return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
+
+
+def refuse_marks(found: Found, taken: Collection[str]) -> Found:
+    """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well."""
+    if found.suite is None:  # it is known why, and by its folder's name
+        return dataclasses.replace(found, marks=found.name not in taken and not found.name.startswith("_"))
+    if found.name not in taken:
+        return found
+    where = f"{found.folder / SUITE_FILE}: name: {found.name!r} is a mark that pytest or a plugin acts upon"
+    sentence = f"{where}, and a suite's name marks its tests; take another one, such as {found.name}_suite"
+    return Found(found.folder, None, {}, (), 1, sentence, marks=False)
+
+
+def refuse_twins(found: list[Found]) -> None:
+    """A suite's name is its marker and part of every rollout's key, so no two may share it."""
+    folders: dict[str, Path] = {}
+    for each in found:
+        if each.suite and (twin := folders.setdefault(each.name, each.folder)) != each.folder:
+            raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")

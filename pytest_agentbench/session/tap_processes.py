@@ -1,0 +1,66 @@
+"""The taps of one session as the controller holds them: one port for agents, which stays theirs when one of them dies."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from pathlib import Path
+
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.machine.ports import shared_port
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.clock import stamps_wanted
+
+
+class TapProcesses:
+    """Started at once."""
+
+    def __init__(self, processes: int, budgets: Json, logs: Path) -> None:
+        """`budgets` in seconds by name."""
+        self._reserved = shared_port()
+        stamps_wanted(self._reserved)  # so that the kernel goes on stamping while no tap is there to want it
+        self._token = secrets.token_urlsafe(16)
+        self._config = {"token": self._token, "port": self._reserved.getsockname()[1], "budgets": budgets}
+        self._logs = logs
+        self.children = {name: self._start(name) for name in _names(processes)}
+        self._ports: dict[str, Json] = {}
+        self._starting = threading.Lock()
+        self._stopped = False
+
+    def ready(self) -> None:
+        """Waits until all of them serve; raises BackendError when one does not."""
+        for name, child in self.children.items():
+            self._ports[name] = child.ready()
+
+    @property
+    def facts(self) -> Json:
+        """What the pool has to know of them."""
+        return {
+            "port": self._config["port"],
+            "control_ports": [each["control_port"] for each in self._ports.values()],
+            "token": self._token,
+        }
+
+    def start_again(self, name: str) -> bool:
+        """In the place of a dead one. Raises BackendError when it does not serve; False when the session ends."""
+        with self._starting:
+            if self._stopped:
+                return False
+            child = self.children[name] = self._start(name)
+        self._ports[name] = child.ready()
+        return True
+
+    def stop(self) -> list[Child]:
+        """None is started any more; those that are to be stopped."""
+        with self._starting:
+            self._stopped = True
+        self._reserved.close()
+        return [*self.children.values()]
+
+    def _start(self, name: str) -> Child:
+        return Child("pytest_agentbench.tap", self._config, self._logs / f"{name}.log")
+
+
+def _names(count: int) -> list[str]:
+    """tap, tap-2, tap-3, ..."""
+    return ["tap", *(f"tap-{number}" for number in range(2, count + 1))]

@@ -1,0 +1,65 @@
+"""How the tests of a session ended, as reports tell it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.session.worker import IN_QUARANTINE
+
+KEPT = 200  # failures that are told one by one
+WIDTH = 1000  # characters of a failure's message
+
+
+class Outcomes:
+    """Counts test reports, in the controller."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.wrong_files = 0  # that were not collected, for their suite cannot be used
+        self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
+        self._failures: list[Json] = []
+        self._quarantined: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+
+    def add(self, report: pytest.TestReport) -> None:
+        if where := getattr(report, IN_QUARANTINE, None):
+            group, scenario = where
+            self._quarantined[group, scenario].update(tests=1, passed=int(report.passed))
+        if report.failed:
+            outcome = "failed" if report.when == "call" else "error"
+            self._counts["failed" if outcome == "failed" else "errors"] += 1
+            if len(self._failures) < KEPT:
+                self._failures.append(self._failure(report, outcome))
+        elif report.skipped:
+            self._counts["skipped"] += 1
+        elif report.when == "call":
+            self._counts["passed"] += 1
+
+    def summary(self) -> Json:
+        """The part `tests` of run.json."""
+        return {**self._counts, "failures": self._failures}
+
+    def quarantined(self, group: str) -> Mapping[str, Mapping[str, int]]:
+        """Quarantined scenario of a suite under one variant -> `tests` that read its rollouts, and `passed` ones."""
+        return {scenario: counts for (known, scenario), counts in self._quarantined.items() if known == group}
+
+    def _failure(self, report: pytest.TestReport, outcome: str) -> Json:
+        file, line, _ = report.location
+        return {
+            "id": report.nodeid,
+            "file": str(self._root / file),
+            "line": (line or 0) + 1,
+            "outcome": outcome,
+            "message": message(report)[:WIDTH],
+            "properties": {str(name): value for name, value in report.user_properties},
+        }
+
+
+def message(report: pytest.TestReport) -> str:
+    """What was wrong, without the traceback."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(report.longrepr if crash is None else crash.message)

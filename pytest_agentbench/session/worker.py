@@ -1,0 +1,368 @@
+"""The worker's role: it makes tests of scenarios, sends the plan of selected rollouts, and waits for them on a test's behalf.
+
+It reads no YAML and no data set, and imports no asyncio and no HTTP library.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Generator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
+from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
+from pytest_agentbench.session.selection import first_scenarios
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.controller import Controller
+
+KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
+
+Report = pytest.TestReport
+
+#: Attributes of reports, which xdist carries: below a threshold where a gate decides; nothing to judge: [what became of it, cause].
+BELOW, UNMEASURED = "agentbench_below", "agentbench_unmeasured"
+#: On the report after which no test of the session can have anything to judge.
+OVER = "agentbench_over"
+#: The same of a scenario in quarantine, and on every test of one, whatever came of it: [group, scenario].
+QUARANTINED, IN_QUARANTINE = "agentbench_quarantined", "agentbench_in_quarantine"
+
+POOLS = 1000  # that may die over one question
+
+UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
+
+ROLLOUT = pytest.StashKey[Rollout]()
+TROUBLE = pytest.StashKey[tuple[str, str]]()  # why there is nothing to judge, and the status
+
+
+class Unmeasured(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # pytest declares it as a variable
+    """Ends a test as an ERROR: there is nothing to judge. Tests that fail for one reason have the same `cause`."""
+
+    def __init__(self, cause: str, outcome: str = "") -> None:
+        """`outcome` says what became of which rollout."""
+        super().__init__(f"{outcome}: {cause}" if outcome else cause, pytrace=False)
+        self.cause, self.outcome = cause, outcome
+
+
+Unmeasured.__module__ = "builtins"  # as those of pytest have it, so that summaries name it without its place
+
+
+class Worker:
+    """A pytest plugin: one in each process that runs tests."""
+
+    def __init__(self, config: pytest.Config, source: Controller | Json) -> None:
+        self.config, self._source = config, source
+        self._line: socket.socket | None = None
+        self._over = ""  # why no test of this session will have anything to judge any more
+        self._homes: set[pytest.Collector] = set()  # whose tests know our fixtures
+        self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
+        if isinstance(source, dict):
+            for suite in (each for each in self.suites.values() if each["marks"]):
+                config.addinivalue_line("markers", f"{suite['name']}: tests of an agentbench suite")
+
+    @cached_property
+    def input(self) -> Json:
+        """What the controller says; in its own process it is asked when the session has started."""
+        return self._source if isinstance(self._source, dict) else self._source.worker_input
+
+    @cached_property
+    def suites(self) -> dict[str, Json]:
+        """Folder -> suite."""
+        suites: dict[str, Json] = self.input.get("suites", {})
+        return suites
+
+    def suite_of(self, path: Path) -> Json | None:
+        """The suite whose folder a file lies in."""
+        return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
+
+    # -------------------------------------------------------------------------------------------------- collection
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if KEY not in metafunc.fixturenames:
+            return
+        suite = self.suite_of(metafunc.definition.path)
+        if suite is None:  # somebody else's parameter has this name
+            return
+        if reason := suite["error"] if suite["skip"] else self._refused(suite, metafunc.definition.path):
+            key = RolloutKey(suite["name"], "not_run")
+            metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
+            return
+        keys = suite_keys(suite)
+        metafunc.parametrize(KEY, keys, indirect=True, ids=[key.id for key in keys])
+
+    def _refused(self, suite: Json, test_file: Path) -> str:
+        """Raises why a suite cannot run as the collection error of the first file that asks; tells the others where it stands."""
+        fault = suite["error"] or self._misplaced_hook(test_file)
+        if not fault:
+            return ""
+        if fault in self._faults:
+            return f"the suite {suite['name']} cannot run: see the error of {self._faults[fault]}"
+        self._faults[fault] = test_file.name
+        raise pytest.Collector.CollectError(fault)
+
+    def _misplaced_hook(self, test_file: Path) -> str:
+        """A hook of ours in a conftest.py that the controller may never load is never called; this says where it belongs."""
+        for plugin in self.config.pluginmanager.get_plugins():
+            conftest = Path(getattr(plugin, "__file__", None) or "")
+            hooks = [name for name in dir(plugin) if name.startswith("pytest_agentbench_")] if conftest.name == "conftest.py" else []
+            if hooks and conftest.parent in test_file.parents and not self.config.rootpath.is_relative_to(conftest.parent):
+                place = self.config.rootpath / "conftest.py"
+                return f"{conftest}: {hooks[0]} runs in the controller, which need not load this file; move it to {place}"
+        return ""
+
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Our fixtures are known in suite folders only; a suite's name marks its tests, once for all tests of a file."""
+        if isinstance(collector, (pytest.Directory, pytest.File)):
+            self._bring_fixtures(collector)
+        if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite["marks"]:
+            collector.add_marker(suite["name"])
+
+    def pytest_sessionstart(self) -> None:
+        """Pytest gives fixtures of the rootdir's conftest.py to all tests, now; ours have to be there before, for it to override them."""
+        from pytest_agentbench.session.fixtures import everywhere
+
+        if self._everywhere:
+            self.config.pluginmanager.register(everywhere(), "agentbench-fixtures")
+
+    @property
+    def _everywhere(self) -> bool:
+        """Whether all of the project is in a suite's folder."""
+        return str(self.config.rootpath) in self.suites
+
+    def _bring_fixtures(self, collector: pytest.Directory | pytest.File) -> None:
+        """Once, where a suite's folder begins, and before its conftest.py is looked at: what that defines wins."""
+        from pytest_agentbench.session.fixtures import bring
+
+        inside = str(collector.path) in self.suites or self.suite_of(collector.path) is not None
+        if inside and not self._everywhere and self._homes.isdisjoint(collector.listchain()):
+            self._homes.add(collector)
+            bring(collector)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        """Takes the first scenarios of what is left; every test process of a session comes to the same ones."""
+        result = yield
+        limit: int | None = self.input.get("limit")
+        if limit is not None:
+            keys = {item: rollout_key(item) for item in items if has_key(item)}
+            ids = {suite["name"]: suite.get("ids", ()) for suite in self.suites.values()}
+            first = first_scenarios(keys.values(), ids, limit)
+            beyond = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
+            if beyond:
+                self.config.hook.pytest_deselected(items=beyond)
+                left_out = set(beyond)
+                items[:] = [item for item in items if item not in left_out]
+        return result
+
+    # -------------------------------------------------------------------------------------------------- running
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Tells the pool what is wanted, in the order of the tests."""
+        if self.input.get("port") is None or (session.testsfailed and not self.config.getoption("continue_on_collection_errors")):
+            return  # in the second case pytest is about to stop: some files could not be collected
+        wanted = [item for item in session.items if wants_rollout(item)]
+        selected: dict[str, int] = {}
+        for item in wanted:
+            selected[rollout_key(item).group] = selected.get(rollout_key(item).group, 0) + 1
+        if selected:
+            self._plan([rollout_key(item) for item in wanted if not is_skipped(item)], selected)
+
+    def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
+        if self.input["inline"]:  # the pool runs none of them, but they are counted as if it did
+            assert not isinstance(self._source, dict)
+            assert self._source.ledger is not None
+            ledger = self._source.ledger
+            ledger.planned(len(set(keys)), len(ledger.stored.kept.keys() & set(keys)), selected)
+        else:
+            self.ask({"op": "plan", "keys": keys, "selected": selected})
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Waits before the test begins, so that the wait is nobody's test time and no timeout of a test sees it."""
+        if wants_rollout(item) and not is_skipped(item) and self.input.get("port") and not self.input["inline"]:
+            self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+            self._stop_early(item)
+        try:
+            return (yield)
+        finally:
+            if ROLLOUT in item.stash:
+                del item.stash[ROLLOUT]  # pytest keeps every item to the end of the session
+
+    def rollout(self, item: pytest.Item) -> Rollout:
+        """The rollout of a test; ends the test as an ERROR when there is nothing to judge."""
+        if ROLLOUT not in item.stash and TROUBLE not in item.stash:
+            self._fetch(item)
+        if TROUBLE in item.stash:
+            refuse(*item.stash[TROUBLE], str(rollout_key(item)))
+        return item.stash[ROLLOUT]
+
+    def _fetch(self, item: pytest.Item) -> None:
+        if self.input["inline"]:
+            from pytest_agentbench.session.inline import run_inline
+
+            assert not isinstance(self._source, dict)
+            try:
+                rollout = run_inline(self, self._source, rollout_key(item))
+                self._keep(item, rollout, rollout.reason)
+            except MissingError as error:
+                item.stash[TROUBLE] = str(error), "missing"
+            except InfraError as error:
+                item.stash[TROUBLE] = str(error), "infra_error"
+        else:
+            self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+
+    def _stash(self, item: pytest.Item, outcome: Json, body: bytes) -> None:
+        if outcome.get("over"):
+            self._over = one_line(brief(outcome.get("cause") or outcome["reason"]))
+        if body:
+            rollout = Rollout.from_json(body)
+            self._keep(item, rollout, outcome.get("cause") or rollout.reason)
+        else:
+            item.stash[TROUBLE] = outcome["reason"], outcome.get("status", "infra_error")
+
+    def _keep(self, item: pytest.Item, rollout: Rollout, cause: str) -> None:
+        item.stash[ROLLOUT] = rollout
+        if rollout.status in UNJUDGED:
+            item.stash[TROUBLE] = cause, rollout.status
+
+    def _stop_early(self, item: pytest.Item) -> None:
+        """Ends the session with this test, where all that are left could only say the same; tests without a rollout are run."""
+        if self._over and all(map(wants_rollout, item.session.items)):
+            item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
+
+    def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
+        """The pool's answer; one that dies over it has a successor, which is asked again. When there is none, an outcome that says why."""
+        for _ in range(POOLS):
+            try:
+                if self._line is None:
+                    self._line = wire.connect(self.input["port"], self.input["token"], "test")
+            except OSError as error:
+                return self._gone(error)
+            try:
+                wire.send(self._line, question, body)
+                return wire.receive(self._line)
+            except OSError as error:
+                self._line, last = None, error
+        return self._gone(last)
+
+    def _gone(self, error: OSError) -> wire.Frame:
+        return {"status": "infra_error", "reason": self._why_gone(error), "over": True}, b""
+
+    def _why_gone(self, error: OSError) -> str:
+        services = None if isinstance(self._source, dict) else self._source.services
+        return (services and services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
+
+    # -------------------------------------------------------------------------------------------------- reporting
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Report, Report]:
+        report = yield
+        rollout = item.stash.get(ROLLOUT, None)
+        error = call.excinfo.value if report.failed and call.excinfo is not None else None
+        if isinstance(error, (Unmeasured, ScorerFailed)):
+            report.when = "setup"  # what fails there is an ERROR for pytest, JUnit and everybody else: nothing was judged
+            setattr(report, UNMEASURED, [error.outcome, error.cause])
+        if rollout is not None and call.when == "call":
+            report.duration += rollout.duration_s
+        if call.when != "setup" or report.failed:  # JUnit reads the teardown's, other reports that of the failure
+            trouble = item.stash.get(TROUBLE, None)
+            report.user_properties.extend(properties(rollout) if rollout else [("status", trouble[1])] if trouble else [])
+        if rollout is not None and report.failed:
+            report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
+        if self._over and item.session.shouldfail:
+            setattr(report, OVER, True)
+        quarantined = self._quarantined(item)
+        if quarantined and (call.when == "call" or (call.when == "setup" and report.failed)):
+            setattr(report, IN_QUARANTINE, [rollout_key(item).group, rollout_key(item).scenario])
+        if error is not None and report.when == "call" and reads_threshold(item, error):
+            if quarantined:
+                excuse(report, QUARANTINED, quarantined, error)
+            elif rollout_key(item).group in self.input.get("gated", ()):
+                excuse(report, BELOW, "below its threshold, the gate decides", error)
+        return report
+
+    def _quarantined(self, item: pytest.Item) -> str:
+        """Until when the scenario of a test that reads its rollout is in quarantine, and why; empty where it is not."""
+        suite = self.suite_of(item.path) if wants_rollout(item) else None
+        if suite is None or suite["skip"] or suite["error"]:
+            return ""
+        held: dict[str, str] = suite["quarantined"]
+        return held.get(rollout_key(item).scenario, "")
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
+        """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
+        for score in (left, right):
+            if isinstance(score, Score) and score.explanation:
+                return [f"{left!r} {op} {right!r}", one_line(score.explanation)]
+        return None
+
+    def pytest_sessionfinish(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+
+def reads_threshold(item: pytest.Item, error: BaseException) -> bool:
+    """Whether a test fails over a score, and not over something that has to hold for every scenario."""
+    return isinstance(error, AssertionError) and wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
+
+
+def excuse(report: pytest.TestReport, mark: str, why: str, error: BaseException) -> None:
+    """Makes a failure an expected one, for JUnit, --lf, -x and everybody else."""
+    report.outcome = "skipped"  # with a reason it is what an expected failure is
+    report.wasxfail = f"{why}: {str(error).partition(chr(10))[0]}"
+    setattr(report, mark, True)
+
+
+def refuse(cause: str, status: str, rollout: str = "") -> NoReturn:
+    """Ends a test that cannot measure: a SKIP when this machine lacks something, else an ERROR."""
+    if status == "missing":
+        pytest.skip(cause)
+    raise Unmeasured(cause, f"{rollout}: {status}" if rollout else "")
+
+
+def suite_keys(suite: Json) -> list[RolloutKey]:
+    """The rollouts of a suite, in data set order; later trials and other variants follow."""
+    return [
+        RolloutKey(suite["name"], scenario, variant, trial)
+        for variant in suite["variants"]
+        for trial in range(1, suite["trials"] + 1)
+        for scenario in suite["ids"][: suite["limits"].get(variant)]
+    ]
+
+
+def rollout_key(item: pytest.Item) -> RolloutKey:
+    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # has_key looked
+    return key
+
+
+def wants_rollout(item: pytest.Item) -> bool:
+    """Whether a test reads a rollout; one that only looks at its scenario does not."""
+    return "rollout" in getattr(item, "fixturenames", ()) and has_key(item)
+
+
+def has_key(item: pytest.Item) -> bool:
+    """Whether a test is one of a scenario's."""
+    return KEY in getattr(getattr(item, "callspec", None), "params", ())
+
+
+def is_skipped(item: pytest.Item) -> bool:
+    """Whether marks say that a test will not run. A condition given as text is left to pytest."""
+    return any(map(_skips, item.iter_markers()))
+
+
+def _skips(mark: pytest.Mark) -> bool:
+    """Whether a mark keeps a test from running: without a condition it does, of several one is enough."""
+    if mark.name == "skip":
+        return True
+    if not (mark.name == "skipif" or (mark.name == "xfail" and mark.kwargs.get("run") is False)):
+        return False
+    conditions = (mark.kwargs["condition"],) if "condition" in mark.kwargs else mark.args
+    return not conditions or any(bool(condition) for condition in conditions if not isinstance(condition, str))

@@ -1,0 +1,1 @@
+"""Statistics, pure: numbers in, intervals and decisions out."""

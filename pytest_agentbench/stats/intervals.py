@@ -1,0 +1,159 @@
+"""Which interval for which values: the one place that chooses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_agentbench.stats import robust, trials
+from pytest_agentbench.stats.binary import tango_interval
+from pytest_agentbench.stats.bootstrap import percentile_t
+from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS, Clusters, bounded_mean
+from pytest_agentbench.stats.decisions import Decision, judge
+from pytest_agentbench.stats.power import Level, drop_found, reach, silent_drop
+
+Limits = tuple[float, float]
+Scores = Sequence[Sequence[float]]  # of each scenario, its trials
+
+#: Scenarios below which nothing is decided about values without limits: if they are skewed the interval holds only from about here on
+#: (docs/verdict-results.md).
+FEWEST_UNBOUNDED = 80
+
+
+@dataclass(frozen=True)
+class Found:
+    """An interval and how it came about."""
+
+    low: float
+    high: float
+    error: float  # standard error of sampling
+    method: str
+    floor: float | None = None  # how far below the estimate the interval begins at the least, whatever was measured
+    level: Level | None = None  # of scores with limits
+    silent: float | None = None  # where nothing varies: the drop that is found 4 times out of 5
+
+
+def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Found:
+    """The mean change of these scenarios, whose scores lie between 0 and `width`; each has a trial in both runs."""
+    noise = trials.noise(trials.Side.of(trials.packed(new)), trials.Side.of(trials.packed(base)))
+    if one_binary_trial(new, base, width):
+        noise = trials.known(noise)
+    bounds = trials.deciding(noise, (-width, width), confidence)
+    unchanged = replace(noise, mean=noise.mean * 0, variance=noise.variance * 0)
+    found = Found(
+        low=float(bounds.low),
+        high=float(bounds.high),
+        error=float(bounds.error),
+        method="paired t" if noise.paired or max(map(len, (*new, *base))) == 1 else "within-scenario t",
+        floor=-float(trials.guarded(unchanged, (-width, width), confidence).low),
+        level=_level(new, base, float(noise.variance), width),
+        silent=_silent(new, base, width, confidence) if noise.still else None,
+    )
+    plain = trials.plain(noise, confidence)
+    return _with_tango(found, float(plain.low), new, base, width, confidence, still=bool(noise.still))
+
+
+def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> Found:
+    """The mean change of scenarios like these: PASS by the interval with imaginary clusters, FAIL by the cluster-robust one."""
+    import numpy as np
+
+    differences = np.array([_mean(one) - _mean(other) for one, other in zip(new, base, strict=True)])
+    plain = robust.robust_mean(differences, clusters, confidence)
+    bounds = bounded_mean(differences, clusters, (-width, width), confidence)
+    still = bool(robust.still(plain, differences))
+    found = Found(
+        low=max(min(float(plain.low), float(bounds.low)), -width),
+        high=min(max(float(plain.high), float(bounds.high)) if still else float(plain.high), width),
+        error=float(plain.error),
+        method=f"{'' if clusters.single else 'clustered '}adjusted t",
+        floor=-float(bounded_mean(differences * 0, clusters, (-width, width), confidence).low),
+        level=_level(new, base, float(plain.error) ** 2, width) if clusters.single else None,
+    )
+    return _with_tango(found, float(plain.low), new, base, width, confidence, still=still) if clusters.single else found
+
+
+def _with_tango(found: Found, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool) -> Found:
+    """With Tango's interval in place of the one with imaginary data, where each scenario passed or failed once."""
+    if not one_binary_trial(new, base, width):
+        return found
+    pairs = [*zip(new, base, strict=True)]
+    down, up = (sum(sign * (one[0] - other[0]) > 0 for one, other in pairs) for sign in (-1, 1))
+    low, high = (width * bound for bound in tango_interval(down, up, len(pairs), confidence))
+    floor = -width * tango_interval(0, 0, len(pairs), confidence)[0]
+    return replace(found, low=min(plain, low), high=high if still else found.high, method="tango", floor=floor)
+
+
+def _level(new: Scores, base: Scores, variance: float, width: float) -> Level:
+    """Of a baseline, from the variance of the mean difference."""
+    shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
+    within = variance * len(base) / sum(shares)
+    means = [_mean(each) / width for each in base]
+    return replace(Level.of(means, within / width**2, 1 / shares[1]), new=shares[0] / sum(shares), pooled=shares[1] / sum(shares))
+
+
+def _silent(new: Scores, base: Scores, width: float, confidence: float) -> float:
+    ours, theirs = (sum(map(len, scores)) for scores in (new, base))
+    return width * silent_drop(ours, theirs, single=min(map(len, (*new, *base))) == 1, confidence=confidence)
+
+
+def one_binary_trial(new: Scores, base: Scores, width: float) -> bool:
+    """Whether every scenario has one trial in both runs, which is at the least or the greatest possible score."""
+    return all(len(one) == len(other) == 1 for one, other in zip(new, base, strict=True)) and all(
+        one[0] in (0.0, width) and other[0] in (0.0, width) for one, other in zip(new, base, strict=True)
+    )
+
+
+def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, seed: int) -> Found | None:
+    """The mean of one value a scenario, without limits; None where they do not vary."""
+    import numpy as np
+
+    sampled = percentile_t(np.asarray(values, dtype=np.float64), clusters, confidence, seed)
+    method = f"{'' if clusters.single else 'clustered '}percentile-t"
+    return Found(sampled.low, sampled.high, sampled.error, method) if sampled else None
+
+
+def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
+    """Why these scenarios decide nothing, or an empty string."""
+    needed = 2 if limits else FEWEST_UNBOUNDED
+    if len(clusters.codes) < needed:
+        return f"{len(clusters.codes)} scenarios to go by; it takes {needed} at least" + ("" if limits else " where values have no limits")
+    if clusters.single:
+        return ""
+    if clusters.effective >= FEWEST_CLUSTERS:
+        return ""
+    return (
+        f"{len(clusters.codes)} scenarios in {len(clusters.sizes)} clusters, worth {clusters.effective:.3g} of equal size; "
+        f"it takes {FEWEST_CLUSTERS} at least"
+    )
+
+
+def decided(blank: Decision, found: Found | None, *, higher_is_better: bool) -> Decision:
+    """The decision with its interval and verdict."""
+    if found is None or blank.estimate is None:
+        return replace(blank, reason="the values do not vary and have no limits, so nothing bounds their mean")
+    good, bad = (found.low, found.high) if higher_is_better else (found.high, found.low)
+    distance = abs(bad - blank.estimate)  # nothing where all values are the best there is, which says nothing of what would be found
+    return replace(
+        blank,
+        verdict=judge(found.low, found.high, blank.threshold, higher_is_better=higher_is_better),
+        low=found.low,
+        high=found.high,
+        method=found.method,
+        detectable=found.silent or (drop_found(distance, found.error, found.level) if distance else None),
+        passable=reach(abs(blank.estimate - good), found.error),
+        floor=found.floor,
+    )
+
+
+def check_scores(scores: Iterable[float], limits: Limits | None) -> None:
+    """Raises ValueError for a score that is no number, or lies outside the limits."""
+    for score in scores:
+        if not math.isfinite(score):
+            raise ValueError(f"{score} is not a score")
+        if limits and not limits[0] <= score <= limits[1]:
+            raise ValueError(f"a score of {score} is outside its limits, {limits[0]:g} to {limits[1]:g}")
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return math.fsum(scores) / len(scores)

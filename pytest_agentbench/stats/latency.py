@@ -1,0 +1,250 @@
+"""Latencies of a run against those of its baseline, or against a limit: percentiles, by blocks of rollouts in the order of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, Missing, check_margin, judge
+from pytest_agentbench.stats.power import reach
+from pytest_agentbench.stats.special import student_t_quantile
+from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, Neighbours, autocorrelation, block_length, worth
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.time_order import Integers
+
+#: Values beyond a percentile that there should be independent rollouts for: 20 for a median, 100 for p90, 1000 for p99.
+_BEYOND = 10
+
+_FREEDOM = 1.5  # degrees of freedom that a block is worth, where blocks overlap (Welch, Schmeiser 1995)
+_INSIDE = 0.9  # of the way from a percentile to the end of the data: as far as its density is looked for
+_LIMIT = 2.0  # a percentile's error is taken from the data so many standard errors away, as an interval of 95 % would do
+
+
+class Timing(NamedTuple):
+    """Latencies of one rollout: its own, or those of its calls, in any unit; it may have none."""
+
+    scenario: str
+    trial: int
+    began: float  # of any clock that goes on through the run
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The latencies of a run."""
+
+    values: Floats
+    unit: Integers  # the rollout, or group of them, that each is from, counted from 0
+    ranks: Integers  # place of each unit in the order of time
+
+    @classmethod
+    def of(cls, units: Sequence[Sequence[Timing]]) -> _Measured:
+        import numpy as np
+
+        values = [[value for timing in unit for value in timing.values] for unit in units]
+        began = np.array([min(timing.began for timing in unit) for unit in units])
+        ranks = np.empty(len(units), dtype=np.int64)
+        ranks[np.argsort(began, kind="stable")] = np.arange(len(units))
+        return cls(np.concatenate(values), np.repeat(np.arange(len(units)), [len(each) for each in values]), ranks)
+
+    @property
+    def means(self) -> Floats:
+        """Of the logarithms of each unit."""
+        import numpy as np
+
+        return np.asarray(np.bincount(self.unit, np.log(self.values)) / np.bincount(self.unit))
+
+    def percentile(self, share: float) -> float:
+        """Its logarithm."""
+        import numpy as np
+
+        return math.log(float(np.quantile(self.values, share)))  # interpolates as reports do
+
+    def shares(self, share: float) -> Floats:
+        """What each unit adds to the deviation of the share of values below the percentile."""
+        import numpy as np
+
+        below = (self.values <= np.quantile(self.values, share)).astype(np.float64)
+        return np.asarray(np.bincount(self.unit, below - below.mean()) / len(below))
+
+    def slope(self, share: float, side: int, error: float) -> float:
+        """How far the percentile moves for each unit by which its share is wrong, below (-1) or above it (1); Woodruff 1952."""
+        step = min(max(_LIMIT * error, 1 / len(self.values)), _INSIDE * min(share, 1 - share))
+        return abs(self.percentile(share + side * step) - self.percentile(share)) / step
+
+
+def compare_latency(new: Iterable[Timing], base: Iterable[Timing], q: int, margin: float, *, confidence: float = 0.95) -> Decision:
+    """Is the q-th percentile (0 to 100) at most `margin` (0.1 is 10 %) slower than the baseline's? A ratio, new / base.
+
+    Rollouts of one scenario are paired, so what scenarios have of their own is in no error. What makes neighbours in time alike, load
+    that comes and goes, is: errors are those of moving blocks, in the orders of both runs. Load that differs between the two runs as
+    wholes is in neither: only interleaved arms (`stats/interleaved`) tell it from the code.
+
+    Only scenarios with values in both runs count; the others are in `missing`. Too few blocks decide nothing, nor do fewer independent
+    rollouts than 10 / P(beyond). Raises ValueError for a latency that is not finite or not above 0, a q outside (0, 100), a margin below 0.
+    """
+    check_margin(margin, confidence)
+    ours, theirs = by_scenario(new), by_scenario(base)
+    check_latencies(q, ours, theirs)
+    shared = [scenario for scenario in ours if scenario in theirs]
+    known = [scenario for scenario in shared if ours[scenario] and theirs[scenario]]
+    missing = Missing(len(ours) - len(shared), len(theirs) - len(shared), 0, len(shared) - len(known))
+    pairs = [(scenario, pair) for scenario in known for pair in _pairs(ours[scenario], theirs[scenario])]
+    blank = _blank(1 + margin, confidence, known, ours, theirs, missing)
+    if not pairs:
+        return replace(blank, reason=_too_few(q, 0))
+    one, other = (_Measured.of([pair[side] for _, pair in pairs]) for side in (0, 1))
+    return _decided(blank, (one, other), [scenario for scenario, _ in pairs], q)
+
+
+def latency_limit(run: Iterable[Timing], q: int, limit: float, *, confidence: float = 0.95) -> Decision:
+    """Is the q-th percentile at most `limit`, in the latencies' unit? As above, without a baseline.
+
+    What scenarios have of their own is in the error, since a limit knows nothing of them.
+    """
+    check_margin(0, confidence)
+    ours = by_scenario(run)
+    check_latencies(q, ours)
+    known = [scenario for scenario in ours if ours[scenario]]
+    rollouts = [(scenario, [timing]) for scenario in known for timing in ours[scenario]]
+    blank = _blank(limit, confidence, known, ours, {}, Missing(unmeasured=len(ours) - len(known)))
+    if not rollouts:
+        return replace(blank, reason=_too_few(q, 0))
+    return _decided(blank, (_Measured.of([timings for _, timings in rollouts]),), [scenario for scenario, _ in rollouts], q)
+
+
+def fewest_values(q: int) -> int:
+    """How many independent values the q-th percentile needs: ten of them are expected beyond it."""
+    return math.ceil(100 * _BEYOND / min(q, 100 - q))
+
+
+def by_scenario(timings: Iterable[Timing]) -> dict[str, list[Timing]]:
+    """Scenario -> its rollouts that have values, in the order of time."""
+    known: dict[str, list[Timing]] = {}
+    for timing in sorted(timings, key=lambda each: each.began):
+        known.setdefault(timing.scenario, []).extend((timing,) if timing.values else ())
+    return known
+
+
+def check_latencies(q: int, *runs: Mapping[str, Sequence[Timing]]) -> None:
+    """Raises ValueError for what has no logarithm, and what is no percentile."""
+    if not 0 < q < 100:
+        raise ValueError(f"a percentile is between 0 and 100, not {q}")
+    for value in (value for run in runs for timings in run.values() for timing in timings for value in timing.values):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{value} is not a latency")
+
+
+def _pairs(ours: Sequence[Timing], theirs: Sequence[Timing]) -> list[tuple[Sequence[Timing], Sequence[Timing]]]:
+    """Rollouts of one scenario in time order, one of the run that has fewer with its share of the other's."""
+    count = min(len(ours), len(theirs))
+    parts = [[each[len(each) * at // count : len(each) * (at + 1) // count] for at in range(count)] for each in (ours, theirs)]
+    return [*zip(*parts, strict=True)]
+
+
+def _blank(
+    threshold: float,
+    confidence: float,
+    known: Sequence[str],
+    new: Mapping[str, Sequence[Timing]],
+    base: Mapping[str, Sequence[Timing]],
+    missing: Missing,
+) -> Decision:
+    calls = [sum(len(timing.values) for scenario in known for timing in run.get(scenario, ())) for run in (new, base)]
+    return Decision(INCONCLUSIVE, threshold, confidence, len(known), (calls[0], calls[1]), missing)
+
+
+def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[str], q: int) -> Decision:
+    """Of one run, or of two whose units are paired."""
+    import numpy as np
+
+    series, ranks = _series(runs), _orders(runs)
+    ordered = [series[np.argsort(each)] for each in ranks]
+    length = max(map(block_length, ordered))
+    correlation = max(map(autocorrelation, ordered))
+    if reason := _too_few(q, len(series)) or _too_alike(len(series), length, correlation) or _worth_too_little(q, len(series), correlation):
+        return replace(blank, reason=reason)
+    low, estimate, high = _interval(runs, ranks, scenarios, length, q / 100, blank.confidence)
+    relative = len(runs) == 2
+    distance = high - estimate if relative else math.exp(high) - math.exp(estimate)
+    detectable = reach(distance, distance / _quantile(len(series), length, scenarios, blank.confidence))
+    return replace(
+        blank,
+        verdict=judge(math.exp(low), math.exp(high), blank.threshold, higher_is_better=False),
+        estimate=math.exp(estimate),
+        low=math.exp(low),
+        high=math.exp(high),
+        method=f"moving blocks of {length}",
+        detectable=math.exp(detectable) if relative else detectable,
+    )
+
+
+def _series(runs: Sequence[_Measured]) -> Floats:
+    """What of each unit is no property of its scenario, as far as that is known."""
+    return runs[0].means if len(runs) == 1 else runs[0].means - runs[1].means
+
+
+def _orders(runs: Sequence[_Measured]) -> list[Integers]:
+    """The orders of time that are different."""
+    if len(runs) == 2 and (runs[0].ranks == runs[1].ranks).all():
+        return [runs[0].ranks]
+    return [run.ranks for run in runs]
+
+
+def _interval(
+    runs: Sequence[_Measured], ranks: Sequence[Integers], scenarios: Sequence[str], length: int, share: float, confidence: float
+) -> tuple[float, float, float]:
+    """(low, estimate, high) of the logarithm of a percentile, or of the ratio of two."""
+    import numpy as np
+
+    places: dict[str, list[int]] = {}
+    for place, scenario in enumerate(scenarios):
+        places.setdefault(scenario, []).append(place)
+    groups = [*places.values()]
+    count, quantile = len(scenarios), _quantile(len(scenarios), length, scenarios, confidence)
+    shares = [run.shares(share) for run in runs]
+    errors = [math.sqrt(Neighbours.of([run.ranks], length, groups).variance(each)) for run, each in zip(runs, shares, strict=True)]
+    together = Neighbours.of(ranks, length, groups)
+    signs = (1, -1)[: len(runs)]
+    estimate = sum(sign * run.percentile(share) for sign, run in zip(signs, runs, strict=True))
+    bounds = []
+    for side in (-1, 1):
+        parts = np.zeros(count)
+        for sign, run, each, error in zip(signs, runs, shares, errors, strict=True):
+            parts += sign * run.slope(share, side * sign, error) * each
+        missed = count / (count - length)  # what blocks do not see, since the mean is taken from the same values
+        bounds.append(estimate + side * quantile * math.sqrt(together.variance(parts - parts.mean()) * missed))
+    return bounds[0], estimate, bounds[1]
+
+
+def _quantile(count: int, length: int, scenarios: Sequence[str], confidence: float) -> float:
+    return student_t_quantile((1 + confidence) / 2, max(1.0, min(_FREEDOM * count / length - 1, len(set(scenarios)) - 1)))
+
+
+def _too_few(q: int, count: int) -> str:
+    needed = fewest_values(q)
+    return "" if count >= needed else f"p{q} needs {needed} independent rollouts, and there are {count}"
+
+
+def _worth_too_little(q: int, count: int, correlation: float) -> str:
+    needed, independent = fewest_values(q), worth(count, correlation)
+    if independent >= needed:
+        return ""
+    return f"p{q} needs {needed} independent rollouts, and {count} {_alike(correlation)} are worth {independent}"
+
+
+def _too_alike(count: int, length: int, correlation: float) -> str:
+    if count >= FEWEST_BLOCKS * length:
+        return ""
+    return (
+        f"{count} rollouts {_alike(correlation)} are {count // length} blocks of {length}, and it takes {FEWEST_BLOCKS}: "
+        "more trials, or --agentbench-ab for two arms that are interleaved"
+    )
+
+
+def _alike(correlation: float) -> str:
+    return f"whose neighbours in time are alike (autocorrelation {correlation:.2f})"

@@ -1,0 +1,221 @@
+"""A run against its baseline, scenario by scenario: has the metric dropped by less than the margin, by more, or can nobody tell?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_agentbench.stats.bounded import Clusters
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, POPULATION, SUITE, Decision, Missing, check_margin
+from pytest_agentbench.stats.intervals import Found, Limits, Scores, check_scores, decided, of_population, of_suite, too_few, unbounded
+from pytest_agentbench.stats.means import scenarios_interval
+from pytest_agentbench.stats.permutation import worse
+from pytest_agentbench.stats.power import trials_for
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured of one scenario in one run."""
+
+    content: str  # the scenario's content hash
+    scores: tuple[float, ...]  # of each measured trial; a trial without a measurement is not here
+    cluster: str | None = None  # scenarios of one cluster are not independent
+    lost: int = 0  # trials without a measurement
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.scores) / len(self.scores)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One scenario, measured in both runs."""
+
+    new: Sample
+    base: Sample
+
+    @property
+    def difference(self) -> float:
+        return self.new.mean - self.base.mean
+
+
+def pair(new: Mapping[str, Sample], base: Mapping[str, Sample]) -> tuple[dict[str, Pair], Missing]:
+    """Scenarios measured in both runs with the same content, in the new run's order, and the count of all others."""
+    both = {scenario: Pair(sample, base[scenario]) for scenario, sample in new.items() if scenario in base}
+    same = {scenario: each for scenario, each in both.items() if each.new.content == each.base.content}
+    measured = {scenario: each for scenario, each in same.items() if each.new.scores and each.base.scores}
+    return measured, Missing(len(new) - len(both), len(base) - len(both), len(both) - len(same), len(same) - len(measured))
+
+
+def compare(
+    new: Mapping[str, Sample],
+    base: Mapping[str, Sample],
+    margin: float,
+    *,
+    of: str = SUITE,
+    limits: Limits | None = (0.0, 1.0),
+    confidence: float = 0.95,
+    higher_is_better: bool = True,
+    deterministic: bool = False,
+    seed: int = 0,
+) -> Decision:
+    """Non-inferiority of a run to its baseline, paired by scenario id and content hash; both map a scenario's id to its sample.
+
+    PASS if the whole interval of the mean difference lies above -margin, FAIL if below, else INCONCLUSIVE; with `higher_is_better` off,
+    below and above +margin. Each is wrong with probability (1 - confidence) / 2, and 1 - confidence in the worst case.
+
+    `of` the suite scenarios are fixed (`trials`); of the population they, or their clusters, are drawn (`bounded`, `robust`), and a single
+    trial that passes or fails has Tango's interval for PASS. With a margin of 0 a permutation of the trials within their scenarios may
+    FAIL, too. A `deterministic` suite has no interval: the difference is a fact. `limits` are the least and the greatest possible score;
+    without any (counts, costs) there is one method for both questions, bootstrap-t, which says nothing where the differences do not vary.
+
+    Scenarios without a partner are counted in `missing`; too many of them are for the caller to refuse. Trials and scenarios without a
+    measurement count as the worst where they could make PASS wrong. Raises ValueError for a score that is not finite or outside the
+    limits, for a margin below 0 and for a confidence below 0.9.
+    """
+    check_margin(margin, confidence)
+    pairs, missing = pair(new, base)
+    check_scores((score for each in pairs.values() for score in (*each.new.scores, *each.base.scores)), limits)
+    differences = [each.difference for each in pairs.values()]
+    clusters = _clusters({scenario: each.new for scenario, each in pairs.items()})
+    blank = Decision(
+        verdict=INCONCLUSIVE,
+        estimate=math.fsum(differences) / len(differences) if differences else None,
+        threshold=-margin if higher_is_better else margin,
+        confidence=confidence,
+        n=len(pairs),
+        trials=(sum(len(each.new.scores) for each in pairs.values()), sum(len(each.base.scores) for each in pairs.values())),
+        of=of,
+        missing=missing,
+    )
+    if deterministic and of == SUITE and pairs and not breaking(pairs):
+        return _fact(blank, higher_is_better=higher_is_better)
+    alone = Clusters.of(range(len(pairs)))
+    if few := too_few(clusters if of == POPULATION else alone, limits):
+        return replace(blank, reason=few)
+    if limits is None:
+        return decided(
+            blank, unbounded(differences, clusters if of == POPULATION else alone, confidence, seed), higher_is_better=higher_is_better
+        )
+    width = limits[1] - limits[0]
+    new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in (new, base))
+    found, sides = _interval(new, base, of, width, confidence)
+    if any(each.lost for run in (new, base) for each in run.values()):
+        at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
+        found = replace(found, low=min(found.low, at_worst.low))
+    if not higher_is_better:
+        found = replace(found, low=-found.high, high=-found.low)
+    decision = decided(blank, found, higher_is_better=higher_is_better)
+    if margin == 0:
+        decision = _permuted(decision, sides, seed)
+    return replace(decision, reason=_unchanged(decision, differences, width)) if decision.verdict == INCONCLUSIVE else decision
+
+
+def breaking(pairs: Mapping[str, Pair]) -> list[str]:
+    """Scenarios of which the trials of one run differ: they are not deterministic."""
+    return [scenario for scenario, each in pairs.items() if len({*each.new.scores}) > 1 or len({*each.base.scores}) > 1]
+
+
+def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
+    """The difference of a suite whose trials never differ, and which share of rollouts could have failed unseen if that were not so."""
+    assert blank.estimate is not None
+    beyond = (blank.estimate - blank.threshold) * (1 if higher_is_better else -1)
+    unseen = 1 - ((1 - blank.confidence) / 2) ** (1 / blank.trials[0])
+    return replace(blank, verdict=PASS if beyond >= -_ROUNDING else FAIL, method="deterministic", unseen=unseen)
+
+
+def _upward(run: Mapping[str, Sample], limits: Limits, *, higher_is_better: bool) -> dict[str, Sample]:
+    """The run with scores that begin at 0, the worst."""
+    low, high = limits
+    return {
+        scenario: replace(each, scores=tuple(score - low if higher_is_better else high - score for score in each.scores))
+        for scenario, each in run.items()
+    }
+
+
+def _interval(
+    new: Mapping[str, Sample], base: Mapping[str, Sample], of: str, width: float, confidence: float
+) -> tuple[Found, tuple[Scores, Scores]]:
+    """The interval of the mean difference of scores from 0 to `width`, and the trials of both runs that it is of."""
+    pairs, _ = pair(new, base)
+    sides = [each.new.scores for each in pairs.values()], [each.base.scores for each in pairs.values()]
+    if of == SUITE:
+        return of_suite(*sides, width, confidence), sides
+    clusters = _clusters({scenario: each.new for scenario, each in pairs.items()})
+    return of_population(*sides, clusters, width, confidence), sides
+
+
+def _filled(run: Mapping[str, Sample], score: float) -> dict[str, Sample]:
+    """The run with a score in place of each trial that was lost."""
+    return {scenario: replace(each, scores=(*each.scores, *[score] * each.lost), lost=0) for scenario, each in run.items()}
+
+
+def _permuted(decision: Decision, sides: tuple[Scores, Scores], seed: int) -> Decision:
+    p = worse(*sides, seed)
+    fails = decision.verdict == INCONCLUSIVE and p <= (1 - decision.confidence) / 2
+    return replace(decision, p_worse=p, verdict=FAIL if fails else decision.verdict)
+
+
+def _unchanged(decision: Decision, differences: Sequence[float], width: float) -> str:
+    """What two runs without any difference prove, where that is not enough."""
+    if any(differences) or decision.floor is None or decision.low is None:
+        return ""
+    margin, fewest = abs(decision.threshold), min(decision.trials)
+    what = f"no score differs in {fewest} rollouts, which rules out a drop of {-decision.low:.3f}; the margin is {margin:g}"
+    if decision.of == POPULATION:
+        return what
+    takes = f"{trials_for(margin, decision.n, width)} trials, or" if margin else "no number of trials is enough for it;"
+    return f"{what}: {takes} `deterministic: true` where trials never differ"
+
+
+def against_limit(
+    run: Mapping[str, Sample],
+    limit: float,
+    *,
+    of: str = SUITE,
+    limits: Limits | None = (0.0, 1.0),
+    confidence: float = 0.95,
+    higher_is_better: bool = True,
+    seed: int = 0,
+) -> Decision:
+    """One run's mean against a limit, such as `tsq.mean >= 0.80` or, with values of 0 and 1, a rate. Its interval is that of reports."""
+    check_margin(0, confidence)
+    measured = {scenario: sample for scenario, sample in run.items() if sample.scores}
+    check_scores((score for sample in measured.values() for score in sample.scores), limits)
+    means = [sample.mean for sample in measured.values()]
+    clusters = _clusters(measured) if of == POPULATION else Clusters.of(range(len(measured)))
+    blank = Decision(
+        verdict=INCONCLUSIVE,
+        estimate=math.fsum(means) / len(means) if means else None,
+        threshold=limit,
+        confidence=confidence,
+        n=len(means),
+        trials=(sum(len(sample.scores) for sample in measured.values()), 0),
+        reason=too_few(clusters, limits),
+        of=of,
+        missing=Missing(unmeasured=len(run) - len(measured)),
+    )
+    if blank.reason:
+        return blank
+    if limits is None:
+        return decided(blank, unbounded(means, clusters, confidence, seed), higher_is_better=higher_is_better)
+    found = _mean_interval(measured, limits, confidence, of)
+    if any(each.lost for each in run.values()):
+        filled = _filled(run, limits[0] if higher_is_better else limits[1])
+        at_worst = _mean_interval({scenario: each for scenario, each in filled.items() if each.scores}, limits, confidence, of)
+        found = replace(found, low=at_worst.low) if higher_is_better else replace(found, high=at_worst.high)
+    return decided(blank, found, higher_is_better=higher_is_better)
+
+
+def _mean_interval(run: Mapping[str, Sample], limits: Limits, confidence: float, of: str) -> Found:
+    scores, clusters = ({scenario: getattr(each, name) for scenario, each in run.items()} for name in ("scores", "cluster"))
+    interval = scenarios_interval(scores, clusters, confidence, limits, of)
+    assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # `too_few` has seen to it
+    return Found(interval.low, interval.high, interval.standard_error, interval.method)
+
+
+def _clusters(samples: Mapping[str, Sample]) -> Clusters:
+    return Clusters.of_scenarios({scenario: sample.cluster for scenario, sample in samples.items()})

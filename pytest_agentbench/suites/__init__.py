@@ -1,0 +1,1 @@
+"""Suites and scenarios: read, checked, hashed."""

@@ -1,0 +1,196 @@
+"""The entry format of the agent leaderboard: one JSON list (or JSON lines) of customer messages, tools and expected calls.
+
+An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls. Where all entries share
+their tools, `available_tools` may be left out and stand once in a tools.json beside the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import Scenario, Tool
+
+Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
+
+#: The keys of an entry, of a tool, and of an expected call in its two forms. `ground_truth` is in the public data, and not read.
+ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "cluster", "available_tools", "expected_tool_calls")
+TOOL = ("title", "description", "type", "properties", "required", "response_schema")
+CALL = ("tool", "parameters", "goal")
+CALL_WITH_SEVERAL = ("tool", "accepts", "optional", "goal")
+
+SCHEMA = ("type", "properties", "required")  # what of a tool's schema of arguments stands beside its title
+SHOWN = 400  # letters of a tool in a sentence
+
+_WORDS = {dict: "an object", list: "a list", str: "a text"}
+
+
+def load(file: Path, tools_file: Path | None = None) -> Iterator[Scenario]:
+    """The scenarios of a file, in its order; raises ConfigError with file and line or entry for whatever is wrong."""
+    shared = _tools(_parse(read_text(tools_file), tools_file), f"{tools_file}") if tools_file else None
+    known: dict[str, tuple[Tool, ...]] = {}
+    for where, entry in entries(file):
+        yield _scenario(entry, where, shared, known)
+
+
+def entries(file: Path) -> Iterator[tuple[str, Json]]:
+    """Each entry with the words to name it by: `file:line` for JSON lines, `file: entry 3` for a JSON list."""
+    text = read_text(file)
+    if not text.strip():
+        raise ConfigError(f"{file}: is empty; it should hold a JSON list of scenarios, or one JSON object per line")
+    if file.suffix == ".jsonl":
+        for number, line in enumerate(text.split("\n"), 1):  # splitlines() would also cut at U+2028, which JSON strings may hold
+            if line.strip():
+                yield f"{file}:{number}", _parse(line, file, number)
+        return
+    data = _parse(text, file)
+    if not isinstance(data, list):
+        raise ConfigError(f"{file}: holds a JSON {type(data).__name__}, should be a list of scenarios")
+    for number, entry in enumerate(data, 1):
+        yield f"{file}: entry {number}", entry
+
+
+def _parse(text: str, file: Path, line: int | None = None) -> Any:
+    where = f"{file}:{line}" if line else f"{file}"
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        data = dict(pairs)
+        if len(data) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"{where}: the key {twice!r} is there twice in {str(data)[:80]}; keep one of them")
+        return data
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file}:{line or error.lineno}: not valid JSON: {error.msg} (column {error.colno})") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: lists and objects in it are nested too deeply to be read") from error
+
+
+def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
+    """A misspelt key would be a label, or a schema, that silently is not there."""
+    for name in data:
+        if name not in known:
+            raise ConfigError(f"{where}: unknown key {name!r}; known keys: {', '.join(known)}")
+
+
+def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> Scenario:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: is a JSON {type(entry).__name__}, should be an object")
+    _refuse_unknown(entry, ENTRY, where)
+    for name in ("id", "question"):
+        if not isinstance(entry.get(name), str) or not entry[name]:
+            raise ConfigError(f"{where}: {name!r} should be a text that is not empty, not {entry.get(name)!r}")
+    return Scenario(
+        id=entry["id"],
+        messages=({"role": "user", "content": entry["question"]},),
+        tools=_entry_tools(entry, where, shared, known),
+        expected=tuple(_expected(call, where) for call in _optional(entry, "expected_tool_calls", list, where)),
+        cluster=_optional(entry, "cluster", str, where) or None,
+        metadata={**_optional(entry, "metadata", dict, where), "user_goals": _optional(entry, "user_goals", list, where)},
+    )
+
+
+def _entry_tools(entry: Json, where: str, shared: tuple[Tool, ...] | None, known: dict[str, tuple[Tool, ...]]) -> tuple[Tool, ...]:
+    """The entry's tools; entries with equal tools share one tuple, so that ten thousand of them stay small."""
+    if "available_tools" not in entry:
+        if shared is None:
+            raise ConfigError(f"{where}: no 'available_tools', and suite.yaml names no dataset.tools file")
+        return shared
+    text = json.dumps(entry["available_tools"])
+    if text not in known:
+        known[text] = _tools(entry["available_tools"], where)
+    return known[text]
+
+
+def _tools(data: Any, where: str) -> tuple[Tool, ...]:
+    if not isinstance(data, list):
+        raise ConfigError(f"{where}: the tools should be a list, not {type(data).__name__}")
+    tools = tuple(_tool(tool, where) for tool in data)
+    names = [tool.name for tool in tools]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{where}: the tool {min(twice)!r} is there twice")
+    return tools
+
+
+def _tool(tool: Any, where: str) -> Tool:
+    if isinstance(tool, dict) and "title" not in tool and (written := _rewritten(tool)):
+        raise ConfigError(f"{where}: a tool is in OpenAI's form; here it is written as {written}")
+    if not isinstance(tool, dict) or not isinstance(tool.get("title"), str) or not tool["title"]:
+        raise ConfigError(f"{where}: a tool needs a 'title', its name: {str(tool)[:80]}")
+    where = f"{where}: tool {tool['title']!r}"
+    _refuse_unknown(tool, TOOL, where)
+    response_schema = _schema(tool, "response_schema", where)
+    _optional(response_schema, "properties", dict, f"{where}: response_schema")
+    return Tool(
+        name=tool["title"],
+        description=_optional(tool, "description", str, where),
+        parameters={
+            "type": tool.get("type", "object"),
+            "properties": _schema(tool, "properties", where),
+            "required": tool.get("required", []),
+            "additionalProperties": False,
+        },
+        response_schema=response_schema,
+    )
+
+
+def _rewritten(tool: Json) -> str:
+    """A tool of a Chat Completions or Responses request as this format has it, for a sentence; empty where it is none."""
+    function = tool.get("function", tool)
+    if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return ""
+    parameters = function.get("parameters")
+    schema = parameters if isinstance(parameters, dict) else {}
+    facts = {"title": function["name"], "description": function.get("description"), **{name: schema.get(name) for name in SCHEMA}}
+    return json.dumps({name: value for name, value in facts.items() if value is not None}, ensure_ascii=False)[:SHOWN]
+
+
+def _schema(tool: Json, name: str, where: str) -> Json:
+    """The source stores schemas as JSON text inside JSON; ours are plain objects. Both are read."""
+    if isinstance(tool.get(name), str):
+        try:
+            tool = {name: json.loads(tool[name])}
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{where}: {name!r} is a text that is not valid JSON: {error.msg}") from error
+    return _optional(tool, name, dict, where)
+
+
+def _expected(call: Any, where: str) -> Json:
+    if not isinstance(call, dict) or not isinstance(call.get("tool"), str):
+        raise ConfigError(f"{where}: an expected call should look like {{tool, parameters, goal}}, not {str(call)[:80]}")
+    where = f"{where}: expected call of {call['tool']}"
+    return {"tool": call["tool"], **_arguments(call, where), "goal": _optional(call, "goal", str, where)}
+
+
+def _arguments(call: Json, where: str) -> Json:
+    """What a label says of arguments, in one of its two forms."""
+    if "accepts" not in call:
+        if "optional" in call:
+            raise ConfigError(f"{where}: has 'optional' without 'accepts'; 'accepts' says which values are right, and may be {{}}")
+        _refuse_unknown(call, CALL, where)
+        return {"parameters": _optional(call, "parameters", dict, where)}
+    if "parameters" in call:
+        raise ConfigError(f"{where}: has 'parameters' and 'accepts'; 'accepts' alone says which values are right")
+    _refuse_unknown(call, CALL_WITH_SEVERAL, where)
+    accepts = _optional(call, "accepts", dict, where)
+    for name in accepts:
+        _optional(accepts, name, list, f"{where}: accepts")
+    return {"accepts": accepts, "optional": _optional(call, "optional", list, where)}
+
+
+def _optional(data: Json, name: str, kind: type[Kind], where: str) -> Kind:
+    """A value that may be left out or null: empty then."""
+    value = data.get(name)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise ConfigError(f"{where}: {name!r} should be {_WORDS[kind]}, not {str(value)[:80]}")
+    return value

@@ -1,0 +1,154 @@
+"""Downloads the agent leaderboard from the Hugging Face hub at a pinned revision and writes it in the entry format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib.hub_client import one_line_errors, optional
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.datasets.heuristic_labels import LABEL_SOURCE, expected_calls
+
+REPOSITORY = "galileo-ai/agent-leaderboard-v2"
+DOMAINS = ("banking", "healthcare", "insurance", "investment", "telecom")
+
+#: The source's configs, and the columns of each that the conversion reads. A config's splits are the domains.
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "tools": ("title", "description", "type", "properties", "required", "response_schema"),
+    "personas": ("name",),
+    "adaptive_tool_use": ("persona_index", "first_message", "user_goals"),
+}
+
+Rows = Mapping[str, Sequence[Json]]  # config -> rows
+
+
+class Snapshot(NamedTuple):
+    """The source at one commit."""
+
+    commit: str
+    files: tuple[str, ...]
+
+
+def download(domains: Sequence[str], revision: str, output: Path, token: str | None = None) -> list[Path]:
+    """Writes the domains below `output`, prints each file's sha256 and the commit, and returns the files.
+
+    `revision` is a commit, a tag or a branch. Raises ConfigError for an unknown domain, without the extra `hub`, without
+    network, and for a source whose layout is not the known one; then nothing is written.
+    """
+    _check(domains)
+    snapshot = _snapshot(revision, token)
+    rows = {domain: {config: _rows(snapshot, config, domain, token) for config in COLUMNS} for domain in domains}
+    written = write(documents(rows), output)
+    for file in written:
+        print(f"{file}  sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}  revision {snapshot.commit}")
+    return written
+
+
+def documents(rows: Mapping[str, Rows]) -> dict[str, Any]:
+    """Domain -> rows, as file -> JSON: the entries of each domain and of all of them, and the rows with their schemas decoded."""
+    files: dict[str, Any] = {}
+    everything: list[Json] = []
+    for domain, source in rows.items():
+        check_columns(domain, source)
+        tools = [decoded_tool(row, domain) for row in source["tools"]]
+        scenarios = [entry(domain, i, row, source["personas"], tools) for i, row in enumerate(source["adaptive_tool_use"])]
+        files[f"agent_leaderboard_v2_{domain}.json"] = scenarios
+        for config, content in {**source, "tools": tools}.items():
+            files[f"raw/{domain}/{config}.json"] = content
+        everything += scenarios
+    files["agent_leaderboard_v2_all.json"] = everything
+    return files
+
+
+def check_columns(domain: str, rows: Rows) -> None:
+    """Raises ConfigError unless every config has rows, and rows have the columns that the conversion reads."""
+    for config, columns in COLUMNS.items():
+        if not rows[config]:
+            raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no rows")
+        if missing := [name for name in columns if name not in rows[config][0]]:
+            raise ConfigError(f"{REPOSITORY}: {config}/{domain} has no column {missing[0]!r}; columns: {', '.join(rows[config][0])}")
+
+
+def decoded_tool(row: Json, domain: str) -> Json:
+    """A row of `tools` whose two schemas are objects instead of JSON text."""
+    try:
+        return {**row, **{name: json.loads(row[name]) for name in ("properties", "response_schema") if isinstance(row[name], str)}}
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{REPOSITORY}: tools/{domain}: a schema of {row['title']!r} is not valid JSON: {error}") from error
+
+
+def entry(domain: str, index: int, row: Json, personas: Sequence[Json], tools: Sequence[Json]) -> Json:
+    """A row of `adaptive_tool_use` as an entry, with all tools of the domain and heuristic labels."""
+    goals, persona = list(row["user_goals"] or ()), row["persona_index"]
+    return {
+        "id": f"{domain}_scenario_{index:03d}",
+        "question": row["first_message"],
+        "ground_truth": "\n- ".join(["User goals:", *goals]) if goals else "Complete the user's banking tasks.",
+        "metadata": {
+            "benchmark": "agent-leaderboard-v2",
+            "domain": domain,
+            "persona_index": persona,
+            "persona_name": personas[persona]["name"] if 0 <= persona < len(personas) else "",
+            "num_goals": len(goals),
+            "label_source": LABEL_SOURCE,
+        },
+        "user_goals": goals,
+        "available_tools": list(tools),
+        "expected_tool_calls": expected_calls(goals, tools),
+    }
+
+
+def parquet_files(files: Iterable[str], config: str, domain: str) -> list[str]:
+    """The files of a config's split, in shard order: `tools/banking-00000-of-00001.parquet`."""
+    pattern = re.compile(rf"{config}/{domain}(-\d+-of-\d+)?\.parquet")
+    return sorted(name for name in files if pattern.fullmatch(name))
+
+
+def write(files: Mapping[str, Any], output: Path) -> list[Path]:
+    """Writes JSON files below a folder: all in a temporary one beside them first, so that a failure leaves none behind."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=output) as folder:
+        for name, content in files.items():
+            file = Path(folder, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for name in files:
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, name).replace(output / name)
+    return [output / name for name in files]
+
+
+def _check(domains: Sequence[str]) -> None:
+    if not domains:
+        raise ConfigError(f"no domain to download; known: {', '.join(DOMAINS)}")
+    for domain in domains:
+        if domain not in DOMAINS:
+            raise ConfigError(unknown_name("domain", domain, DOMAINS))
+
+
+def _snapshot(revision: str, token: str | None) -> Snapshot:
+    hub = optional("huggingface_hub")
+    optional("pyarrow.parquet")  # before anything is downloaded
+    with one_line_errors(REPOSITORY, revision):
+        info = hub.HfApi(token=token).dataset_info(REPOSITORY, revision=revision)
+    return Snapshot(info.sha, tuple(sibling.rfilename for sibling in info.siblings))
+
+
+def _rows(snapshot: Snapshot, config: str, domain: str, token: str | None) -> list[Json]:
+    """All rows of a config's split, columns as the source orders them."""
+    hub, parquet = optional("huggingface_hub"), optional("pyarrow.parquet")
+    files = parquet_files(snapshot.files, config, domain)
+    if not files:
+        raise ConfigError(f"{REPOSITORY} at {snapshot.commit}: no file {config}/{domain}-*.parquet; files: {', '.join(snapshot.files)}")
+    rows: list[Json] = []
+    for name in files:
+        with one_line_errors(REPOSITORY, snapshot.commit):
+            file = hub.hf_hub_download(REPOSITORY, name, repo_type="dataset", revision=snapshot.commit, token=token)
+        rows += parquet.read_table(file).to_pylist()
+    return rows

@@ -1,0 +1,105 @@
+"""What a suite.yaml may say."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_validator
+
+from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.records import MOST_TRIALS
+from pytest_agentbench.suites.suite import score_name
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
+VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class DatasetSpec(Spec):
+    """Where the scenarios are."""
+
+    format: str
+    file: str | None = None  # relative to suite.yaml; of formats that read an installed package there is none
+    tools: str | None = None  # a tools.json for entries that do not carry their own `available_tools`
+    name: str | None = None  # what reports call the data set
+
+
+class VariantSpec(Spec):
+    """What differs from the suite's own."""
+
+    agent: dict[str, JsonValue] = {}
+    limit: int | None = Field(default=None, ge=1)  # takes so many scenarios, from the first one on
+
+
+class JudgeSpec(Spec):
+    """The endpoint of a judge that is not the backend under test."""
+
+    url: str
+    model: str
+    api_key: str | None = None  # name of an environment variable
+
+
+class QuarantineSpec(Spec):
+    """A scenario that no gate counts for a while."""
+
+    scenario: Text
+    owner: Text
+    reason: Text
+    expires: date  # the last day on which it holds
+
+
+class SuiteSpec(Spec):
+    """The keys of a suite.yaml."""
+
+    name: Name  # also the marker: pytest -m NAME
+    description: str = ""
+    dataset: DatasetSpec
+    agent: dict[str, JsonValue] = Field(default={}, validate_default=True)
+    variants: dict[VariantName, VariantSpec] = {}
+    scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
+    judge: JudgeSpec | None = None  # that scorers ask; without it they ask the backend under test
+    isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
+    thresholds: dict[str, FiniteFloat] = {}
+    gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`
+    deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
+    quarantine: list[QuarantineSpec] = []
+    trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
+    timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
+    only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
+
+    @field_validator("agent")
+    @classmethod
+    def _some_kind(cls, agent: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return {"kind": "tool_calling", **agent}
+
+    @field_validator("variants")
+    @classmethod
+    def _default_is_taken(cls, variants: dict[str, VariantSpec]) -> dict[str, VariantSpec]:
+        if "default" in variants:
+            raise ValueError("the variant 'default' is the suite's own agent; give yours another name")
+        return variants
+
+    @field_validator("scorers", mode="before")
+    @classmethod
+    def _with_options(cls, scorers: Any) -> Any:
+        """`[tsq, {regex: {pattern: x}}]` as one mapping; anything else is left to the check."""
+        if not isinstance(scorers, list):
+            return scorers
+        named = [{each: {}} if isinstance(each, str) else each for each in scorers]
+        if any(not isinstance(each, dict) or len(each) != 1 for each in named):
+            raise ValueError("should be a list of names, or of {name: options}")
+        names = [name for each in named for name in each]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two scores would be called {score_name(str(twice[0]))!r}")
+        return {name: options for each in named for name, options in each.items()}
+
+    @field_validator("scorers")
+    @classmethod
+    def _some_scorer(cls, scorers: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        if not scorers:
+            raise ValueError("a suite needs at least one scorer, for example tsq")
+        names = [score_name(scorer) for scorer in scorers]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two scores would be called {twice[0]!r}")
+        return scorers

@@ -1,0 +1,116 @@
+"""What the backend is asked instead of what the agent asked: the same, as a stream, or with its usage.
+
+`python -m pytest_agentbench.tap.upgrade` does it for one large body, from stdin to stdout, so that the relay is not held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from typing import NamedTuple
+
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.cache_salt import salted
+from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.routing_hints import merged
+
+#: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
+LARGE = 1 << 20
+
+#: Processes for large bodies at a time.
+AT_ONCE = 2
+
+#: Dialects in which a stream only tells its usage when it is asked for it.
+ASKED_FOR_USAGE = ("chat", "completions")
+
+
+_turns = asyncio.Semaphore(AT_ONCE)
+
+
+class Asked(NamedTuple):
+    """A request's body as the backend gets it, and what is known of it."""
+
+    body: bytes
+    model: str = ""
+    streamed: bool = False  # whether the agent asked for a stream
+    upgraded: bool = False  # the backend streams, and the agent does not know
+    hides_usage: bool = False  # the backend tells the usage, and the agent did not ask for it
+
+
+class Wish(NamedTuple):
+    """What the backend is to be asked instead of what the agent asked."""
+
+    upgrade: bool  # make a stream of a call that does not stream
+    usage: bool  # ask for the usage of one that does
+    fields: Json  # labels; what the agent wrote itself counts more
+    salt: str = ""  # before the system prompt
+
+
+def ask(route: str, body: bytes, wish: Wish) -> Asked:
+    """The request that a wish makes of a body.
+
+    One that is not understood stays as it is, and the backend will say what it thinks of it.
+    """
+    dialect = DIALECTS[route]
+    asked = json_text.json_object(body)
+    if asked is None:
+        return Asked(body)
+    model, streamed = str(asked.get("model") or ""), bool(asked.get("stream"))
+    if wish.fields:
+        asked = merged(asked, wish.fields)
+    if wish.salt:
+        asked = salted(dialect.name, asked, wish.salt)
+    if not streamed:
+        stream = dialect.as_stream(asked) if wish.upgrade else None
+        return Asked(stream or _labelled(asked, wish) or body, model, upgraded=stream is not None)
+    with_usage = _with_usage(asked) if wish.usage and dialect.name in ASKED_FOR_USAGE else None
+    return Asked(with_usage or _labelled(asked, wish) or body, model, streamed=True, hides_usage=with_usage is not None)
+
+
+async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
+    """The same for a large body, in another process; here where there can be none."""
+    head = json_text.dumps({"route": route, "wish": wish}) + b"\n"
+    try:
+        async with _turns:
+            process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE)
+            written, _ = await process.communicate(head + body)
+    except OSError:
+        return ask(route, body, wish)
+    if process.returncode:
+        return ask(route, body, wish)
+    facts, _, changed = written.partition(b"\n")
+    return Asked(changed or body, **json_text.loads(facts))
+
+
+def _with_usage(asked: Json) -> bytes | None:
+    """The body that asks for the usage as well; None where it does, or cannot be written."""
+    options = asked.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    if options.get("include_usage"):
+        return None
+    try:
+        return json_text.dumps({**asked, "stream_options": {**options, "include_usage": True}})
+    except ValueError:
+        return None
+
+
+def _labelled(asked: Json, wish: Wish) -> bytes | None:
+    """The body to which fields or a salt were added; None without any, or where it cannot be written."""
+    try:
+        return json_text.dumps(asked) if wish.fields or wish.salt else None
+    except ValueError:
+        return None
+
+
+def main() -> None:
+    question, _, body = sys.stdin.buffer.read().partition(b"\n")
+    head = json_text.loads(question)
+    changed, *facts = ask(head["route"], body, Wish(*head["wish"]))
+    sys.stdout.buffer.write(json_text.dumps(dict(zip(Asked._fields[1:], facts, strict=True))) + b"\n")
+    sys.stdout.buffer.write(b"" if changed is body else changed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Environments of engines: whole or not there, made once, found by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.machine import environments
+from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, EnvironmentSpec, create, home_of, is_whole, resolve_python
+from pytest_agentbench.cli import main
+from pytest_agentbench.errors import BackendError, ConfigError, MissingError
+
+Capture = pytest.CaptureFixture[str]
+
+WAIT = 180  # seconds; a process that makes an environment computes for ten of them
+
+
+@pytest.fixture(autouse=True)
+def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of environments of the test's own."""
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path / "envs"))
+    return tmp_path / "envs"
+
+
+def known(monkeypatch: pytest.MonkeyPatch, specs: Mapping[str, EnvironmentSpec]) -> None:
+    monkeypatch.setattr(environments, "ENVIRONMENTS", {**ENVIRONMENTS, **specs})
+
+
+def test_a_home_for_these_pins(envs: Path) -> None:
+    """An environment lives in a folder with its name and a hash of its pins; another one does for other pins."""
+    home = home_of("dynamo")
+
+    assert (envs, "dynamo-43674602") == (home.parent, home.name)
+
+
+def test_the_cache_is_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without AGENTBENCH_ENVS they are below the user's cache."""
+    monkeypatch.delenv("AGENTBENCH_ENVS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    assert tmp_path / "cache" / "pytest-agentbench" / "envs" == home_of("vllm").parent
+
+
+def test_create(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step is said, with its time; the interpreter is returned; a second call makes nothing anew."""
+    known(monkeypatch, {"bare": EnvironmentSpec("nothing", ("pip",))})
+    said: list[str] = []
+
+    python = create("bare", said.append)
+    again = create("bare", said.append)
+
+    assert home_of("bare") / "bin" / "python" == python == again
+    assert f"bare: nothing (pip); log: {home_of('bare')}.log" == said[0]
+    assert ["python -m pip install pip"] == [line.strip() for line in said if "pip install" in line]
+    assert 2 == sum(line.endswith(" s") for line in said)
+    assert f"bare: {home_of('bare')}" == said[-1] == said[-2]
+    assert python == resolve_python("bare", Path("/"))
+
+
+def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the command, its exit code and the log's end; nothing half-made is left."""
+    known(monkeypatch, {"broken": EnvironmentSpec("nothing", ("./no-such-folder",))})
+
+    with pytest.raises(BackendError) as caught:
+        create("broken", lambda _: None)
+
+    assert str(caught.value).startswith("`python -m pip install ./no-such-folder` failed (exit code 1); the end of ")
+    assert "no-such-folder" in str(caught.value).splitlines()[-1]
+    assert not home_of("broken").exists()
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from pytest_agentbench.backends import environments
+from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create
+
+def install(made):
+    with Path(sys.argv[1]).open("a") as log:
+        log.write("x")
+    made.run("sh", "-c", f"while [ ! -e {sys.argv[2]} ]; do sleep 0.05; done")
+
+environments.ENVIRONMENTS = {"slow": EnvironmentSpec("nothing", ("a",), install)}
+create("slow", lambda line: print(line, flush=True))
+"""
+
+
+def maker(marks: Path, go: Path) -> subprocess.Popen[str]:
+    """A process that leaves a mark, and goes on when there is a file."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", MAKER, str(marks), str(go)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + WAIT
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_creators(tmp_path: Path) -> None:
+    """The second one waits, and finds it made."""
+    first = maker(tmp_path / "marks", tmp_path / "go")
+    wait_for(tmp_path / "marks")
+    second = maker(tmp_path / "marks", tmp_path / "go")
+    assert second.stdout is not None
+    line = second.stdout.readline()
+    (tmp_path / "go").touch()
+    for process in (first, second):
+        process.communicate(timeout=WAIT)
+
+    assert [0, 0] == [first.returncode, second.returncode]
+    assert "another process is making it; waiting for it" in line
+    assert "x" == (tmp_path / "marks").read_text()
+
+
+def test_a_creator_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it left is not taken for an environment, and the next one makes it anew."""
+    known(monkeypatch, {"slow": EnvironmentSpec("nothing", ("a",))})
+    killed = maker(tmp_path / "marks", tmp_path / "go")
+    wait_for(tmp_path / "marks")
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=WAIT)
+    (home_of("slow") / "half-made").touch()
+    half_made = is_whole(home_of("slow"))
+    (tmp_path / "go").touch()
+    second = maker(tmp_path / "marks", tmp_path / "go")
+    second.communicate(timeout=WAIT)
+
+    assert not half_made
+    assert 0 == second.returncode
+    assert is_whole(home_of("slow"))
+    assert not (home_of("slow") / "half-made").exists()
+    assert "xx" == (tmp_path / "marks").read_text()
+
+
+def test_resolve_a_folder_or_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual environment's folder, relative to the YAML or to the working directory, an interpreter's path, and a program's name."""
+    (tmp_path / "here").mkdir()
+    venv.create(tmp_path / ".venvs" / "mine", with_pip=False)
+    venv.create(tmp_path / "here" / "own", with_pip=False)
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / ".venvs" / "mine" / "bin" / "python"
+
+    assert tmp_path / "here" / "own" / "bin" / "python" == resolve_python("own/", tmp_path / "here")
+    assert [mine] * 3 == [resolve_python(wanted, tmp_path / "here") for wanted in (".venvs/mine", str(mine), str(mine.parents[1]))]
+    assert "sh" == resolve_python("sh", tmp_path).name
+    assert Path(sys.executable) == resolve_python("agentbench", tmp_path)
+
+
+def test_what_is_missing(tmp_path: Path) -> None:
+    """A known environment that is not here says how to make it; anything else says where it was looked for."""
+    with pytest.raises(MissingError) as known_one:
+        resolve_python("dynamo", tmp_path)
+    with pytest.raises(MissingError) as unknown_one:
+        resolve_python(".venvs/mine", tmp_path)
+
+    assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
+    assert (
+        f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
+        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu"
+    ) == str(unknown_one.value)
+
+
+def test_an_unknown_name(capsys: Capture) -> None:
+    """The command lists the known ones, before it makes any."""
+    status = main(["env", "create", "dynamo", "dynamite"])
+
+    said = (
+        "agentbench: no environment 'dynamite'; known: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu\n"
+    )
+    assert (4, said) == (status, capsys.readouterr().err)
+    assert not home_of("dynamo").exists()
+    with pytest.raises(ConfigError):
+        home_of("dynamite")
+
+
+def test_list(capsys: Capture) -> None:
+    """Every environment with its pins, and whether it is here."""
+    home_of("vllm").joinpath("bin").mkdir(parents=True)
+    home_of("vllm").joinpath("bin", "python").touch()
+    home_of("vllm").joinpath("whole").touch()
+
+    status = main(["env", "list"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert 0 == status
+    assert 2 * len(ENVIRONMENTS) == len(lines)
+    assert "vllm           vLLM; CUDA (vllm==0.26.0)" in lines
+    assert f"{'':15}{home_of('vllm')}" in lines
+    assert f"{'':15}not here: agentbench env create dynamo" in lines

@@ -1,0 +1,172 @@
+"""What is found out of the software and the weights behind a backend, and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.machine.model_files import SAMPLE, folder_digest, model_identity
+from pytest_agentbench.backends.machine.versions import named_files, packages_of, told
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.inherited import variables
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.records import Endpoint
+
+
+def environment(home: Path, **packages: str) -> Path:
+    """A virtual environment with these packages; returns its interpreter, which is a link that leads out of it."""
+    site = home / "lib" / "python3.12" / "site-packages"
+    for name, version in packages.items():
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    (home / "pyvenv.cfg").touch()
+    (home / "bin").mkdir()
+    (home / "bin" / "python").symlink_to("/usr/bin/env")
+    return home / "bin" / "python"
+
+
+def test_packages_of_an_environment(tmp_path: Path) -> None:
+    """Engines and what they compute with have their versions, whatever this process has installed; other packages are left out."""
+    below = {"nvidia_nccl_cu12": "2.27.3", "flashinfer_python": "0.3", "torch": "2.9.0+cpu", "ThunderAgent": "0.1"}
+    python = environment(tmp_path, vllm="0.26.0", ai_dynamo="1.4.2", pytest="0.1", **below)
+
+    assert {
+        "vllm": "0.26.0",
+        "ai-dynamo": "1.4.2",
+        "nvidia-nccl-cu12": "2.27.3",
+        "flashinfer-python": "0.3",
+        "torch": "2.9.0+cpu",
+        "thunderagent": "0.1",
+    } == packages_of(python)
+
+
+def test_variables_of_engines() -> None:
+    """What engines inherit is kept, but for what looks like a secret, of which it is only known that it is set, and for the leased GPUs."""
+    inherited = {
+        "VLLM_USE_V1": "0",
+        "NCCL_DEBUG": "INFO",
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HOME": "/models",
+        "HF_TOKEN": "short",
+        "VLLM_API_KEY": "0123456789abcdef",
+        "DYN_STORE": "redis://me:hunter22@host",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "EDITOR": "vi",
+    }
+
+    assert {
+        "DYN_STORE": "redis://me:[redacted]@host",
+        "HF_HOME": "/models",
+        "HF_TOKEN": "[redacted]",
+        "NCCL_DEBUG": "INFO",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_API_KEY": "[redacted]",
+        "VLLM_USE_V1": "0",
+    } == variables(inherited)
+
+
+def test_a_program_of_no_environment(tmp_path: Path) -> None:
+    """Of a program that lies in no virtual environment nothing is known, which is not the same as nothing installed."""
+    assert packages_of(tmp_path / "bin" / "vllm") is None
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server that says who it is, and no version."""
+    (tmp_path / "rules.yaml").write_text(json.dumps([{"text": "Yes."}]))
+    child = Child("pytest_agentbench.engine", {"policy": "script", "script": str(tmp_path / "rules.yaml"), "model": "m"}, tmp_path / "log")
+    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
+    child.stop()
+
+
+def test_what_a_server_tells(engine: str) -> None:
+    """The owner of the model that is asked for, and null for what the server does not tell."""
+    assert {"version": None, "owned_by": "pytest-agentbench"} == told(Endpoint(engine, "m"))
+    assert {"version": None, "owned_by": None} == told(Endpoint(engine, "other"))
+
+
+def test_a_server_that_is_gone() -> None:
+    """Nothing is known of it, and nothing is raised."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+
+    assert {"version": None, "owned_by": None} == told(Endpoint(url, "m"))
+
+
+def test_files_beside_the_yaml(tmp_path: Path) -> None:
+    """A chat template that the YAML names has a hash, which is another one when the file is; one that is not there says so."""
+    (tmp_path / "stack.yaml").write_text(
+        json.dumps({"services": {"engine": {"run": ["vllm", "--chat-template={here}/a.jinja", "{here}/gone.py", "{here}"]}}})
+    )
+    found = []
+    for text in ("one", "two"):
+        (tmp_path / "a.jinja").write_text(text)
+        spec = load_backend(str(tmp_path / "stack.yaml"), tmp_path)
+        assert isinstance(spec, StackSpec)
+        found.append(named_files(spec))
+
+    assert ["a.jinja", "gone.py"] == [*found[0]]
+    assert "missing" == found[0]["gone.py"]
+    assert found[0]["a.jinja"] != found[1]["a.jinja"]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """A cache of the hub with one model."""
+    model = tmp_path / "hub" / "models--org--model"
+    (model / "snapshots" / "abc123").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("abc123")
+    (model / "refs" / "v2").write_text("not-here")
+    return tmp_path
+
+
+def test_the_revision_in_the_cache(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit that the revision asked for stands for; null where its files are not there."""
+    env = {"HF_HOME": str(hub)}
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+
+    assert {"revision": "abc123", "files": None} == model_identity("org/model", env)
+    assert "abc123" == model_identity("org/model", env, ["vllm", "--revision", "abc123"])["revision"]
+    assert model_identity("org/model", env, ["vllm", "--revision=v2"])["revision"] is None
+    assert model_identity("org/other", env)["revision"] is None
+    assert "abc123" == model_identity("org/model", {"HF_HUB_CACHE": str(hub / "hub")})["revision"]
+
+
+def test_a_folder_of_weights(tmp_path: Path) -> None:
+    """A model that is a folder has a hash of its files, by name, size, beginning and end."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "weights.safetensors").write_bytes(bytes(3 * SAMPLE))
+    before = model_identity(str(folder), {})
+    with (folder / "weights.safetensors").open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+
+    assert before["revision"] is None
+    assert before["files"] != model_identity(str(folder), {})["files"]
+
+
+@given(
+    st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
+    st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
+)
+def test_folders_are_told_apart(tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], other: dict[str, bytes]) -> None:
+    """Two folders have the same hash when, and only when, the same is in them."""
+    hashes = []
+    for files in (one, other):
+        folder = tmp_path_factory.mktemp("weights")
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        hashes.append(folder_digest(folder))
+
+    assert (one == other) == (hashes[0] == hashes[1])

@@ -1,0 +1,137 @@
+"""What a stack's YAML may say, and what its templates become."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.registry import spec_hash
+from pytest_agentbench.backends.stack.spec import LabelsSpec, MetricsSpec, StackSpec
+from pytest_agentbench.backends.stack.templates import dependencies, expand
+from pytest_agentbench.errors import ConfigError
+
+ENGINE: dict[str, Any] = {"run": ["serve", "--port", "{port}"]}
+
+
+def write(root: Path, name: str = "mine", **keys: Any) -> Path:
+    file = root / "backends" / f"{name}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(keys))
+    return file
+
+
+def load(root: Path, **keys: Any) -> StackSpec:
+    write(root, **keys)
+    spec = load_backend("mine", root)
+    assert isinstance(spec, StackSpec)
+    return spec
+
+
+def fault(root: Path, **keys: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(root, **keys)
+    return str(caught.value).removeprefix(f"{root / 'backends' / 'mine.yaml'}: ")
+
+
+def test_short_forms(tmp_path: Path) -> None:
+    """A YAML with services is a stack; numbers in commands are words, a path of metrics and a kind of labels are enough."""
+    services = {"engine": {"run": ["serve", "--port", 8000], "metrics": "/metrics", "ports": ["system"], "env": {"DEPTH": 3}}}
+    spec = load(tmp_path, services=services, labels="dynamo")
+    engine = spec.services["engine"]
+
+    assert ("stack", "engine", str(tmp_path / "backends")) == (spec.kind, spec.front, spec.here)
+    assert (["serve", "--port", "8000"], {"DEPTH": "3"}, {"system": 0}) == (engine.run, engine.env, engine.ports)
+    assert (MetricsSpec(), LabelsSpec(kind="dynamo")) == (engine.metrics, spec.labels)
+
+
+def test_included_services(tmp_path: Path) -> None:
+    """Services of other files come first; the same name twice is refused, and so is anything but services."""
+    write(tmp_path, "retriever", services={"retriever": ENGINE})
+    both = load(tmp_path, include="retriever.yaml", services={"engine": ENGINE})
+    twice = fault(tmp_path, include=["retriever.yaml"], services={"retriever": ENGINE})
+    write(tmp_path, "retriever", services={}, model="big")
+    more = fault(tmp_path, include=["retriever.yaml"], services={"engine": ENGINE})
+
+    assert ["retriever", "engine"] == list(both.services)
+    assert "the service 'retriever' is there twice, here or in what is included" == twice
+    assert more.endswith("retriever.yaml: 'model' cannot be in a file that others include; only services can")
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"services": {}}, "services: dictionary should have at least 1 item"),
+        ({"services": {"engine": {}}}, "services.engine: should have `run` (a command) or `image` (a container)"),
+        ({"services": {"Engine": ENGINE}}, "'Engine' cannot be a name here: small letters, digits, - and _"),
+        ({"services": {"port": ENGINE}}, "'port' cannot be a name here"),
+        ({"services": {"engine": ENGINE}, "settings": {"model": "x"}}, "'model' cannot be a name here"),
+        ({"services": {"engine": ENGINE}, "endpoint": "front"}, "endpoint 'front' is no service; there are: engine"),
+        ({"services": {"engine": {**ENGINE, "after": ["etcd"]}}}, "services.engine.after: 'etcd' is no service; there are: engine"),
+        ({"services": {"engine": {**ENGINE, "gpus": [0, 1], "replicas": 2}}}, "services.engine: GPUs can be pinned for one replica only"),
+        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count from 0 up, or a list of GPUs"),
+        ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is none of this service"),
+        ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: a port can be fixed for one replica only"),
+        (
+            {"services": {"engine": {**ENGINE, "port": 8000}, "other": {**ENGINE, "ports": {"http": 8000}}}},
+            "services.other: port 8000 is taken by services.engine; without a number each gets a free one",
+        ),
+        (
+            {"services": {"engine": {"run": ["serve", "{prot}"]}}},
+            "services.engine: {prot} is not known; known: {engine.port}, {engine.url}",
+        ),
+        ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is not known"),
+        ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),
+        ({"services": {"engine": {**ENGINE, "gpu": 1}}}, "unknown key 'services.engine.gpu'; known keys: run, image"),
+    ],
+)
+def test_faulty_stacks(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    """Each fault is one sentence with the key, what is wrong and what would work."""
+    assert fault(tmp_path, **keys).startswith(sentence)
+
+
+def test_needs_are_seen_in_templates() -> None:
+    """A service needs those that its templates name, and those after which it comes."""
+    services = {
+        "front": {"run": ["front", "{engine.url}"], "after": ["etcd"]},
+        "engine": {"run": ["engine", "{engine.port}", '{"a": {"etcd.url": 1}}']},
+        "etcd": {"run": ["etcd"], "env": {"MODEL": "{model}"}},
+    }
+
+    assert {"front": {"engine", "etcd"}, "engine": set(), "etcd": set()} == dependencies(
+        StackSpec.model_validate({"name": "x", "services": services})
+    )
+
+
+def test_templates() -> None:
+    """Known names are filled in; an unknown one is answered with the known ones; other braces stay."""
+    values = {"port": "8000", "engine.url": "http://x", "max_model_len": "4096"}
+
+    assert "8000 http://x 4096 {} {1} {{}}" == expand("{port} {engine.url} {max_model_len} {} {1} {{}}", values, "x.yaml")
+    with pytest.raises(ConfigError, match=r"^x.yaml: \{prot\} is not known; known: \{engine.url\}, \{max_model_len\}, \{port\}$"):
+        expand("{prot}", values, "x.yaml")
+
+
+TEXTS = st.text("ab {}:", max_size=4)
+
+
+@given(st.recursive(st.none() | st.integers() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
+def test_json_passes_unharmed(value: Any) -> None:
+    """Whatever an option's JSON holds, only a name in braces is a template."""
+    written = json.dumps({"option": value})
+    names = dict.fromkeys(("a", "b", "aa", "ab", "ba", "bb", "aaa", "aab", "aba", "abb", "baa", "bab", "bba", "bbb"), "x")
+    if not any(f"{{{name}}}" in written for name in names):
+        assert written == expand(written, {}, "x.yaml")
+
+
+def test_what_makes_another_stack() -> None:
+    """A kept stack is used again when what is started is the same; words about it do not count, settings do."""
+    spec = StackSpec.model_validate({"name": "a", "services": {"engine": ENGINE}})
+
+    assert spec_hash(spec) == spec_hash(spec.model_copy(update={"name": "b", "note": "other words", "warm_up": 3}))
+    assert spec_hash(spec) != spec_hash(spec.model_copy(update={"settings": {"depth": 3}}))

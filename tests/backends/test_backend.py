@@ -1,0 +1,110 @@
+"""The shipped backends: each can be loaded and started as far as this machine goes, and says what it needs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, OWN
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec
+from pytest_agentbench.backends.stack.templates import dependencies, expand, texts
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*(ROOT / "backends").glob("*.yaml"), *(ROOT / "tests" / "real" / "stacks").glob("*.yaml")])
+SHIPPED = [file for file in FILES if file.parent.name == "backends"]
+STACKS = {file.stem: spec for file in FILES if isinstance(spec := load_backend(str(file), ROOT), StackSpec)}
+
+#: Templates that every service knows.
+ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "here", "home"}
+
+each_stack = pytest.mark.parametrize("name", STACKS)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_says_what_it_needs(file: Path) -> None:
+    """A file begins with what it is, and, unless it needs nothing, with what it needs."""
+    header = [line for line in file.read_text().split("\n\n")[0].splitlines() if line.startswith("#")]
+
+    assert header[0].startswith("# ")
+    assert any(line.startswith("# Needs: ") for line in header) or "needs no GPU" in " ".join(header)
+
+
+@each_stack
+def test_everything_in_it_is_known(name: str) -> None:
+    """Templates lead somewhere, no services wait for each other, and environments are those that `agentbench env` makes."""
+    spec = STACKS[name]
+    of_services = {f"{other}.{key}" for other in spec.services for key in ("port", "url", "urls")}
+    of_services |= {f"{other}.port.{port}" for other, service in spec.services.items() for port in service.ports}
+    for service in spec.services.values():
+        known = ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports}
+        for text in (*texts(service), *spec.env.values()):
+            expand(text, dict.fromkeys(known, "1"), name)  # raises for one that is not known
+
+    assert spec.services.keys() == dependencies(spec).keys()
+    assert {each for each in (spec.python, *(service.python for service in spec.services.values())) if each} <= {*ENVIRONMENTS, OWN}
+
+
+@each_stack
+def test_gpus_are_all_used(name: str) -> None:
+    """An engine that gets GPUs is told how many, so that one setting changes both."""
+    for service in STACKS[name].services.values():
+        if service.gpus:
+            assert any(re.search(r"--(tensor-parallel-size|tp)=\{gpus\}", word) for word in service.run)
+
+
+@each_stack
+def test_settings_are_all_used(name: str) -> None:
+    """A setting that nothing reads would be changed in vain."""
+    spec = STACKS[name]
+    used = {found for service in spec.services.values() for text in texts(service) for found in TEMPLATE.findall(text)}
+
+    assert set() == spec.settings.keys() - used
+
+
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
+def test_stacks_of_dynamo(name: str) -> None:
+    """Sessions decide where a call goes, unless another router does; what answers lack is traced; servers are on loopback."""
+    spec = STACKS[name]
+    frontend = spec.services["frontend"]
+    environments = [{**spec.env, **service.env} for service in spec.services.values()]
+    dynamo = [environment for environment in environments if "DYN_DISCOVERY_BACKEND" in environment]
+
+    assert spec.labels.release or "--router-session-affinity-ttl-secs=3600" in frontend.run
+    assert "{run_dir}/requests.jsonl" == spec.labels.trace
+    assert frontend.env["DYN_REQUEST_TRACE_FILE_PATH"].endswith("/requests.jsonl")
+    assert [("127.0.0.1", "127.0.0.1", "lo")] * len(dynamo) == [
+        tuple(environment[f"DYN_{name}_HOST"] for name in ("SYSTEM", "TCP_RPC", "TCP_RESPONSE_STREAM")) for environment in dynamo
+    ]
+    assert [] == [environment for environment in environments if "DYN_FORWARDPASS_METRIC_PORT" in environment]
+
+
+def test_files_that_stacks_name_exist() -> None:
+    """Workers and templates beside the YAMLs."""
+    named = {
+        (spec.here, found)
+        for spec in STACKS.values()
+        for service in spec.services.values()
+        for text in texts(service)
+        for found in re.findall(r"\{here\}/([\w./-]+)", text)
+    }
+
+    assert 3 <= len(named)
+    assert [] == [path for here, path in named if not Path(here, path).exists()]
+
+
+def test_all_are_on_the_page() -> None:
+    """docs/stacks.md lists every shipped backend, in its table."""
+    table = (ROOT / "docs" / "stacks.md").read_text().partition("| backend |")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
+
+    assert sorted(file.stem for file in SHIPPED) == sorted(listed)
+
+
+def test_environments_are_on_the_page() -> None:
+    """And every environment."""
+    text = (ROOT / "docs" / "stacks.md").read_text()
+
+    assert [] == [name for name in ENVIRONMENTS if f"`{name}`" not in text]

@@ -1,0 +1,146 @@
+"""Resets of prefix caches, and counters read at a moment: on the embedded engine, and on servers that answer as others do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.backend import Embedded
+from pytest_agentbench.backends.cache_state import Reset, counters, moved, reset, together
+from pytest_agentbench.backends.proof.api import Api
+from pytest_agentbench.backends.spec import EmbeddedSpec
+from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
+from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.records import Endpoint, Json
+
+HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+CHAT: Json = {"messages": [{"role": "user", "content": "Is there a lamp in the shop? " * 20}]}
+
+
+@contextmanager
+def answering(posts: Mapping[str, tuple[int, Any]], metrics: str = "") -> Iterator[tuple[str, list[str]]]:
+    """(root URL, what was posted) of a server that answers these paths, and 404 to others."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(self.path)
+            self.say(*posts.get(self.path, (404, {})))
+
+        def do_GET(self) -> None:
+            self.say(200, metrics)
+
+        def say(self, status: int, body: Any) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode() if isinstance(body, str) else json.dumps(body).encode())
+
+        def log_message(self, *args: object) -> None:
+            """Nothing is logged."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def endpoint(root: str) -> Endpoint:
+    return Endpoint(f"{root}/v1", "m")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[tuple[Endpoint, Sources]]:
+    backend = Embedded(EmbeddedSpec(kind="embedded", name="e"))
+    try:
+        yield backend.start(tmp_path), backend.metrics()
+    finally:
+        backend.stop()
+
+
+def test_an_engine_is_emptied(engine: tuple[Endpoint, Sources]) -> None:
+    """The second call of the same prompt finds it in the cache; after a reset the next one finds nothing."""
+    where, sources = engine
+    api = Api(where)
+
+    def hit_ratio() -> float:
+        before = counters(sources.targets)
+        assert 200 == api.post("/chat/completions", {**CHAT, "model": where.model}).status
+        ratio: float = prefix_cache(moved(before, counters(sources.targets)))["hit_ratio"]
+        return ratio
+
+    assert 0 == hit_ratio()
+    assert hit_ratio() > 0.5
+    done = reset(where, sources)
+    assert ("", 1) == (done.why_not, len(done.done))
+    assert 0 == hit_ratio()
+
+
+def test_sglang_is_flushed() -> None:
+    """SGLang's own path is tried when vLLM's is not there."""
+    with answering({"/flush_cache": (200, "Cache flushed.")}) as (root, _):
+        assert Reset((f"{root}/flush_cache",)) == reset(endpoint(root), Sources())
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_done"),
+    [
+        ({"cleared_workers": [{"name": "w"}], "failed_workers": []}, True),
+        ({"cleared_workers": [{"name": "w"}], "failed_workers": [{"name": "v"}]}, False),
+        ({"message": "No active worker groups found"}, False),
+        ("OK", False),
+    ],
+)
+def test_dynamo_says_which_workers_did_it(answer: Any, is_done: bool) -> None:
+    """A 200 of Dynamo's frontend is no reset unless all workers cleared their blocks."""
+    with answering({"/clear_kv_blocks": (200, answer)}) as (root, _):
+        assert is_done == (not reset(endpoint(root), Sources()).why_not)
+
+
+def test_engines_behind_a_router_are_all_reset() -> None:
+    """Each server that tells cache hits is reset, the router is not; one that cannot be means that the stack is not empty."""
+    page = f"{QUERIES} 5\n{HITS} 1\n"
+    able = {"/reset_prefix_cache": (200, "")}
+    with answering({}) as (router, _), answering(able, page) as (one, first), answering(able, page) as (two, second):
+        targets = [Target("router", 0, f"{router}/metrics"), Target("e", 0, f"{one}/metrics"), Target("e", 1, f"{two}/metrics")]
+
+        done = reset(endpoint(router), Sources(tuple(targets)))
+
+        assert Reset((f"{one}/reset_prefix_cache", f"{two}/reset_prefix_cache")) == done
+        assert ["/reset_prefix_cache"] == first == second
+        with answering({}, page) as (three, _):
+            failed = reset(endpoint(router), Sources((*targets, Target("e", 2, f"{three}/metrics"))))
+        assert failed.why_not.startswith(f"{three} answers neither /reset_prefix_cache nor /flush_cache")
+
+
+def test_what_moved() -> None:
+    """Counters are subtracted server by server; one that fell began again at 0, one that is gone moved by nothing."""
+    before = {("e", 0, HITS): 5.0, ("e", 1, HITS): 7.0, ("e", 0, QUERIES): 10.0}
+    after = {("e", 0, HITS): 9.0, ("e", 1, HITS): 3.0, ("e", 2, HITS): 1.0}
+
+    assert {HITS: 8.0} == moved(before, after)
+    assert {} == counters([Target("e", 0, "http://127.0.0.1:9/metrics")])
+
+
+def test_ratios_of_blocks_are_of_tokens() -> None:
+    """The ratio of several blocks is hits by queries of all of them, no mean of ratios."""
+    parts: list[Json] = [
+        {"hit_tokens": 1.0, "queried_tokens": 1.0},
+        {"hit_tokens": 0.0, "queried_tokens": 9.0},
+        {"hit_tokens": None, "queried_tokens": None},
+    ]
+
+    assert {"hit_ratio": 0.1, "hit_tokens": 1.0, "queried_tokens": 10.0} == together(parts)
+    assert together([])["hit_ratio"] is None

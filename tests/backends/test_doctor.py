@@ -1,0 +1,289 @@
+"""What backends need of this machine, and what of it is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.doctor import checks, weights
+from pytest_agentbench.backends.doctor.check import Check
+from pytest_agentbench.backends.doctor.docker import toolkit_check
+from pytest_agentbench.backends.doctor.gpus import fabric_check
+from pytest_agentbench.backends.machine import nvml
+from pytest_agentbench.backends.machine.environments import ENVIRONMENTS
+from pytest_agentbench.backends.machine.gpus import lease
+from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.cli import main
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, no Docker, and an empty cache of the hub."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "0,1")
+    monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("HF_TOKEN", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def stack(*services: dict[str, Any], **keys: Any) -> StackSpec:
+    named = {f"s{number}": {"run": [sys.executable], **service} for number, service in enumerate(services)}
+    return StackSpec(**{"name": "mine", "services": named, **keys})
+
+
+def found(spec: StackSpec | UrlSpec | EmbeddedSpec, name: str) -> list[Check]:
+    return [check for check in checks(spec) if check.name == name]
+
+
+def only(spec: StackSpec | UrlSpec | EmbeddedSpec, name: str) -> Check:
+    (check,) = found(spec, name)
+    return check
+
+
+def test_what_needs_nothing() -> None:
+    """The embedded engine needs nothing, and a small stack no more than its command."""
+    assert ["engine", "disk"] == [check.name for check in checks(EmbeddedSpec(kind="embedded", name="e"))]
+    assert [("command", "ok"), ("disk", "ok")] == [(check.name, check.state) for check in checks(stack({}))]
+
+
+def test_gpus() -> None:
+    """GPUs are free, leased by somebody who is named, or too few; nothing stays leased."""
+    two, three = stack({"gpus": 1}, {"gpus": [1]}), stack({"gpus": 1, "replicas": 3})
+
+    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    with lease(1, stack="stack 'theirs'"):
+        taken = only(two, "GPUs")
+    assert "missing" == taken.state
+    assert "GPU 0 is held by process" in taken.detail
+    assert ("missing", "3 GPUs wanted; visible here: 0, 1") == only(three, "GPUs")[1:3]
+    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    assert "unknown" == only(two, "driver").state
+
+
+def test_the_fabric_manager(tmp_path: Path) -> None:
+    """It is asked for where there is an NVSwitch."""
+    devices, processes = tmp_path / "dev", tmp_path / "proc"
+    (processes / "42").mkdir(parents=True)
+    (processes / "42" / "comm").write_text("python\n")
+    devices.mkdir()
+
+    assert [] == [*fabric_check(devices, processes)]
+    (devices / "nvidia-nvswitch0").touch()
+    assert ["unknown"] == [check.state for check in fabric_check(devices, processes)]
+    (processes / "42" / "comm").write_text("nv-fabricmanage\n")
+    assert ["ok"] == [check.state for check in fabric_check(devices, processes)]
+
+
+def test_ports() -> None:
+    """Of ports that the YAML names those that are taken have a holder."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port, free = taken.getsockname()[1], reserved.getsockname()[1]
+        reserved.close()
+        spec = stack({"port": port}, {"ports": {"other": free}})
+        held, other = only(spec, f"port {port}"), only(spec, f"port {free}")
+
+    assert ("missing", "ok") == (held.state, other.state)
+    assert f"pid {os.getpid()} " in held.detail
+
+
+def test_programs(tmp_path: Path) -> None:
+    """Interpreters and commands are looked for as a boot does; what is in a container, or comes from a template, is not."""
+    spec = stack(
+        {"run": ["no-such-command", "--port"]},
+        {"run": ["python"], "python": str(Path(sys.executable).parents[1])},
+        {"run": ["python"], "python": "./nowhere"},
+        {"run": ["{tool}"]},
+        {"image": "engine:1", "run": ["neither-this"]},
+        here=str(tmp_path),
+        settings={"tool": "x"},
+    )
+
+    assert ["ok", "missing"] == [check.state for check in found(spec, "python")]
+    assert [("missing", "no-such-command is not on the PATH"), ("ok", f"python: {sys.executable}")] == [
+        check[1:3] for check in found(spec, "command")
+    ]
+
+
+def test_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that services or a server's key want are set, or missing; their values are not shown."""
+    monkeypatch.setenv("SHOP_KEY", "s3cret")
+    monkeypatch.delenv("OTHER_KEY", raising=False)
+    spec = stack({"secrets": ["SHOP_KEY", "OTHER_KEY"]}, {"secrets": ["SHOP_KEY"]})
+
+    assert [Check("secret", "ok", "SHOP_KEY is set"), Check("secret", "missing", "OTHER_KEY is not set", "export OTHER_KEY=...")] == found(
+        spec, "secret"
+    )
+    assert "ok" == only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9", api_key_env="SHOP_KEY"), "key").state
+    assert "missing" == only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9", api_key_env="OTHER_KEY"), "key").state
+
+
+def test_a_server_elsewhere() -> None:
+    """Something listens at its address, or nobody does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "ok" == only(UrlSpec(kind="url", name="u", url=f"http://127.0.0.1:{port}/v1"), "server").state
+    gone = only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9/v1"), "server")
+
+    assert ("missing", "nobody answers at 127.0.0.1:9: Connection refused") == gone[1:3]
+
+
+def test_weights(tmp_path: Path) -> None:
+    """A model is in the hub's cache, there in part, or not there; a folder holds one or does not. A name alone says nothing."""
+    big = stack({}, model="org/big")
+    snapshot = tmp_path / "hf/hub/models--org--big/snapshots/abc"
+
+    assert ("missing", f"org/big is not in {tmp_path}/hf/hub", "agentbench weights get org/big") == only(big, "weights")[1:]
+    assert ("unknown", "unknown") == (only(big, "token").state, only(big, "room").state)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    (snapshot / "1.safetensors").touch()
+    assert "org/big was fetched in part: 2.safetensors and 0 more" in only(big, "weights").detail
+    (snapshot / "2.safetensors").touch()
+    assert Check("weights", "ok", str(snapshot)) == only(big, "weights")
+    assert [] == found(big, "token")
+
+    elsewhere = stack({"env": {"HF_HOME": str(tmp_path / "other")}}, model="org/big")
+    assert f"org/big is not in {tmp_path}/other/hub" == only(elsewhere, "weights").detail
+    assert "ok" == only(stack({}, model=str(snapshot)), "weights").state
+    assert "missing" == only(stack({}, model="./nowhere", here=str(tmp_path)), "weights").state
+    assert [] == found(stack({}, model="tiny"), "weights")
+
+
+def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still to be fetched is compared with the room: by the model's name, or by its index where a part is there."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # of any folder
+
+    large, small = stack({}, model="meta-llama/Llama-3.3-70B-Instruct"), stack({}, model="Qwen/Qwen3-8B")
+    assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB are to come") == only(large, "room")[1:3]
+    assert ("ok", f"67.7 GB free in {tmp_path}, and about 16 GB are to come") == only(small, "room")[1:3]
+
+    snapshot = tmp_path / "hf/hub/models--org--sharded/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    files = {"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}, "metadata": {"total_size": 70_000_000_000}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(files))
+    in_part = stack({}, model="org/sharded")
+    assert "missing" == only(in_part, "room").state
+    with (snapshot / "1.safetensors").open("wb") as sparse:
+        sparse.truncate(40_000_000_000)
+    assert ("ok", "and about 30 GB are to come") == (only(in_part, "room").state, only(in_part, "room").detail.partition(", ")[2])
+
+
+@pytest.mark.parametrize(
+    ("model", "gb"),
+    [
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 60.0),
+        ("meta-llama/Llama-3.1-405B-Instruct-FP8", 405.0),
+        ("org/Small-0.5B-AWQ", 0.25),
+        ("org/named-otherwise", None),
+    ],
+)
+def test_sizes_by_name(model: str, gb: float | None) -> None:
+    """Billions of parameters in two bytes each, or in fewer where the name says so; otherwise nobody guesses."""
+    assert gb == weights.named_gb(model)
+
+
+@pytest.mark.parametrize(("version", "state"), [("570.86.15", "missing"), ("580.65.06", "unknown"), ("610.1", "unknown")])
+def test_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
+    """A driver that is too old for the CUDA of an environment's packages is missing, with what they need; an interpreter says nothing."""
+    if nvml.library()[0] is not None:
+        pytest.skip("there is a driver here, and what is tested is another one")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {version}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("AGENTBENCH_GPUS")
+
+    packaged, own = only(stack({"gpus": 1, "python": "vllm"}), "driver"), only(stack({"gpus": 1}), "driver")
+    assert (state, "unknown") == (packaged.state, own.state)
+    assert (state == "missing") == ("built for CUDA 13, which needs 580 or newer" in packaged.detail)
+
+
+def test_environments_with_cuda_name_their_driver() -> None:
+    """Every environment that says CUDA says the oldest driver for it, on the page as well."""
+    page = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text()
+
+    built = {name for name, spec in ENVIRONMENTS.items() if "CUDA" in spec.about}
+
+    assert built == {name for name, spec in ENVIRONMENTS.items() if spec.driver}
+    assert [] == [name for name in built if not re.search(rf"^\| `{name}` \|.*driver {ENVIRONMENTS[name].driver}", page, re.MULTILINE)]
+
+
+def test_the_container_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers get GPUs where the engine has a runtime for that, or where its programs are."""
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert "ok" == toolkit_check({"nvidia": {}, "runc": {}}).state
+    assert "missing" == toolkit_check({"runc": {}}).state
+
+
+def test_no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A daemon that does not answer is named with its socket; one on another machine is not asked."""
+    contained = stack({"image": "x"})
+
+    gone, elsewhere = f"no Docker Engine answers at unix://{tmp_path}/docker.sock: [Errno 2]", "DOCKER_HOST is tcp://10.0.0.1:2375: "
+    assert ("missing", gone) == (only(contained, "docker").state, only(contained, "docker").detail[: len(gone)])
+    assert "install Docker and start it" in only(contained, "docker").detail
+    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
+    assert ("missing", elsewhere) == (only(contained, "docker").state, only(contained, "docker").detail[: len(elsewhere)])
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench doctor` prints a line for each check with its fix; a backend that was named and lacks something is an error."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
+
+    assert 1 == main(["doctor", "big", "embedded"])
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert {
+        "big (stack)",
+        "  ✗ command           no-such-command is not on the PATH",
+        "  ✓ engine            comes with agentbench",
+    } <= set(lines)
+    assert "                      -> install it, or say `python:` for the environment that has it" in lines
+    assert "agentbench: this machine lacks something that big needs\n" == printed.err
+
+    assert 4 == main(["doctor", "embedded", "nope"])
+    printed = capsys.readouterr()
+    assert "" == printed.out
+    assert printed.err.startswith("agentbench: no backend 'nope'; known: big,")
+
+
+def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It examines this machine and the project's own backends, a wrong one included; those that came with agentbench it only names."""
+    monkeypatch.chdir(tmp_path)
+
+    assert 0 == main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "this machine" == lines[0]
+    assert ["python", "cores", "disk"] == [line.split()[1] for line in lines[1:4]]
+    assert "this project has no backends/" in lines
+    assert "embedded" in next(line for line in lines if line.startswith("not examined, ")).partition(": ")[2].split(", ")
+
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
+    (tmp_path / "backends/far.yaml").write_text(json.dumps({"kind": "url", "url": "http://127.0.0.1:9/v1"}))
+    (tmp_path / "backends/bad.yaml").write_text("colour: red")
+
+    assert 0 == main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert ["this machine", "bad", "big (stack)", "far (url)"] == [line for line in lines if line[0] != " " and ": " not in line]
+    assert "nothing is missing for: far" in lines
+    assert any("is not asked unless it is named" in line for line in lines)
+    assert "far" not in next(line for line in lines if line.startswith("not examined, "))

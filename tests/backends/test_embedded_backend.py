@@ -1,0 +1,121 @@
+"""The embedded backend: the built-in engine in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.backend import Embedded
+from pytest_agentbench.backends.proof.ready import listed_models
+from pytest_agentbench.backends.spec import EmbeddedSpec
+from pytest_agentbench.errors import BackendError
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A script that always says the same."""
+    file = tmp_path / "script.yaml"
+    file.write_text(json.dumps([{"text": "Hello."}]))
+    return file
+
+
+@pytest.fixture
+def backends() -> Iterator[list[Embedded]]:
+    """Backends that are stopped in the end."""
+    started: list[Embedded] = []
+    yield started
+    for backend in started:
+        backend.stop()
+
+
+def make(backends: list[Embedded], script: Path, **keys: Any) -> Embedded:
+    backends.append(Embedded(EmbeddedSpec(kind="embedded", name="mine", policy="script", script=str(script), **keys)))
+    return backends[-1]
+
+
+def watching(backend: Embedded) -> tuple[threading.Thread, list[str | None]]:
+    """A thread that waits for the backend's death, and what it learned."""
+    told: list[str | None] = []
+    thread = threading.Thread(target=lambda: told.append(backend.watch(lambda _: False)))
+    thread.start()
+    return thread, told
+
+
+def test_it_serves(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+    """It answers on loopback, under the name that was asked for or else the policy's, and logs into the run's directory."""
+    plain, named = (make(backends, script, **keys).start(tmp_path / "logs") for keys in ({}, {"model": "small"}))
+
+    assert ("mine", "embedded-script", ["embedded-script"]) == (plain.backend, plain.model, listed_models(plain))
+    assert ("small", ["small"]) == (named.model, listed_models(named))
+    assert plain.url.startswith("http://127.0.0.1:")
+    assert (tmp_path / "logs" / "engine.log").is_file()
+
+
+def test_what_a_run_says_of_it(backends: list[Embedded], script: Path) -> None:
+    """Its settings are in every run, without those that are not set."""
+    described = make(backends, script, ttft_ms=40, note="a baseline", thresholds={"shop": {"tsq": 0.5}}).description
+
+    assert {"kind": "embedded", "policy": "script", "ttft_ms": 40.0, "note": "a baseline"}.items() <= described.items()
+    assert not {"thresholds", "model"} & described.keys()
+
+
+def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+    """Who watches is told that it died, with its exit code and its log."""
+    backend = make(backends, script)
+    backend.start(tmp_path)
+    thread, told = watching(backend)
+    assert backend.child is not None
+    backend.child.process.kill()
+    thread.join()
+
+    (obituary,) = told
+    assert obituary is not None
+    died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code -9); it was killed by SIGKILL: "
+    assert obituary.startswith(died)
+
+
+def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+    """A backend that is stopped did not die; stopping it again, or one that never started, is fine."""
+    backend = make(backends, script)
+    backend.start(tmp_path)
+    thread, told = watching(backend)
+    backend.stop()
+    thread.join()
+    backend.stop()
+    make(backends, script).stop()
+
+    assert [None] == told
+
+
+def test_what_keeps_it_from_starting(backends: list[Embedded], tmp_path: Path) -> None:
+    """An engine that refuses its settings is a BackendError with its own words."""
+    with pytest.raises(BackendError, match=r"died before it was ready \(exit code 2\); the end of engine.log:\n.*no\.yaml"):
+        make(backends, tmp_path / "no.yaml").start(tmp_path)
+
+
+def test_its_port_stays_its_own(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
+    """Between two engines nobody can take the port, not even one that would reuse it; a port that was asked for is never shared."""
+    backend = make(backends, script)
+    backend.start(tmp_path)
+    assert backend.child is not None
+    backend.child.process.kill()
+    backend.child.process.wait()
+
+    for reuse in (0, 1):
+        with socket.socket() as another:
+            another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            with pytest.raises(OSError, match="Address already in use"):
+                another.bind(("127.0.0.1", backend.port))
+    backend.stop()
+    first = make(backends, script, port=backend.port)
+    first.start(tmp_path)
+    with pytest.raises(BackendError, match=f"cannot listen on port {backend.port} of 127.0.0.1"):
+        make(backends, script, port=backend.port).start(tmp_path / "second")

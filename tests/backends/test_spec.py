@@ -1,0 +1,167 @@
+"""What a backend YAML may say, and where backends are found."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.backend import Embedded, Url, make_backend
+from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec, find_backend, load_backend, shipped
+from pytest_agentbench.backends.stack.spec import LabelsSpec
+from pytest_agentbench.errors import ConfigError
+
+BACKEND_KEYS = "name, model, thresholds, note, kind"
+
+
+def write(root: Path, file_name: str, **keys: Any) -> Path:
+    """backends/FILE_NAME of a project."""
+    file = root / "backends" / file_name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(keys))
+    return file
+
+
+def test_a_name_is_a_file_of_the_project(tmp_path: Path) -> None:
+    """A name leads to backends/NAME.yaml, and is the backend's name unless the file has another."""
+    write(tmp_path, "vllm.yaml", kind="url", url="http://127.0.0.1:8000/v1/", model="m")
+    write(tmp_path, "other.yaml", kind="embedded", name="baseline", ttft_ms=5)
+
+    assert UrlSpec(kind="url", name="vllm", url="http://127.0.0.1:8000/v1", model="m") == load_backend("vllm", tmp_path)
+    assert EmbeddedSpec(kind="embedded", name="baseline", ttft_ms=5) == load_backend("other", tmp_path)
+
+
+def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:
+    """A name that ends in .yaml is a path, relative to the project or absolute."""
+    file = write(tmp_path, "mine.yml", kind="embedded")
+
+    assert file == find_backend("backends/mine.yml", tmp_path)
+    assert file == find_backend(str(file), tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"^no backend file no.yaml; it is looked for at {tmp_path}/no.yaml$"):
+        find_backend("no.yaml", tmp_path)
+
+
+def test_a_shipped_backend(tmp_path: Path) -> None:
+    """The embedded backend is there without a file of one's own; a file of one's own replaces it."""
+    assert shipped("backends") / "embedded.yaml" == find_backend("embedded", tmp_path)
+    assert "lexical" == getattr(load_backend("embedded", tmp_path), "policy", None)
+
+    own = write(tmp_path, "embedded.yaml", kind="embedded", policy="script")
+
+    assert own == find_backend("embedded", tmp_path)
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    """A name that leads nowhere is answered with the project's and the shipped backends."""
+    write(tmp_path, "mine.yaml", kind="url", url="http://x")
+    write(tmp_path, "mine.script.yaml")
+
+    with pytest.raises(ConfigError) as caught:
+        load_backend("vlm", tmp_path)
+
+    found = re.fullmatch(r"no backend 'vlm'; known: (.*) \(or give a YAML file, or a URL that starts with http\)", str(caught.value))
+    assert found is not None
+    assert {"embedded", "mine", "vllm"} <= set(found[1].split(", "))
+    assert "mine.script" not in found[1]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org/v1/"])
+def test_a_url_needs_no_file(tmp_path: Path, url: str) -> None:
+    """A URL is a backend; what else it needs may be set for this run."""
+    spec = load_backend(url, tmp_path, [("model", "m"), ("api_key_env", "SHOP_KEY")])
+
+    assert UrlSpec(kind="url", name="url", url=url.rstrip("/"), model="m", api_key_env="SHOP_KEY") == spec
+
+
+def test_changes_come_before_the_check(tmp_path: Path) -> None:
+    """--agentbench-set backend.… changes the file's values, at any depth, and is checked like them."""
+    write(tmp_path, "mine.yaml", kind="embedded", thresholds={"shop": {"tsq": 0.1}})
+
+    spec = load_backend("mine", tmp_path, [("ttft_ms", 40), ("thresholds.shop.tsq", 0.2)])
+
+    assert isinstance(spec, EmbeddedSpec)
+    assert (40.0, {"shop": {"tsq": 0.2}}) == (spec.ttft_ms, spec.thresholds)
+    with pytest.raises(ConfigError, match="ttft_ms: input should be greater than or equal to 0, not -1"):
+        load_backend("mine", tmp_path, [("ttft_ms", -1)])
+
+
+def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
+    """The script of the policy `script` is relative to the YAML that names it."""
+    write(tmp_path, "mine.yaml", kind="embedded", policy="script", script="answers/mine.yaml")
+
+    assert str(tmp_path / "backends/answers/mine.yaml") == getattr(load_backend("mine", tmp_path), "script", None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({}, "should have `services` (a stack), or `kind: embedded` or `kind: url`; it has: nothing"),
+        ({"kind": None}, "kind should be one of embedded, url, stack, not None"),
+        ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
+        ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
+        ({"kind": "url"}, "the key 'url' is missing"),
+        ({"kind": "url", "url": "localhost:8000"}, "url: should start with http:// or https://, not 'localhost:8000'"),
+        ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
+        ({"kind": "embedded", "prot": 5}, f"unknown key 'prot'; known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter"),
+        ({"kind": "embedded", "port": 70000}, "port: input should be less than or equal to 65535, not 70000"),
+        ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: input should be greater than or equal to 1, not 0"),
+        ({"kind": "embedded", "thresholds": {"tsq": 0.5}}, "thresholds.tsq: input should be a valid dictionary, not 0.5"),
+        ({"kind": "embedded", "thresholds": {"shop": {"tsq": "high"}}}, "thresholds.shop.tsq: input should be a valid number"),
+    ],
+)
+def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    """A fault names the file, the key and what is known."""
+    file = write(tmp_path, "mine.yaml", **keys)
+
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {sentence}')}"):
+        load_backend("mine", tmp_path)
+
+
+def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
+    """A threshold is a finite number: nothing is ever below `nan`."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("{kind: embedded, thresholds: {shop: {tsq.mean: .nan}}}")
+
+    with pytest.raises(ConfigError, match=re.escape("thresholds.shop.tsq.mean: input should be a finite number")):
+        load_backend("mine.yaml", tmp_path)
+
+
+def test_each_kind_has_its_backend() -> None:
+    """A spec becomes the backend of its kind, with the name, the note and the thresholds that the session asks for."""
+    embedded = make_backend(EmbeddedSpec(kind="embedded", name="e", note="a baseline", thresholds={"shop": {"tsq": 0.1}}))
+    url = make_backend(UrlSpec(kind="url", name="u", url="http://x", api_key_env="SHOP_KEY"))
+
+    assert (Embedded, Url) == (type(embedded), type(url))
+    assert ("e", "a baseline", {"shop": {"tsq": 0.1}}) == (embedded.name, embedded.note, embedded.thresholds)
+    assert {"kind": "url", "name": "u", "url": "http://x", "api_key_env": "SHOP_KEY"} == url.description
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"headers": {"a b": "c"}}, "headers: 'a b' is no header"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is no header"),
+        ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
+        ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
+        ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: input should be greater than 0, not 0"),
+        ({"labels": "dynamic"}, "labels.kind: input should be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
+    ],
+)
+def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    """Headers that cannot be sent, rates that are none and labels that nobody knows are found before anything boots."""
+    file = write(tmp_path, "mine.yaml", kind="url", url="http://x", **keys)
+
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load_backend(str(file), tmp_path)
+
+
+def test_labels_may_be_a_word(tmp_path: Path) -> None:
+    """`labels: dynamo` stands for `labels: {kind: dynamo}`."""
+    file = write(tmp_path, "mine.yaml", kind="url", url="http://x", labels="dynamo")
+    spec = load_backend(str(file), tmp_path)
+
+    assert isinstance(spec, UrlSpec)
+    assert LabelsSpec(kind="dynamo") == spec.labels

@@ -1,0 +1,341 @@
+"""A stack's life, with real processes: order, readiness, deaths, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from pytest_agentbench.backends.stack import ownership, registry
+from pytest_agentbench.backends.stack.templates import dependencies
+from pytest_agentbench.errors import BackendError, ConfigError, MissingError
+from tests.backends.conftest import Boot, service, spec
+
+pytestmark = pytest.mark.timeout(60)
+
+Log = Callable[[], str]
+
+
+def get(url: str) -> object:
+    with urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def root(url: str) -> str:
+    return url.removesuffix("/v1")
+
+
+def failure(held: registry.Held, kind: type[BackendError] = BackendError) -> str:
+    with pytest.raises(BackendError) as caught:
+        held.ready()
+
+    assert kind is caught.type
+    return str(caught.value)
+
+
+def test_services_start_in_the_order_of_their_needs(boot: Boot, guardian_log: Log) -> None:
+    """A service that names others starts when they are ready, with their addresses filled in; the front ends first."""
+    engines, router = service("--slow", "0.4", replicas=2), service("--say", "engines {engine.urls} first {engine.url} of {model}")
+    held = boot(spec(services={"router": router, "engine": engines}, endpoint="router"))
+    endpoint = held.ready()
+    said = (held.home.parent.parent / "logs" / "router.log").read_text()
+    held.stop()
+    log = guardian_log()
+
+    first, second = re.findall(r"http://127.0.0.1:\d+", said.split(" first ")[0])
+    assert f"engines {first},{second} first {first} of tiny\n" == said
+    assert "tiny" == endpoint.model
+    assert log.index("engine-1 is ready") < log.index("starting router") < log.index("router ended") < log.index("engine-0 ended")
+    assert ["port", "models", "chat", "tools"] == [rung["name"] for rung in held.boot["proof"]]
+
+
+def test_a_cycle() -> None:
+    """Services that wait for each other are refused before anything starts."""
+    with pytest.raises(ConfigError, match=r"^these services wait for each other: a, b$"):
+        dependencies(spec(services={"a": service("{b.url}"), "b": service(after=["a"])}))
+
+
+def test_an_unknown_template(boot: Boot) -> None:
+    """A template that leads nowhere is answered with those that are known."""
+    wrong = failure(boot(spec(services={"engine": service("{prot}")}, settings={"depth": 3})))
+
+    assert wrong.startswith("services.engine: {prot} is not known; known: {depth}, {engine.port}, {engine.url}")
+
+
+def test_json_in_a_command_stays(boot: Boot) -> None:
+    """Only names in braces are templates."""
+    held = boot(spec(services={"engine": service("--say", '{"a": {"port": "{port}"}}')}))
+    port = root(held.ready().url).rpartition(":")[2]
+
+    assert f'{{"a": {{"port": "{port}"}}}}\n' == (held.home.parent.parent / "logs" / "engine.log").read_text()
+
+
+def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
+    """Interpreters and regular expressions may hold templates; a value means itself in the latter. A command may lie in `cwd`."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "serve").write_text(f'#!/bin/sh\nexec python {service()["run"][1]} "$@"\n')
+    (tmp_path / "serve").chmod(0o755)
+    own = {
+        "run": ["./serve", "--port", "{port}"],
+        "cwd": "{home}",
+        "python": "{here}",
+        "ready": {"http": "/v1/models", "says": '"{model}"'},
+    }
+    fine = {**own, "run": ["./serve", "--port", "{port}", "--model", "tiny+"], "cwd": "."}
+    held = boot(spec(here=str(tmp_path), model="tiny+", services={"engine": fine}))
+
+    assert "tiny+" == held.ready().model
+    assert "there is no command './serve'" in failure(boot(spec(here=str(tmp_path), services={"engine": own})))
+
+
+def test_a_death_at_boot(boot: Boot) -> None:
+    """A service that dies before it is ready fails the boot at once, with its command, its exit code and the end of its log."""
+    dies = service("--slow", "60", "--die-after", "0.3", "--say", "Traceback: out of luck")
+    reason = failure(boot(spec(services={"engine": dies})))
+
+    assert re.match(r"engine ended with exit code 3: `.*service.py --port \d+ --slow 60 .*`\n", reason)
+    assert reason.endswith("engine.log:\n    Traceback: out of luck")
+
+
+def test_a_command_that_is_not_there(boot: Boot) -> None:
+    """A command that does not exist is named, with what is probably wrong."""
+    reason = failure(boot(spec(services={"engine": {"run": ["no-such-engine", "--port", "{port}"]}})))
+
+    assert re.match(r"there is no command 'no-such-engine' \(of `no-such-engine --port \d+`\)", reason)
+
+
+def test_never_ready(boot: Boot) -> None:
+    """When the time is over, what was asked and what came back is said, with the end of the log."""
+    reason = failure(boot(spec(services={"engine": service("--slow", "600", "--say", "loading")}, ready={"timeout": 0.5})))
+
+    assert re.match(r"engine is not ready in time: GET http://127.0.0.1:\d+/health answered 503 Service Unavailable", reason)
+    assert reason.endswith("    loading")
+
+
+def test_a_model_that_is_not_served(boot: Boot) -> None:
+    """The ladder ends at the rung that does not hold."""
+    reason = failure(boot(spec(services={"engine": service("--model", "other")}, ready={"timeout": 1})))
+
+    assert re.match(r"not ready in time, `models` does not hold: .* does not serve 'tiny'; it lists: other\n", reason)
+
+
+def test_tools_are_proven(boot: Boot) -> None:
+    """An engine without its tool parser is found before any rollout is spent on it; a stack may say that it has no tools."""
+    without = {"engine": service("--no-tools")}
+    refused = failure(boot(spec(services=without)))
+    fine = boot(spec(services=without, ready={"tools": "none"}))
+
+    assert "requires --enable-auto-tool-choice" in refused and "does the engine have its tool parser?" in refused
+    assert "tiny" == fine.ready().model
+
+
+def test_workers_are_counted(boot: Boot) -> None:
+    """Dynamo's own word on its workers is asked for where the YAML says how many there are."""
+    enough = boot(spec(ready={"workers": {"decode": 2}}))
+    enough.ready()
+    too_few = failure(boot(spec(ready={"workers": {"decode": 3}, "timeout": 1})))
+
+    assert {"name": "workers", "detail": "2 decode"}.items() <= enough.boot["proof"][2].items()
+    assert "workers: 2 of 3 decode" in too_few
+
+
+def test_warm_up(boot: Boot) -> None:
+    """Requests are made before the stack counts as ready: as many as the YAML says, else as many as will be in flight."""
+    for wanted, keys in ((3, {}), (1, {"warm_up": 1}), (0, {"warm_up": 0})):
+        held = boot(spec(**keys), warm_up=3)
+        asked = get(f"{root(held.ready().url)}/seen")
+
+        assert isinstance(asked, list)
+        assert wanted == asked.count("Count to ten.") == held.boot["warm_up"]["requests"]
+
+
+def test_a_death_in_the_warm_up(boot: Boot) -> None:
+    """What died is told, not that requests failed."""
+    reason = failure(boot(spec(services={"engine": service("--die-at", "Count to ten.")}), warm_up=3))
+
+    assert reason.startswith("engine ended with exit code 7: ")
+
+
+def test_a_death_in_the_middle(boot: Boot) -> None:
+    """A service that dies later is told at once, with its exit code and the end of its log."""
+    held = boot()
+    url = root(held.ready().url)
+    with pytest.raises(OSError):  # noqa: PT011 - it depends on how far the answer came
+        urlopen(f"{url}/die", timeout=5)
+    reason = held.death()
+
+    assert reason.startswith("engine ended with exit code 7: ") and reason.endswith("    Traceback: the engine has had enough")
+
+
+def test_a_restart(boot: Boot, guardian_log: Log) -> None:
+    """With `restart: 1` a service that dies is started again on its port, once."""
+    held = boot(spec(services={"engine": service(restart=1)}))
+    url = root(held.ready().url)
+    for _ in range(2):
+        until(lambda: answers(url))
+        with pytest.raises(OSError):  # noqa: PT011
+            urlopen(f"{url}/die", timeout=5)
+
+    assert held.death().startswith("engine ended with exit code 7")
+    assert 1 == guardian_log().count("starting it again")
+
+
+@contextmanager
+def restarted(held: registry.Held) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The URL of a stack whose engine has died and serves again, and what was told of that."""
+    url = root(held.ready().url)
+    told: list[dict[str, Any]] = []
+    watching = threading.Thread(target=lambda: held.death(told.append))
+    watching.start()
+    with pytest.raises(OSError):  # noqa: PT011
+        urlopen(f"{url}/die", timeout=5)
+    until(lambda: len(told) == 2)
+    yield url, told
+    held.stop()
+    watching.join()
+
+
+def test_a_restart_is_told(boot: Boot) -> None:
+    """Whoever holds the stack hears which service is away, and that it is there again once it is ready."""
+    held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
+    with restarted(held) as (url, told):
+        assert [["engine"], []] == [message["services"] for message in told]
+        assert [{"engine": 1}] * 2 == [message["restarts"] for message in told]
+        assert answers(url)
+
+
+def test_a_restart_waits_for_the_dead(boot: Boot, tmp_path: Path) -> None:
+    """Dynamo counts a dead worker for some ten seconds, and sends it calls; until it does not, the stack is not back."""
+    ghost = tmp_path / "lives"
+    held = boot(spec(services={"engine": service("--ghost", str(ghost), restart=1)}, ready={"workers": {"decode": 2}}))
+    with restarted(held) as (url, _):
+        assert "xx" == ghost.read_text()
+        assert '"workers": 2' in json.dumps(get(f"{url}/v1/models/tiny/ready"))
+
+
+def test_a_restart_that_is_never_ready(boot: Boot, tmp_path: Path) -> None:
+    """A service that does not come back in time is dead."""
+    once = f"test -e {tmp_path}/again && exec sleep 60; touch {tmp_path}/again; exec {shlex.join(service()['run'])}"
+    held = boot(spec(services={"engine": service(run=["sh", "-c", once], restart=1)}, ready={"timeout": 4}))
+    url = root(held.ready().url)
+    with pytest.raises(OSError):  # noqa: PT011
+        urlopen(f"{url}/die", timeout=5)
+
+    assert "\nand could not be started again: engine is not ready in time: " in held.death()
+
+
+def answers(url: str) -> bool:
+    try:
+        get(f"{url}/health")
+    except OSError:
+        return False
+    return True
+
+
+def until(holds: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it does not come true"
+        time.sleep(0.05)
+
+
+def test_one_that_does_not_want_to_end(boot: Boot, guardian_log: Log) -> None:
+    """SIGTERM, the grace period, SIGKILL; and what a service left in a session of its own is killed as well."""
+    held = boot(spec(services={"engine": service("--stubborn", "--leave-behind", grace=0.3)}))
+    held.ready()
+    held.stop()
+
+    assert "engine ended with -9" in guardian_log()
+    assert re.search(r"killed what the services left behind: \d+\n", guardian_log())
+
+
+def test_stopped_while_it_boots(boot: Boot) -> None:
+    """A boot that nobody wants any more is given up."""
+    held = boot(spec(services={"engine": service("--slow", "600")}))
+    threading.Timer(0.5, held.stop).start()
+
+    assert "it was stopped while it started" == failure(held)
+
+
+def test_a_port_that_others_have(boot: Boot) -> None:
+    """A fixed port that is taken is an error that names who has it; nobody is killed for it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        reason = failure(boot(spec(services={"engine": service(port=port)})))
+
+    assert f"engine wants port {port}, which pid {os.getpid()} (" in reason
+
+
+def test_a_port_that_is_stolen(boot: Boot, guardian_log: Log) -> None:
+    """A port that somebody takes between its choice and the service's start is named with who has it; the end does not wait for it."""
+    steal = "import socket,sys,time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    thief = f"env -u {ownership.VARIABLE} setsid {sys.executable} -c {shlex.quote(steal)} {{port}} & echo $! > {{run_dir}}/thief; sleep 1; "
+    held = boot(spec(services={"engine": service(run=["sh", "-c", f"{thief} exec {shlex.join(service()['run'])}"])}))
+    reason = failure(held)
+    pid = int((held.home / "run" / "thief").read_text())
+    held.stop()
+    os.kill(pid, signal.SIGKILL)
+
+    assert re.search(rf"^its port \d+ is taken by pid {pid} \(python", reason, re.MULTILINE)
+    assert re.search(rf"port \d+ is still taken, by pid {pid} ", guardian_log())
+
+
+def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, guardian_log: Log) -> None:
+    """A secret has to be set; its value reaches the service and no file."""
+    wanted = spec(services={"engine": service(secrets=["SHOP_KEY"], env={"PLAIN": "{model}"})})
+    missing = failure(boot(wanted), MissingError)
+    monkeypatch.setenv("SHOP_KEY", "open sesame")
+    held = boot(wanted)
+    seen = get(f"{root(held.ready().url)}/environ")
+
+    assert "services.engine wants the environment variable SHOP_KEY, which is not set" == missing
+    assert isinstance(seen, dict)
+    assert ("open sesame", "tiny", "") == (seen["SHOP_KEY"], seen["PLAIN"], seen["CUDA_VISIBLE_DEVICES"])
+    files = [file for file in held.home.parent.parent.rglob("*") if file.is_file()]
+    assert [] == [file for file in files if b"open sesame" in file.read_bytes()]
+
+
+def test_gpus(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica sees the GPUs that were leased for it and no others; they are free again when the stack is gone."""
+    monkeypatch.setenv("AGENTBENCH_GPUS", "2,5,7")
+    held = boot(spec(services={"engine": service("--say", "{gpus}: {gpu_list}", gpus=1, replicas=2)}))
+    held.ready()
+    logs = held.home.parent.parent / "logs"
+    said = sorted((logs / f"engine-{replica}.log").read_text() for replica in (0, 1))
+    too_few = failure(boot(spec(services={"engine": service(gpus=2)})), MissingError)
+    impossible = failure(boot(spec(services={"engine": service(gpus=4)})), MissingError)
+    held.stop()
+    pinned = boot(spec(services={"engine": service(gpus=[7, 2])}))
+    pinned.ready()
+
+    assert ["1: 2\n", "1: 5\n"] == said
+    assert "small needs 2 GPUs, and too few are free" in too_few
+    assert "4 GPUs wanted; visible here: 2, 5, 7" == impossible
+    assert {"engine": ["7", "2"]} == pinned.boot["gpus"]
+
+
+def test_the_guardian_is_killed(boot: Boot) -> None:
+    """Whoever holds the stack is told, and cleans up."""
+    held = boot()
+    held.ready()
+    pid = next(facts["pid"] for home, facts in registry.running() if home == held.home)
+    os.kill(pid, signal.SIGKILL)
+
+    assert held.death().startswith("its guardian is gone")
+    assert 1 == len(list(ownership.processes(str(held.home))))
+    held.stop()
+    assert [] == list(ownership.processes(str(held.home)))

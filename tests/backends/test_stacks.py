@@ -1,0 +1,305 @@
+"""Who holds a stack: sessions that die, stacks that are kept, and leftovers of those whose guardian died too."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.stack import ownership, registry
+from pytest_agentbench.backends.stack.backend import Stacked
+from pytest_agentbench.backends.stack.guardian import Guardian
+from pytest_agentbench.errors import BackendError, MissingError
+from tests.backends.conftest import Boot, service, spec
+from tests.backends.test_stack import until
+
+pytestmark = pytest.mark.timeout(60)
+
+#: A session that boots a stack, says its folder and waits; with `fork` a child of it has the connection as well.
+SESSION = """
+import os, sys, time
+from pathlib import Path
+from pytest_agentbench.backends import stacks
+from pytest_agentbench.backends.stack.spec import StackSpec
+held = stacks.start(StackSpec.model_validate_json(sys.argv[1]), Path(sys.argv[2]), gpu_wait=0, warm_up=0)
+held.ready()
+child = os.fork() if sys.argv[3] == "fork" else 1
+if child:
+    print(held.home, child, flush=True)
+time.sleep(600)
+"""
+
+
+def session(tmp_path: Path, fork: str = "") -> tuple[subprocess.Popen[str], str, int]:
+    command = [sys.executable, "-c", SESSION, spec().model_dump_json(), str(tmp_path / "logs"), fork]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    home, child = process.stdout.readline().split()
+    process.stdout.close()
+    return process, home, int(child)
+
+
+def test_a_session_is_killed(tmp_path: Path) -> None:
+    """SIGKILL of whoever holds a stack tears it down, ports and folder included."""
+    process, home, _ = session(tmp_path)
+    process.kill()
+    process.wait()
+    until(lambda: not Path(home).exists())
+
+    assert [] == list(ownership.processes(home))
+
+
+def test_a_fork_of_a_killed_session(tmp_path: Path) -> None:
+    """A forked process that still has the connection does not keep the stack."""
+    process, home, child = session(tmp_path, "fork")
+    process.kill()
+    process.wait()
+    try:
+        until(lambda: not Path(home).exists())
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+    assert [] == list(ownership.processes(home))
+
+
+def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
+    """What both left behind is found by its mark; nothing without a mark is touched."""
+    process, home, _ = session(tmp_path)
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (guardian,) = (facts["pid"] for _, facts in registry.running())
+    os.kill(guardian, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    until(lambda: not ownership.is_alive(home))
+    ((reaped, what),) = registry.reap()
+
+    assert (home, 1) == (reaped, len(what))
+    assert [] == list(ownership.processes(home)) and not Path(home).exists()
+    assert [] == registry.reap()
+    assert None is bystander.poll()
+    bystander.kill()
+    bystander.wait()
+
+
+def test_sigterm_to_the_guardian(boot: Boot) -> None:
+    """The guardian itself ends in order as well, and whoever uses the stack hears of it."""
+    held = boot()
+    held.ready()
+    (guardian,) = (facts["pid"] for _, facts in registry.running())
+    os.kill(guardian, signal.SIGTERM)
+    until(lambda: not held.home.exists())
+
+    assert "it was stopped: SIGTERM" == held.death()
+
+
+def test_somebody_else_stops_it(boot: Boot) -> None:
+    """A session whose stack is ended by hand is told who did that."""
+    held = boot()
+    held.ready()
+    registry.attach(held.home).stop()
+
+    assert f"it was stopped: pid {os.getpid()} said so" == held.death()
+
+
+def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes late still learns why; the guardian does not go before."""
+    hold = registry._hold
+
+    def late(home: Path, child: Child | None = None) -> registry.Held:
+        until(lambda: "SHOP_KEY" in (tmp_path / "logs" / "guardian.log").read_text())
+        time.sleep(0.3)
+        return hold(home, child)
+
+    monkeypatch.setattr(registry, "_hold", late)
+    wanted = spec(services={"engine": service(secrets=["SHOP_KEY"])})
+    held = registry.start(wanted, tmp_path / "logs", gpu_wait=0, warm_up=0)
+
+    with pytest.raises(MissingError, match="SHOP_KEY"):
+        held.ready()
+    held.stop()
+
+
+def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that dies before it holds what it has started leaves nothing either."""
+    monkeypatch.setattr(registry, "_hold", lambda _home, child: child)
+    child: Any = registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    child.process.stdin.close()
+    until(lambda: child.process.poll() is not None, seconds=15)
+
+    assert [] == list(folder.iterdir())
+    child.process.stdout.close()
+
+
+def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack has an owner from the first moment on: nobody takes it for a leftover."""
+    reaped: list[object] = []
+    ready = Child.ready
+
+    def reap_first(self: Child) -> Any:
+        reaped.extend(registry.reap())
+        return ready(self)
+
+    monkeypatch.setattr(Child, "ready", reap_first)
+    held = registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    held.ready()
+    held.stop()
+
+    assert [] == reaped
+
+
+def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path is short; what to do about that is said, and nothing is left."""
+    deep = tmp_path / ("d" * 80)
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(deep))
+
+    with pytest.raises(BackendError, match=r"is longer than the 107 bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s$"):
+        registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+    assert [] == list(deep.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns the folder could answer for our stacks."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+
+    with monkeypatch.context() as here:
+        here.setenv("AGENTBENCH_STACKS", str(theirs))
+        with pytest.raises(BackendError, match=r"theirs, belongs to another user; AGENTBENCH_STACKS names another$"):
+            registry.find_kept(spec())
+
+
+def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for a guardian that hangs."""
+    monkeypatch.setattr(registry, "ANSWER", 0.1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control"))
+        listener.listen()
+
+        with pytest.raises(BackendError, match="does not answer: timed out"):
+            registry.attach(tmp_path)
+
+
+def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
+    """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
+    with (tmp_path / "lock").open("w") as lock:
+        config = {
+            "home": tmp_path,
+            "logs": tmp_path,
+            "lock": lock.fileno(),
+            "spec": spec().model_dump(),
+            "spec_hash": "",
+            "inherited": {},
+        }
+        guardian = Guardian({**config, "gpu_wait": 0, "warm_up": 0})
+    reader, theirs = socket.socketpair()
+    with reader, theirs:
+        guardian._holders[theirs] = "pid 1"
+        assert [theirs] == guardian._readers()
+        theirs.setblocking(False)
+        with suppress(BlockingIOError):
+            while theirs.send(b"progress" * 100):
+                pass
+        assert [] == guardian._readers()
+    assert [] == guardian._readers()  # it was closed
+
+
+def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There no process is found by its mark, and none is killed for it."""
+    monkeypatch.setattr(ownership, "PROC", tmp_path / "proc")
+
+    assert [] == list(ownership.processes())
+    assert [] == ownership.kill_marked("x")
+
+
+def test_a_name_like_a_path(boot: Boot) -> None:
+    """A name may have any letters; its folder does not."""
+    held = boot(spec(name="../lab/" * 9))
+    held.ready()
+
+    assert re.fullmatch(r"___lab____lab____lab-[0-9a-f]{8}", held.home.name)
+
+
+def test_a_stack_is_kept(boot: Boot) -> None:
+    """A stack that is kept waits for the next session of the same spec, which has it alone, and ends when its time is over."""
+    first = boot()
+    url = first.ready().url
+    first.keep(60)
+    assert None is registry.find_kept(spec())  # while somebody holds it
+    first.let_go()
+    second = kept(note="other words")
+
+    assert url == second.ready().url
+    assert None is registry.find_kept(spec())
+    assert None is registry.find_kept(spec(settings={"depth": 4}))
+    second.keep(0.2)
+    second.let_go()
+    until(lambda: not second.home.exists())
+
+
+def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that its engine would inherit has changed since a kept stack was started: it is not used, and the reason names it."""
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "FLASHINFER")
+    monkeypatch.setenv("HF_TOKEN", "one")
+    first = boot()
+    first.ready()
+    first.keep(60)
+    first.let_go()
+    monkeypatch.setenv("HF_TOKEN", "two")
+    kept().let_go()
+    assert "" == registry.passed_over(spec())
+
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "TRITON")
+    assert None is registry.find_kept(spec())
+    changed = 'environment.VLLM_ATTENTION_BACKEND "FLASHINFER" is now "TRITON"'
+    assert f"a kept small is not used, since it was started with something else: {changed}" == registry.passed_over(spec())
+    assert first.boot["environment"] == {**first.boot["environment"], "VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_TOKEN": "[redacted]"}
+    registry.attach(first.home).stop()
+
+
+def kept(**keys: str) -> registry.Held:
+    """The stack that was just let go: its guardian learns of that a little later."""
+    end = time.monotonic() + 20
+    while (found := registry.find_kept(spec(**keys))) is None:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
+    """Only a stack that has served stays."""
+    backend = Stacked(spec(services={"engine": service("--slow", "600")}), keep=60)
+    giving_up = threading.Timer(1, backend.stop)
+    giving_up.start()
+    with pytest.raises(BackendError, match=r"stopped while it started|its guardian is gone"):
+        backend.start(tmp_path / "logs")
+    giving_up.join()
+
+    assert [] == list(registry.running())
+
+
+def test_a_stack_that_is_refused(boot: Boot) -> None:
+    """A stack that does not answer any more is no stack to hold."""
+    held = boot()
+    held.ready()
+    held.stop()
+
+    with pytest.raises(BackendError, match="does not answer"):
+        registry.attach(held.home)
+
+
+def test_nobody_comes(tmp_path: Path) -> None:
+    """A mark of a dead stack is seen as such, also when its folder is gone."""
+    assert not ownership.is_alive(str(tmp_path / "never"))

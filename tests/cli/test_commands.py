@@ -1,0 +1,261 @@
+"""The command `agentbench`: what it writes, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.cli import main
+from pytest_agentbench.suites.suite import load_suite
+
+BANKING = Path(__file__).parents[1] / "scenarios" / "banking"
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to run commands in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_init_writes_a_project(empty: Path, capsys: Capture) -> None:
+    """`init banking` writes the suite's files, its backend and a pytest.ini, names each of them, and says what to run next."""
+    status = main(["init", "banking"])
+
+    said = capsys.readouterr().out.splitlines()
+    shipped = [f"scenarios/banking/{name}" for name in files(BANKING) if "__pycache__" not in name]
+    assert 0 == status
+    assert sorted(["backends/embedded.yaml", "pytest.ini", *shipped]) == files(empty)
+    assert [f"wrote {name}" for name in files(empty)] == sorted(said[:-1])
+    assert "now run: pytest scenarios/banking" == said[-1]
+    assert 100 == len(load_suite(empty / "scenarios/banking/suite.yaml").scenarios)
+    assert "embedded" == load_backend("embedded", empty).name
+
+
+def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
+    """`init` alone writes nothing and says which suites there are, what each is, and how to get one."""
+    status = main(["init"])
+
+    banking, bfcl, last = capsys.readouterr().out.splitlines()
+    assert 0 == status
+    assert banking.startswith("banking    A hundred bank customers")
+    assert bfcl.startswith("bfcl ")
+    assert "to write one of them into this directory: agentbench init banking" == last
+    assert [] == files(empty)
+
+
+def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
+    """A second `init` writes only what is not there: a file of its own that was removed, and another suite beside the first."""
+    main(["init", "banking"])
+    (empty / "scenarios/banking/README.md").unlink()
+    capsys.readouterr()
+
+    again, once_more, other = (main(["init", name]) for name in ("banking", "banking", "bfcl"))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert (0, 0, 0) == (again, once_more, other)
+    assert ["wrote scenarios/banking/README.md", "6 of 7 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["7 of 7 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
+    assert "1 of 4 files were there already" in lines[5:]
+
+
+@pytest.mark.parametrize("there", ["backends/embedded.yaml", "scenarios/banking/suite.yaml"])
+def test_init_keeps_what_differs(empty: Path, capsys: Capture, there: str) -> None:
+    """A file that is there and is not as it came stays as it is and is named; the others are written."""
+    (empty / there).parent.mkdir(parents=True)
+    (empty / there).write_text("mine")
+
+    status = main(["init", "banking"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert 0 == status
+    assert "mine" == (empty / there).read_text()
+    assert f"kept {there}, which differs from the one that came with agentbench" in lines
+    assert {"backends/embedded.yaml", "pytest.ini", "scenarios/banking/suite.yaml"} <= set(files(empty))
+
+
+def test_init_where_nothing_can_be_written(empty: Path, capsys: Capture) -> None:
+    """A file where a folder has to be is one sentence."""
+    (empty / "scenarios").write_text("mine")
+
+    status = main(["init", "banking"])
+
+    assert 4 == status
+    assert "agentbench: scenarios/banking/README.md: cannot be written: Not a directory\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg"])
+def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: str) -> None:
+    """A directory with a pytest configuration of its own keeps it and gets no second one."""
+    (empty / name).write_text("# mine\n")
+
+    status = main(["init", "banking"])
+
+    said = capsys.readouterr().out.splitlines()
+    assert 0 == status
+    assert "# mine\n" == (empty / name).read_text()
+    assert {name} == {file for file in files(empty) if "/" not in file}
+    assert f"left {name} alone; the suite needs nothing in it" in said
+
+
+def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
+    """`init` of a suite that is not shipped writes nothing and lists those that are."""
+    status = main(["init", "bankng"])
+
+    assert 4 == status
+    assert [] == files(empty)
+    assert "agentbench: no shipped suite 'bankng'; known: banking, bfcl\n" == capsys.readouterr().err
+
+
+def test_subset(empty: Path, capsys: Capture) -> None:
+    """`subset` writes so many entries of a file and says how many; with a seed it takes other ones."""
+    status = main(["subset", str(BANKING / "banking.json"), "few.json", "--limit", "2"])
+    seeded = main(["subset", str(BANKING / "banking.json"), "some.json", "--limit", "2", "--seed", "4"])
+
+    few, some = (json.loads((empty / name).read_text()) for name in ("few.json", "some.json"))
+    assert (0, 0) == (status, seeded)
+    assert ["banking-000", "banking-001"] == [entry["id"] for entry in few]
+    assert 2 == len(some)
+    assert few != some
+    assert "wrote 2 scenarios to few.json\nwrote 2 scenarios to some.json\n" == capsys.readouterr().out
+
+
+def test_subset_of_nothing(empty: Path, capsys: Capture) -> None:
+    """A missing file is one sentence and the exit status of a usage error."""
+    status = main(["subset", "none.json", "few.json"])
+
+    assert 4 == status
+    assert [] == files(empty)
+    assert "agentbench: none.json: No such file or directory\n" == capsys.readouterr().err
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("huggingface_hub"), reason="NOT TESTED: the extra `hub` is not installed")
+def test_download_without_network(tmp_path: Path) -> None:
+    """Without network `download` says so in one line, exits 1 and writes nothing."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: whoever connects is refused
+        host = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        command = ["download", "agent-leaderboard", "--domains", "banking", "healthcare", "--revision", "v1", "--output", "data"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_agentbench.cli", *command],
+            cwd=tmp_path,
+            env={**os.environ, "HF_ENDPOINT": host, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert 1 == done.returncode
+    assert "" == done.stdout
+    assert 1 == len(done.stderr.splitlines())
+    assert done.stderr.startswith(f"agentbench: {host} is unreachable")
+    assert [] == files(tmp_path)
+
+
+def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
+    """A domain that the data set does not have is refused, with those that it has, before the network is asked."""
+    status = main(["download", "agent-leaderboard", "--domains", "bank", "--revision", "v1"])
+
+    assert 4 == status
+    assert [] == files(empty)
+    assert "agentbench: no domain 'bank'; known: banking, healthcare, insurance, investment, telecom\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((), ["init", "download", "subset", "pytest scenarios/banking"]),
+        (("init",), ["SUITE", "default: list them"]),
+        (("download",), ["--domains", "--revision", "--output", "agent-leaderboard"]),
+        (("show",), ["RUN", "--as", "aiperf", "guidellm", "mlperf", "nat", "vllm-bench", "--reports"]),
+        (("subset",), ["--limit", "--seed", "input", "output"]),
+    ],
+)
+def test_help(capsys: Capture, command: tuple[str, ...], words: list[str]) -> None:
+    """`--help` exits 0 and names what the command takes."""
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+
+    said = capsys.readouterr().out
+    assert 0 == end.value.code
+    assert [] == [word for word in words if word not in said]
+
+
+def test_version(capsys: Capture) -> None:
+    """`--version` is that of the distribution."""
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+
+    assert 0 == end.value.code
+    assert f"agentbench {version('pytest-agentbench')}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "command"), [((), "init"), (("backend",), "up"), (("baseline",), "promote"), (("env",), "create")])
+def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> None:
+    """Without a command the whole help is on stderr, and the exit status is that of a usage error, for nothing was asked."""
+    status = main(words)
+
+    printed = capsys.readouterr()
+    assert (4, "") == (status, printed.out)
+    assert printed.err.startswith(" ".join(["usage: agentbench", *words]))
+    assert f"    {command} " in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("download", "agent-leaderboard"), "agentbench download: the following arguments are required: --revision"),
+        (("shwo",), "agentbench: argument COMMAND: invalid choice: 'shwo' (choose from"),
+        (("show", "--colour"), "agentbench: unrecognized arguments: --colour"),
+        (("subset", "a", "b", "--limit", "few"), "agentbench subset: argument --limit: invalid int value: 'few'"),
+        (("gate", "--inconclusive", "maybe"), "agentbench gate: argument --inconclusive: invalid choice: 'maybe'"),
+        (("show", "no-such-run"), "agentbench: no run 'no-such-run'"),
+        (("gate", "no-such-run"), "agentbench: no run 'no-such-run'"),
+        (("env", "create", "no-such-one"), "agentbench: no environment 'no-such-one'"),
+        (("backend", "down", "no-such-one"), "agentbench: no stack 'no-such-one' runs"),
+        (("doctor", "no-such-one"), "agentbench: no backend 'no-such-one'"),
+        (("power", "no-such-folder"), "agentbench: there is no suite in no-such-folder"),
+        (("scrub", "no-such-folder"), "agentbench: no-such-folder is no directory"),
+    ],
+)
+def test_usage_errors_have_one_status(empty: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """Whoever finds the mistake, the parser or the command, the exit status is 4, as pytest has it for a wrong option."""
+    try:
+        status = main(words)
+    except SystemExit as end:
+        status = int(str(end.code))
+
+    assert 4 == status
+    assert capsys.readouterr().err.splitlines()[-1].startswith(sentence)
+    assert [] == files(empty)
+
+
+@pytest.mark.parametrize("words", ["init banking", "--help", "doctor", "env list", "shwo"])
+def test_a_reader_that_leaves(empty: Path, words: str) -> None:
+    """`agentbench ... | head`: no traceback, and the exit status that a shell has for a program that SIGPIPE ends."""
+    read, write = os.pipe()
+    os.close(read)
+    stream = "stderr" if words == "shwo" else "stdout"
+    command = [sys.executable, "-m", "pytest_agentbench.cli", *words.split()]
+    done = subprocess.Popen(command, cwd=empty, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: write}, text=True)  # type: ignore[call-overload]
+    os.close(write)
+    out, err = done.communicate(timeout=60)
+
+    assert (128 + signal.SIGPIPE, "") == (done.returncode, (out or "") + (err or ""))

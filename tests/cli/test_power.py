@@ -1,0 +1,93 @@
+"""`agentbench power`: where its numbers come from, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.cli.power import size_of
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, Design, Level
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+
+Capture = pytest.CaptureFixture[str]
+
+
+def suite(folder: Path, scenarios: int) -> str:
+    """A suite of so many scenarios."""
+    entry = {
+        "question": "?",
+        "ground_truth": "",
+        "metadata": {"label_source": "hand"},
+        "user_goals": [],
+        "available_tools": [{"title": "find", "description": "Finds.", "type": "object", "properties": {}, "required": []}],
+        "expected_tool_calls": [],
+    }
+    (folder / "data.json").write_text(json.dumps([{"id": str(number), **entry} for number in range(scenarios)]))
+    keys = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}, "scorers": ["tsq", "repeated"]}
+    (folder / "suite.yaml").write_text(json.dumps(keys))
+    return str(folder)
+
+
+def test_an_assumption(tmp_path: Path, capsys: Capture) -> None:
+    """Without a run the noise is an assumption, which is named; the drops are those of the gate's own planning."""
+    assert 0 == main(["power", suite(tmp_path, 100), "--trials", "2,7"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        "shop: 100 scenarios; tsq of a trial varies by 0.346 around its scenario's mean (standard deviation), an assum"
+    )
+    designs = [Design(100, number, ASSUMED, level=Level(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)) for number in (2, 7)]
+    assert [[str(each.trials), f"{each.smallest_drop():.3f}", f"{each.smallest_margin():.3f}"] for each in designs] == [
+        line.split() for line in lines[2:4]
+    ]
+    assert ["0.01", "0.03", "0.05", "0.1"] == [line.split()[0] for line in lines[6:]]
+
+
+def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
+    """A suite that is too small to find any drop says none."""
+    assert 0 == main(["power", suite(tmp_path, 2), "--trials", "1", "--of", "population"])
+    assert ["1", "none", "none"] == capsys.readouterr().out.splitlines()[2].split()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--score", "tqs"), "suite.yaml: no score 'tqs'; known: repeated, tsq"),
+        (("--score", "repeated"), "repeated has no greatest value, so nobody knows before a run what it can find"),
+        (("--run", "nightly"), "no run 'nightly'; known: none"),
+    ],
+)
+def test_what_cannot_be_said(tmp_path: Path, capsys: Capture, words: tuple[str, ...], sentence: str) -> None:
+    """Unknown scores and runs, and scores without limits, are refused in a sentence."""
+    assert 4 == main(["power", suite(tmp_path, 20), "--reports", str(tmp_path), *words])
+    assert sentence in capsys.readouterr().err
+
+
+def test_one_scenario(tmp_path: Path, capsys: Capture) -> None:
+    """One scenario has nothing to be compared with."""
+    assert 4 == main(["power", suite(tmp_path, 1)])
+    assert "agentbench: shop: 1 scenarios to go by; it takes 2 at least\n" == capsys.readouterr().err
+
+
+def clustered(clusters: int) -> Suite:
+    """60 scenarios in so many clusters."""
+    each = tuple(Scenario(str(number), (), cluster=str(number % clusters)) for number in range(60))
+    return Suite("shop", Path("scenarios/shop"), each, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 60))
+
+
+def test_clusters() -> None:
+    """Scenarios of a cluster may all fail together, so clusters count; with too few the gate decides nothing, and so no power is said."""
+    assert (20, "60 scenarios in 20 clusters, counted as 20") == size_of(clustered(20))
+    with pytest.raises(ConfigError, match="shop: 60 scenarios in 5 clusters, worth 5 of equal size; it takes 10 at least"):
+        size_of(clustered(5))
+
+
+@pytest.mark.parametrize("text", ["0", "1,x", ""])
+def test_trials_that_are_none(tmp_path: Path, text: str) -> None:
+    """A wrong option is a usage error."""
+    with pytest.raises(SystemExit, match="4"):
+        main(["power", suite(tmp_path, 20), "--trials", text])

@@ -1,0 +1,185 @@
+"""Two arms against each other: literal rollouts in, findings out."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_agentbench.gate.ab import Comparison
+from pytest_agentbench.gate.evidence import trial_of
+from pytest_agentbench.gate.verdict import latencies
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
+from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
+from pytest_agentbench.session.block_turns import Facts
+from pytest_agentbench.session.discovery import Found
+from pytest_agentbench.stats.latency import latency_limit
+from pytest_agentbench.suites.arms import in_arms, parse_arms, sides
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+
+ARMS = parse_arms("old=x,new=y")
+MS = 1_000_000
+BLOCK = 10  # rollouts of an arm that run before the other arm's
+
+
+def shop(scenarios: int = 60) -> Found:
+    every = tuple(Scenario(f"s{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(scenarios))
+    suite = Suite("shop", Path("shop"), every, DatasetInfo("d", "f", "d.json", "0" * 64, "hand", scenarios))
+    made, variants = in_arms(suite, ("default",), ARMS)
+    return Found(suite.folder, made, {}, variants, 1, sides=sides(("default",), ARMS))
+
+
+def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:
+    """One call, whose only token comes after so long; arms take turns in blocks of ten."""
+    block, place = divmod(number, BLOCK)
+    turn = 2 * block + ((arm == "new") is (block % 4 in (0, 3)))
+    start = (turn * BLOCK + place) * 1000 * MS
+    first = start + int(ttft_ms * MS)
+    usage: Json = {"prompt_tokens": 100, "completion_tokens": 1, "token_source": "usage", "cached_tokens": keys.pop("cached", 50)}
+    call = LLMCall(start, start, first, (Chunk(first, "content"),), **usage)
+    status = "agent_error" if score is None else "ok"
+    scores = {} if score is None else {"tsq": Score(score)}
+    known: dict[str, Any] = {"started_at": start / 1e9, "started_ns": start, "ended_ns": first, **keys}
+    return Rollout("shop", f"s{number}", arm, 1, status, calls=(call,), scores=scores, **known)
+
+
+def compared(*rollouts: Rollout, facts: Facts | None = None, stopwatch: Json | None = None, blocks: list[Json] | None = None) -> Json:
+    comparison = Comparison(ARMS, [shop(101)])
+    for each in rollouts:
+        comparison.add(each)
+    return comparison.summary(facts or Facts(), blocks or [], stopwatch or {"verdict": "ok", "unusable": []})
+
+
+def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
+    """Sixty scenarios in both arms, noisy ones; the second arm's scores differ by `change`, its latencies by a factor."""
+    noise = random.Random(1)
+    return [
+        rollout(arm, number, min(1, max(0, noise.uniform(0.4, 0.8) + by)), noise.uniform(10, 20) * factor)
+        for arm, by, factor in (("old", 0.0, 1.0), ("new", change, slower))
+        for number in range(60)
+    ]
+
+
+def findings(ab: Json) -> dict[str, str]:
+    return {each["metric"]: each["finding"] for each in ab["comparisons"]}
+
+
+def test_a_slower_and_worse_arm_is_found() -> None:
+    """What is worse and twice as slow is called so, of quality and of each latency; the other way round it is better and faster."""
+    ab = compared(*both(-0.3, 2.0))
+    assert ("worse", "slower", "slower", "slower") == tuple(findings(ab)[name] for name in ("tsq", "ttft.p50", "e2e.p50", "rollout.p50"))
+    (ttft,) = (each for each in ab["comparisons"] if each["metric"] == "ttft.p50")
+    assert 1.7 < ttft["low"] < 2 < ttft["high"] < 2.4
+    assert ab["arms"][1]["busy_s"] == pytest.approx(2 * ab["arms"][0]["busy_s"], rel=0.1)
+
+    ab = compared(*both(0.3, 0.5))
+    assert ("better", "faster") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
+
+
+def test_two_of_the_same_do_not_differ() -> None:
+    """Of two arms that are the same nothing is said but that no difference is shown; p90 needs more rollouts, and says how many."""
+    found = findings(compared(*both()))
+
+    assert ("no difference shown",) * 3 == tuple(found[name] for name in ("tsq", "ttft.p50", "rollout.p50"))
+    assert "inconclusive" == found["ttft.p90"] == found["tpot.p50"]
+
+
+def test_an_agents_error_is_the_worst_score() -> None:
+    """An agent that fails under one arm counts there with 0; infra errors count in nothing."""
+    half = [rollout("new", number, None if number % 2 else 1.0, 10) for number in range(60)]
+
+    ab = compared(*(rollout("old", number, 1.0, 10) for number in range(60)), *half)
+
+    assert "worse" == findings(ab)["tsq"]
+    assert (1.0, 0.5) == tuple(ab["comparisons"][0][name] for name in ("base", "new"))
+
+
+@pytest.mark.parametrize(
+    ("how", "quality", "reason"),
+    [
+        ({"facts": Facts(failures={"new": "arm new: it is gone"})}, "inconclusive", "arm new: it is gone"),
+        (
+            {"stopwatch": {"verdict": "client-saturated", "unusable": []}},
+            "worse",
+            "the client was saturated: its timings are the client's own",
+        ),
+        (
+            {"stopwatch": {"verdict": "warn", "unusable": ["ttft.p50"]}},
+            "worse",
+            "TTFT p50 is not usable: chunks arrived faster than the client's machine read them",
+        ),
+    ],
+)
+def test_what_cannot_be_relied_on_concludes_nothing(how: dict[str, Any], quality: str, reason: str) -> None:
+    """Where an arm is gone nothing is concluded, where the stopwatch doubts a timing nothing of it; the numbers are shown."""
+    ab = compared(*both(-0.3, 2.0), **how)
+
+    assert (quality, "inconclusive") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
+    assert {reason} == {each["reason"] for each in ab["comparisons"] if each["metric"] == "ttft.p50"}
+    assert all(each["low"] for each in ab["comparisons"] if each["metric"] == "ttft.p50")
+
+
+def block(arm: str, hits: float, salt: str = "") -> Json:
+    return {"arm": arm, "salt": salt, "prefix_cache": {"hit_tokens": hits, "queried_tokens": 100.0}}
+
+
+def test_another_state_of_the_cache_is_a_warning() -> None:
+    """Hit ratios more than ten points apart are told, by the server's counters or else by the calls' usage; so is an unequal reset."""
+    assert [] == compared(*both(), blocks=[block("old", 50), block("new", 59)])["warnings"]
+    (apart,) = compared(*both(), blocks=[block("old", 50), block("new", 61)])["warnings"]
+    assert "50 % of the prompt tokens were hits in old, 61 % in new" in apart
+    (by_usage,) = compared(rollout("old", 1, 1.0, 10, cached=10), rollout("new", 1, 1.0, 10, cached=90))["warnings"]
+    assert "10 % of the prompt tokens were hits in old, 90 % in new" in by_usage
+    (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")])["warnings"]
+    assert "one arm's cache was reset, the other one's prompts were salted" in unequal
+    (order,) = compared(*both(), facts=Facts(in_sequence=True))["warnings"]
+    assert order.startswith("old ran before new")
+
+
+def test_what_people_read() -> None:
+    """Both values, the difference with its interval and n, and the finding are told; a session without arms says nothing."""
+    ab = compared(*both(-0.3, 2.0), facts=Facts(load_s={"old": 12.34}))
+    texts = {each["metric"]: comparison_text(ab, each) for each in ab["comparisons"]}
+    lines = [*comparison_lines({"ab": ab})]
+    page = "\n".join(markdown({"ab": ab, "cache": {"policy": "carry"}}))
+
+    assert texts["tsq"].endswith(", n 60): new is worse")
+    assert texts["ttft.p50"].endswith(", n 60): new is slower")
+    assert "inconclusive, p90 needs 100 rollouts of each arm, and there are 60" in texts["ttft.p90"]
+    assert ("A/B", "new (y) against old (x), interleaved", "") == lines[0]
+    assert "loaded in 12.3 s" in lines[1][1]
+    assert ["red"] == [colour for _, line, colour in lines if line.startswith("tsq")]
+    assert not any("p90" in line for _, line, _ in lines)
+    assert all(text.split(",")[0] in page for text in texts.values())
+    assert [] == [*comparison_lines({"ab": None})]
+    assert [] == [*markdown({"ab": None, "cache": {"policy": "carry"}})]
+
+
+def test_reports_comparisons_and_gates_have_one_percentile() -> None:
+    """The same calls have the same percentile in the report, in an A/B comparison, in the gate's estimate, and with numpy."""
+    draw = random.Random(4)
+    old, new = ([rollout(arm, number, 1.0, draw.lognormvariate(5, 0.5)) for number in range(101)] for arm in ("old", "new"))
+    ab = compared(*old, *new)
+    for q in (50, 90):
+        expected = [float(np.percentile([each.duration_s * 1e3 for each in arm], q)) for arm in (old, new)]  # a call is its first token
+        (finding,) = [each for each in ab["comparisons"] if each["metric"] == f"ttft.p{q}"]
+        (report, gate) = ([each(arm, q) for arm in (old, new)] for each in (of_report, of_gate))
+
+        for found in ([finding["base"], finding["new"]], report, gate):
+            assert expected == pytest.approx(found)
+        assert finding["low"] < finding["new"] / finding["base"] < finding["high"]
+
+
+def of_report(rollouts: list[Rollout], q: int) -> float:
+    performance = Performance()
+    for each in rollouts:
+        performance.add(each)
+    return float(performance.summary()["ttft_ms"][f"p{q}"])
+
+
+def of_gate(rollouts: list[Rollout], q: int) -> float | None:
+    return latency_limit(latencies(map(trial_of, rollouts), "ttft"), q, 1000.0).estimate

@@ -1,0 +1,187 @@
+"""Two runs side by side: what differs is named under its part, and what makes a comparison of speeds senseless is said."""
+
+from __future__ import annotations
+
+import copy
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.gate.diff import Run, doubts, score_changes, setup_changes, speed_changes
+from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.diff import changed_text, setup_lines, speed_lines, suite_lines
+from pytest_agentbench.runs.identity import run_identity
+from pytest_agentbench.suites.hashes import digest
+from tests.gate.evidences import HASHES, evidence, trial
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+TREES = st.dictionaries(st.text("abc", min_size=1, max_size=2), VALUES | st.lists(VALUES, max_size=3), max_size=3)
+
+MEAN = {"value": 0.5, "low": 0.4, "high": 0.6, "scenarios": 3, "method": "adjusted t"}
+
+
+def run(found: Evidence | None = None, **changes: Any) -> Run:
+    """A run of the suite shop on a backend; `changes` are of its agent, options, GPUs and so on."""
+    setup = {
+        "data": {"sha256": "d"},
+        "prompts": {"system_prompt": changes.get("prompt", "p")},
+        "tools": "t",
+        "agent": changes.get("agent", {"kind": "tool_calling"}),
+        "scoring": {"tsq": {}},
+        "options": {"trials": 1},
+    }
+    names = changes.get("suites", ("shop",))
+    facts: Json = {
+        "id": "run",
+        "environment": {"python": "3", "platform": "l", "cpus": changes.get("cpus", 2), "packages": {}, "git": None},
+        "settings": {"concurrency": changes.get("concurrency", 8), "cache": changes.get("cache")},
+        "backend": {"name": "b", "served_model": "m"},
+        "stopwatch": {"verdict": changes.get("stopwatch", "ok"), "unusable": changes.get("unusable", [])},
+        "suites": {
+            name: {
+                "rollouts": {"ok": 3, "limit": changes.get("limits", 0)},
+                "retried": 0,
+                "retried_scores": {},
+                "scores": {"tsq": {"mean": MEAN, "mean_evaluable": MEAN}},
+            }
+            for name in names
+        },
+        "performance": {
+            **{f"{name}_ms": {"p50": 10.0} for name in ("ttft", "tpot", "e2e", "rollout")},
+            "prefix_cache_hit_ratio": changes.get("hits"),
+            "output_tokens_per_s": 10.0,
+            "rollouts_per_hour": 10.0,
+        },
+    }
+    about = {"hardware": {"gpus": changes.get("gpus", []), "driver": None}, "services": changes.get("services")}
+    facts["identity"] = run_identity(facts, dict.fromkeys(names, setup), {"kind": "stack", **changes.get("backend", {})}, about)
+    return Run(json.loads(json.dumps(facts)), found or evidence([trial(number) for number in range(3)]))
+
+
+@given(TREES, TREES)
+def test_what_differs_is_named(old: Json, new: Json) -> None:
+    """Settings that differ are named, each with what it was and is, and no others; equal ones are not."""
+    found = [*setup_changes(run(agent=old), run(agent=new))]
+
+    assert {f"shop.{name}" for name in {*old, *new} if old.get(name) != new.get(name)} == {each.path for each in found}
+    assert {"agent"} >= {each.part for each in found}
+    assert [] == [*setup_changes(run(agent=old), run(agent=copy.deepcopy(old)))]
+
+
+def test_a_hash_is_no_difference_of_its_own() -> None:
+    """Where the backend's settings differ its hash does not stand beside them."""
+    found = [*setup_changes(run(), run(backend={"seed": 1}))]
+
+    assert [("backend", "spec.seed", None, 1)] == [(each.part, each.path, each.old, each.new) for each in found]
+
+
+def test_suites_of_one_run() -> None:
+    """A suite that only one run has is named once, and is no change of everything."""
+    old, new = run(suites=("shop", "store")), run()
+
+    assert [] == [*setup_changes(old, new)]
+    assert ("suites", "only in the old run: store") == next(setup_lines(old, new))
+
+
+def test_a_run_without_an_identity() -> None:
+    """It is said that nothing is known of it, and scores are compared all the same."""
+    old, new = run(), run()
+    del old.facts["identity"]
+
+    assert [("unknown", "the old run says nothing of its setup: it is of an older version, or not of agentbench")] == [
+        *setup_lines(old, new)
+    ]
+    assert ["tsq"] == [each.score for each in score_changes(old, new)]
+    assert [] == [*doubts(old, new)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prompt": "q"}, ["shop.system_prompt: another text (hash p -> q)"]),
+        ({"backend": {"run": ["vllm", "--len", "8", "-v"]}}, ["spec.run: 4 -> 8"]),
+        ({"gpus": ["NVIDIA H200"]}, ["gpus: nothing -> NVIDIA H200"]),
+        ({"agent": {"kind": "tool_calling", "note": "long " * 50}}, [f"shop.note: unset -> {('long ' * 50)[:57]}..."]),
+    ],
+)
+def test_words(change: Json, said: list[str]) -> None:
+    """Prompts differ by hash, lists by the words that do, and nothing takes more than a line."""
+    old = run(backend={"run": ["vllm", "--len", "4", "-v"]} if "backend" in change else {})
+
+    assert said == [changed_text(each) for each in setup_changes(old, run(**change))]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"agent": {"kind": "react"}}, []),
+        ({"gpus": ["NVIDIA H100"]}, ["other GPUs, or another driver"]),
+        ({"cpus": 64}, ["another host"]),
+        ({"concurrency": 4}, ["another number of rollouts in flight: 8 and 4"]),
+        ({"cache": "cold"}, ["another policy for the prefix cache: unknown and cold"]),
+        ({"stopwatch": "client-saturated"}, ["in the new run the client was saturated: its timings are the client's own"]),
+        (
+            {"unusable": ["ttft.p50", "itl.p99"]},
+            ["in the new run TTFT p50 is not usable: chunks arrived faster than the client's machine read them"],
+        ),
+        ({"hits": 0.9}, ["the prefix cache was not in the same state: hit ratio 0.50 and 0.90"]),
+    ],
+)
+def test_doubts(change: Json, said: list[str]) -> None:
+    """Other hardware, concurrency, cache or a saturated client is named; another agent is no doubt about speeds."""
+    assert said == [*doubts(run(hits=0.5), run(**{"hits": 0.5, **change}))]
+
+
+def test_doubtful_speeds_are_neither_faster_nor_slower() -> None:
+    """Twice as slow is `slower`; under another concurrency the ratio is shown, and no word of what it means."""
+    base, slow = (evidence(trial(number, ttft=100.0 * factor + Random(number).randrange(30)) for number in range(60)) for factor in (1, 2))
+    sure, unsure = ([*speed_lines(run(base), run(slow, **change))][1] for change in ({}, {"concurrency": 4}))
+
+    assert sure.endswith(", slower")
+    assert unsure == sure.replace("slower", "doubtful")
+
+
+def test_unknown_hardware() -> None:
+    """That nobody knows what served is no proof that it was the same."""
+    assert ["nobody knows what hardware served either run"] == [*doubts(run(gpus=None), run(gpus=None))]
+
+
+def test_scores_are_paired() -> None:
+    """Scenarios with other contents are left out and counted; those that changed most come first."""
+    changed = {**HASHES, "scenario": "other"}
+    old = run(evidence([trial(number, 1.0) for number in range(4)]))
+    new = run(evidence([trial(0, 0.9), trial(1, 0.2), trial(2, 1.0), trial(3, 0.0, content=changed)]))
+
+    (found,) = score_changes(old, new)
+
+    assert (3, 1) == (found.decision.n, found.decision.missing.changed)
+    assert [("1", 1.0, 0.2), ("0", 1.0, 0.9)] == [(each.scenario, each.old, each.new) for each in found.moved]
+    assert pytest.approx(-0.3) == found.decision.estimate
+    assert any("left out: 1 with another content" in line for _, line in suite_lines(old, new, "shop", [found]))
+
+
+def test_speeds_are_paired() -> None:
+    """A median's ratio is of the scenarios that both runs have with equal content; too few of them decide nothing."""
+    changed = {**HASHES, "scenario": "other"}
+    old = run(evidence([trial(number, ttft=100.0) for number in range(30)]))
+    slow = [trial(number, ttft=200.0) for number in range(25)]
+    new = run(evidence([*slow, *(trial(number, ttft=9000.0, content=changed) for number in range(25, 30))]))
+
+    found = {each.name: each.decision for each in speed_changes(old, new)}
+
+    assert (25, "FAIL") == (found["ttft"].n, found["ttft"].verdict)
+    assert pytest.approx(2.0) == found["ttft"].estimate
+    few = {each.name: each.decision for each in speed_changes(run(), run())}
+    assert few["ttft"].reason.startswith("p50 needs 20 independent rollouts")
+
+
+def test_equal_setups_are_said_to_be_equal() -> None:
+    """One line says so, and nothing else is said."""
+    assert [("the same", "everything")] == [*setup_lines(run(), run())]
+    assert digest(run().identity) == digest(run().identity)

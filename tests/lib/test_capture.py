@@ -1,0 +1,124 @@
+"""What rollouts log and print, each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+
+import pytest
+
+from pytest_agentbench.lib import capture
+
+
+@contextmanager
+def installed() -> Iterator[io.StringIO]:
+    """This process captures, as the pool does, instead of pytest; what belongs to no rollout comes here."""
+    outside, root = io.StringIO(), logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    root.handlers.clear()
+    try:
+        with redirect_stdout(outside), redirect_stderr(outside):
+            capture.install()
+            yield outside
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+async def talk(name: str, meet: asyncio.Barrier) -> str:
+    """Logs and prints in step with others, in tasks and threads of its own too; returns what was captured."""
+
+    async def aside() -> None:
+        print(f"{name} in a task")
+
+    with capture.capture() as log:
+        task = asyncio.create_task(aside())
+        for step in range(3):
+            await meet.wait()
+            print(f"{name} out {step}")
+            print(f"{name} err {step}", file=sys.stderr)
+            logging.getLogger("shop").info("%s log %d", name, step)
+        await asyncio.to_thread(print, f"{name} in a thread")
+        await task
+    print(f"{name} is done")
+    return log.text
+
+
+async def test_tasks_do_not_mix() -> None:
+    """Rollouts that run at the same time each find their own output, and nobody else's; what comes after goes on as usual."""
+    meet = asyncio.Barrier(2)
+
+    with installed() as outside:
+        logs = await asyncio.gather(talk("ann", meet), talk("ben", meet))
+
+    for name, log in zip(("ann", "ben"), logs, strict=True):
+        told = [f"{name} {way} {step}" for step in range(3) for way in ("out", "err")]
+        told += [f"INFO shop: {name} log {step}" for step in range(3)]
+        assert sorted([*told, f"{name} in a task", f"{name} in a thread"]) == sorted(log.splitlines())
+    assert ["ann is done", "ben is done"] == sorted(outside.getvalue().splitlines())
+
+
+def test_levels() -> None:
+    """Messages from INFO up are kept, with their level and logger; DEBUG ones are not."""
+    with installed() as outside, capture.capture() as log:
+        logging.getLogger("shop.debug").debug("small talk")
+        logging.getLogger("shop.cart").warning("no %s left", "lamps")
+        logging.getLogger("shop").info("done")
+
+    assert "WARNING shop.cart: no lamps left\nINFO shop: done\n" == log.text
+    assert "" == outside.getvalue()
+
+
+def test_a_message_that_does_not_fit() -> None:
+    """A log call with the wrong arguments does not fail the agent; the fault is in its log."""
+    with installed() as outside, capture.capture() as log:
+        logging.getLogger("shop").warning("%d lamps", "no")
+
+    assert "--- Logging error ---" in log.text
+    assert "TypeError: %d format" in log.text
+    assert "" == outside.getvalue()
+
+
+def test_captures_nest() -> None:
+    """The innermost capture gets the output, and gives it back when it ends, also by an exception."""
+    with installed() as outside:
+        with capture.capture() as outer:
+            with suppress(ValueError), capture.capture() as inner:
+                print("inside")
+                raise ValueError
+            print("around")
+        print("outside")
+        logging.getLogger("shop").warning("to nobody")
+
+    assert ("inside\n", "around\n", "outside\n") == (inner.text, outer.text, outside.getvalue())
+
+
+def test_a_long_log() -> None:
+    """Its beginning and its end are kept, and a line between them says how much is gone; a log within the limit stays as it is."""
+    log = capture.Log(limit=8)
+    for text, whole in (("abcd", "abcd"), ("ef", "abcdef"), ("gh", "abcdefgh"), ("i", "abcd\n[1 characters left out]\nfghi")):
+        assert len(text) == log.write(text)
+
+        assert whole == log.text
+    log.write("x" * 2000)
+
+    assert "abcd\n[2,001 characters left out]\nxxxx" == log.text
+
+
+@pytest.mark.parametrize("length", [1, 100, 100_000])
+def test_a_log_without_an_end(length: int) -> None:
+    """What is written, in pieces of whatever size, takes no more memory than what is kept of it, and a piece."""
+    log = capture.Log(limit=1000)
+    tracemalloc.start()
+    for _ in range(100_000 if length == 1 else 1000):
+        log.write("x" * length)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 30_000 + 4 * length
+    assert len(log.text) < 1050

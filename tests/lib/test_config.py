@@ -1,0 +1,138 @@
+"""YAML files become checked models; every fault is one sentence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import Spec, load_yaml, override, parse_yaml, read_text, validate
+
+
+class Wheel(Spec):
+    """A part of a model."""
+
+    size: int
+    spokes: int = 32
+
+
+class Bicycle(Spec):
+    """A model with a nested one, a mapping of them and one that may be left out."""
+
+    name: str
+    front: Wheel = Wheel(size=28)
+    spare: dict[str, Wheel] = {}
+    third: Wheel | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\nb: [1", "f.yaml:3: not valid YAML: did not find expected ',' or ']'"),
+        ("- a\nb: 1", "f.yaml:2: not valid YAML: did not find expected '-' indicator"),
+        ("a: 1\n? [b]\n: 1", "f.yaml:2: not valid YAML: found unhashable key"),
+        ("a: !!python/object:os.system x", "f.yaml:1: not valid YAML: could not determine a constructor for the tag"),
+        ("a: \x00", "f.yaml: not valid YAML: unacceptable character #x0000"),
+        ("day: 2024-13-45", "f.yaml: not valid YAML: month must be in 1..12"),
+    ],
+)
+def test_invalid_yaml(text: str, sentence: str) -> None:
+    """A text that is no YAML, or whose values cannot be built, is one line that names the file and, where it is known, the line."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}") as caught:
+        parse_yaml(text, "f.yaml")
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\nb: 2\na: 3", "f.yaml:3: the key 'a' is there twice, first in line 1; keep one of them"),
+        ("{a: 1, a: 1}", "f.yaml:1: the key 'a' is there twice, first in line 1; keep one of them"),
+        ('a: 1\n"a": 1', "f.yaml:2: the key 'a' is there twice, first in line 1; keep one of them"),
+        ("top:\n- b: {c: 1}\n- b:\n    c: 1\n    c: 2", "f.yaml:5: the key 'c' is there twice, first in line 4; keep one of them"),
+        ("1: a\n2: b\n1: c", "f.yaml:3: the key '1' is there twice, first in line 1; keep one of them"),
+    ],
+)
+def test_a_key_that_is_there_twice(text: str, sentence: str) -> None:
+    """Of two equal keys none is taken in silence: the line of the second one is named, at any depth."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        parse_yaml(text, "f.yaml")
+
+
+def test_keys_that_only_look_twice() -> None:
+    """What `<<` brings may be replaced, mappings may have keys of others, anchors may be used again and around themselves."""
+    merged = "x: {y: &base {<<: &deeper {size: 1, colour: red}, size: 2}}\nz: {<<: *base, colour: blue}\nagain: [*base, *deeper]"
+    round_about = parse_yaml("a: &a {inner: *a}", "f.yaml")
+
+    assert {"size": 2, "colour": "blue"} == parse_yaml(merged, "f.yaml")["z"]
+    assert {1: "a", "1": "b"} == parse_yaml("1: a\n'1': b", "f.yaml")
+    assert round_about["a"] is round_about["a"]["inner"]
+
+
+@pytest.mark.parametrize(("text", "kind"), [("", "empty"), ("# nothing", "empty"), ("- a", "list"), ("word", "str")])
+def test_a_yaml_file_holds_a_mapping(tmp_path: Path, text: str, kind: str) -> None:
+    """An empty file, a list and a bare word are refused by what they are."""
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: is {kind}, should be a mapping of keys$"):
+        load_yaml(file)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    """A file that is missing, a folder or not UTF-8 is named with the reason; a byte order mark is no fault."""
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes("name: café".encode("latin-1"))
+    marked = tmp_path / "marked.yaml"
+    marked.write_bytes(b"\xef\xbb\xbfname: x")
+
+    for file, reason in (
+        (tmp_path / "none", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+        (latin, "not UTF-8: byte 9 is 0xe9"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: {reason}"):
+            read_text(file)
+    assert {"name": "x"} == load_yaml(marked)
+
+
+def test_override_replaces_values_at_dotted_paths() -> None:
+    """Values are replaced and added at any depth, in order; the given mapping stays as it is."""
+    data: dict[str, Any] = {"name": "x", "agent": {"kind": "a", "t": 0.1}, "empty": None}
+
+    changed = override(data, [("agent.t", 0.6), ("agent.t", 0.7), ("new.deep.key", [1]), ("empty.key", 1)], "f.yaml")
+
+    assert {"name": "x", "agent": {"kind": "a", "t": 0.7}, "new": {"deep": {"key": [1]}}, "empty": {"key": 1}} == changed
+    assert {"name": "x", "agent": {"kind": "a", "t": 0.1}, "empty": None} == data
+
+
+def test_override_through_a_value() -> None:
+    """A path that leads through something other than a mapping is refused."""
+    with pytest.raises(ConfigError, match=r"^f\.yaml: --agentbench-set name\.first: 'first' cannot be set inside 'x'$"):
+        override({"name": "x"}, [("name.first", 1)], "f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"name": "x", "wheels": 2}, "unknown key 'wheels'; known keys: name, front, spare, third"),
+        ({"nam": "x"}, "unknown key 'nam'; known keys: name, front, spare, third"),
+        ({"name": "x", "front": {"size": 28, "colour": "red"}}, "unknown key 'front.colour'; known keys: size, spokes"),
+        ({"name": "x", "third": {"size": 28, "colour": "red"}}, "unknown key 'third.colour'; known keys: size, spokes"),
+        ({"name": "x", "spare": {"name": {"size": 28, "colour": "red"}}}, "unknown key 'spare.name.colour'; known keys: size, spokes"),
+        ({}, "the key 'name' is missing"),
+        ({"name": "x", "front": {}}, "the key 'front.size' is missing"),
+        ({"name": 5}, "name: input should be a valid string, not 5"),
+        ({"name": "x", "spare": {"a": 1}}, "spare.a: input should be a valid dictionary or instance of Wheel, not 1"),
+    ],
+)
+def test_faulty_keys(data: dict[str, Any], sentence: str) -> None:
+    """A fault names the file and the key with its path; for an unknown key it lists the known ones of that place."""
+    with pytest.raises(ConfigError) as caught:
+        validate(Bicycle, data, "f.yaml")
+
+    assert f"f.yaml: {sentence}" == str(caught.value)

@@ -1,0 +1,128 @@
+"""Text of others shows what it is, on terminals, in logs and in Markdown, and does nothing else."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.lib.foreign import Output, block, one_line
+from pytest_agentbench.reports.markup import code, fenced, prose, table
+
+HIDDEN = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xD800]
+TEXT = st.text(st.characters() | st.sampled_from([*map(chr, HIDDEN), *":#[]m\\;"]), max_size=40) | st.from_regex(
+    r"[ \n\t]{0,3}(::[a-z-]{1,5}::|##\w{0,4}\[|\x1b\[[0-9;]{0,4}m){1,3}"
+)
+
+
+@pytest.mark.parametrize("code", sorted({*HIDDEN} - {0x09, 0x0A}))
+def test_what_cannot_be_seen_is_shown(code: int) -> None:
+    """Control characters, marks of direction and halves of characters become escapes that name them; tab and newline may stay."""
+    escape = "\\r" if code == 0x0D else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    assert f"a{escape}\tb\nc" == block(f"a{chr(code)}\tb\nc")
+    assert f"a{escape}\tb\\nc" == one_line(f"a{chr(code)}\tb\nc")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("::error::x", "\\::error::x"),
+        ("a\n \u00a0\t::stop-commands::x", "a\n \u00a0\t\\::stop-commands::x"),
+        ("a ::error::b", "a \\::error::b"),
+        ("std::vector", "std::vector"),
+        ("a ##[error]b ##vso[task.setvariable]", "a #\\#[error]b #\\#vso[task.setvariable]"),
+        ("###[x", "##\\#[x"),
+        ("## a title [1]", "## a title [1]"),
+    ],
+)
+def test_commands_of_a_log(text: str, shown: str) -> None:
+    """What GitHub takes at the start of a line, and others anywhere in it, gets a backslash; ordinary text stays."""
+    assert shown == block(text)
+
+
+@given(TEXT)
+def test_nothing_is_left(text: str) -> None:
+    """Whatever the text, there is no hidden letter and no command in it afterwards, and a second pass finds nothing to do."""
+    for clean in (block(text), one_line(text)):
+        assert not [letter for letter in clean if ord(letter) in HIDDEN and letter not in "\t\n"]
+        assert not [line for line in clean.split("\n") if line.strip().startswith("::")]
+        assert not re.search(r"##\w*\[", clean)
+        assert clean == block(clean)
+    assert "\n" not in one_line(text)
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"], exclude_characters=":#")))
+def test_ordinary_text_stays(text: str) -> None:
+    assert text == one_line(text)
+
+
+def test_colours_of_pytest() -> None:
+    """Where a terminal has colours, pytest's own stay; what hides text or moves the cursor does not."""
+    text = "\x1b[1m\x1b[31mE  \x1b[39;49;00m\x1b[0m \x1b[8mhidden \x1b[41m \x1b[2J \x1b]0;title\x07"
+
+    assert "\x1b[1m\x1b[31mE  \x1b[39;49;00m\x1b[0m \\x1b[8mhidden \\x1b[41m \\x1b[2J \\x1b]0;title\\x07" == block(text, colours=True)
+
+
+def test_a_stream() -> None:
+    """What is printed in pieces is escaped by whole lines, so that no command comes together; what is drawn is not."""
+    stream = io.StringIO()
+    output = Output(stream)
+    for piece in (":", ":error::a\n", "b", "\x1b", "\n", ":"):
+        output.write(piece)
+    output.flush()
+    output.draw("\r\x1b[2K")
+
+    assert "\\::error::a\nb\\x1b\n:\r\x1b[2K" == stream.getvalue()
+    assert not output.isatty()
+
+
+HOSTILE = [
+    "[click](https://evil.example)",
+    "![image](https://evil.example/x.png)",
+    "[click][1] [1]: https://evil.example",
+    "<img src=x onerror=1> <script>",
+    "`<b>` ``<i>``",
+    "@everybody and a@b.example",
+    "https://evil.example www.evil.example",
+    "a | b \\| <img> | c \\\\| d",
+    "\\<b> &lt;b&gt; &#60;b&#62;",
+    "**bold** _it_ ~~gone~~",
+    "\n# title\n::error::x\x1b[2J",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_is_inert(text: str) -> None:
+    """A name in a code span and a sentence in prose have no markup, link, image, HTML or mention, and stay one cell of a table."""
+    for cell in (code(text), prose(text)):
+        assert "\n" not in cell
+        outside = re.sub(r"^`[^`]*`$", "", cell)
+        outside = outside.replace("<!-- -->", "\0")
+        assert not re.search(r"(?<!\\)(\\\\)*[`*]", outside)
+        assert not re.search(r"<[A-Za-z/!?]|&#?\w+;(?<!&lt;)(?<!&amp;)|@\w|(?<!\\)(\\\\)*\][(\[:]|https?:|www\.", outside)
+        (row,) = [*table(["a"], [[cell]])][2:]
+        assert 2 == len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)), row
+
+
+def test_a_fence_is_longer_than_any_in_it() -> None:
+    """What a service printed cannot end the block that shows it."""
+    assert "````text\na\n```\n<b>\\x1b\n````" == fenced("a\n```\n<b>\x1b")
+
+
+def test_prose_stays_readable() -> None:
+    """What reports say themselves is not cluttered: intervals, comparisons, names with underscores."""
+    text = "shop tsq.mean 0.612 [0.571, 0.653] >= 0.4: 3 infra_error, p < 0.05 & more; x_1 ~ 2"
+
+    assert text == prose(text)
+
+
+def test_nobody_else_prints() -> None:
+    """Commands print through the escaping stream; nothing else in the package writes to a standard stream behind its back."""
+    package = Path(__file__).parents[2] / "pytest_agentbench"
+
+    assert [] == [str(file) for file in package.rglob("*.py") if re.search(r"sys\.__std(out|err)__|os\.write\([12],", file.read_text())]

@@ -1,0 +1,91 @@
+"""Whoever connects says who it is, at once and in a few words."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.introductions import HELLO, Introductions
+
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def server(introductions: Introductions) -> AsyncIterator[int]:
+    """A server that says `welcome` to those it knows; its port."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if await introductions.hello(reader, writer) is not None:
+                writer.write(b"welcome")
+        except EOFError:
+            pass
+        finally:
+            writer.close()
+
+    running = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with running:
+        yield running.sockets[0].getsockname()[1]
+
+
+async def said(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the connection is closed, in order or not."""
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+
+
+async def test_who_knows_the_token() -> None:
+    """A frame with the token is let in, also one as long as it may be; another token, a longer frame and no JSON are not."""
+    padded = wire.pack({"token": "t", "role": "x" * (HELLO - len('{"token":"t","role":""}'))})
+    frames = [wire.pack({"token": "t"}), padded, wire.pack({"token": "t", "role": "x" * HELLO}), wire.pack({"token": "\udc00"}), b"\0" * 64]
+    async with server(Introductions("t")) as port:
+        answers = []
+        for frame in frames:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(frame)
+            answers.append(await said(reader))
+            writer.close()
+
+    assert [b"welcome", b"welcome", b"", b"", b""] == answers
+
+
+async def test_who_says_nothing() -> None:
+    """A connection that is silent is closed when its time is over."""
+    async with server(Introductions("t", patience=0.05)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        assert b"" == await said(reader)
+        writer.close()
+
+
+async def test_who_was_not_heard() -> None:
+    """Something that holds up the loop for longer than that is not held against those who have spoken meanwhile."""
+    async with server(Introductions("t", patience=0.05)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.01)  # until the server waits for it; if it does not by then, it is served all the same
+        writer.write(wire.pack({"token": "t"}))
+        time.sleep(0.2)  # noqa: ASYNC251 - that is what is tried
+
+        assert b"welcome" == await said(reader)
+        writer.close()
+
+
+async def test_too_many_at_the_door() -> None:
+    """Of more silent connections than there may be the oldest is closed, and who speaks is served."""
+    async with server(Introductions("t", patience=60, most=2)) as port:
+        lines: list[Line] = []
+        for _ in range(3):
+            lines.append(await asyncio.open_connection("127.0.0.1", port))
+            await asyncio.sleep(0)
+        assert b"" == await said(lines[0][0])
+        for reader, writer in lines[1:]:
+            writer.write(wire.pack({"token": "t"}))
+
+            assert b"welcome" == await said(reader)
+        for _, writer in lines:
+            writer.close()

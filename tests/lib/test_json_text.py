@@ -1,0 +1,57 @@
+"""JSON as agents and servers really write it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_agentbench.lib.json_text import dumps, json_object, loads, readable
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+def test_what_only_the_standard_library_takes() -> None:
+    """NaN, half an emoji and large numbers are read and written."""
+    assert math.isnan(loads(b"NaN"))
+    assert "\ud83d" == loads(b'"\\ud83d"')
+    assert b'{"a": "\\ud83d"}' == dumps({"a": "\ud83d"})
+    assert b"1180591620717411303424" == dumps(2**70)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"{'a': 1}", DEEP])
+def test_what_is_no_json(text: bytes) -> None:
+    """Everything else is a ValueError, also what would overflow the stack."""
+    with pytest.raises(ValueError, match=r"Expecting|utf-8|nested too deeply"):
+        loads(text)
+
+    assert json_object(text) is None
+
+
+def test_what_cannot_be_written() -> None:
+    """A value that is nested too deeply is a ValueError."""
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+
+    with pytest.raises(ValueError, match="nested too deeply"):
+        dumps(value)
+
+
+def test_objects_only() -> None:
+    """Only an object is an object."""
+    assert [{"a": 1}, None, None] == [json_object(text) for text in (b'{"a": 1}', b"[1]", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("lamp \x00 😀", "lamp \x00 😀"),
+        ("\ud83d\ude00", "😀"),
+        ({"a": ["\ud83d", {"\ude00": 1}]}, {"a": ["\ufffd", {"\ufffd": 1}]}),
+        ([10**30, None], [10**30, None]),
+    ],
+)
+def test_halves_of_characters(value: object, expected: object) -> None:
+    """Two halves that meet are a character; one alone is none, wherever it stands, and all else stays."""
+    assert expected == readable(value)

@@ -1,0 +1,372 @@
+"""Secrets do not reach a file."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_agentbench.lib.log_tail import tail
+from pytest_agentbench.lib.redact import MARK, Public, Redactor
+from pytest_agentbench.lib.scrub import scrub
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-abcdefghijklmnopqrstuvwx",
+        "sk-proj-abc_DEF-ghi_JKL-mno",
+        "hf_abcdefghijklmnopqrstuvwx",
+        "nvapi-abc-DEF_ghijklmnopqrstuv",
+        "ghp_abcdefghijklmnopqrstuvwxyz012345",
+        "AKIAABCDEFGHIJKLMNOP",
+        "xoxb-1234567890-abcdef",
+    ],
+)
+def test_known_patterns(key: str) -> None:
+    """Keys of well-known makers are replaced wherever they stand: in a sentence, as a value, as a key, after a line break."""
+    record = {"log": f"use {key}, please", "nested": {"value": key, key: [f"x\n{key}\ny"]}}
+
+    redacted = json.loads(Redactor()(json.dumps(record)))
+
+    assert {"log": f"use {MARK}, please", "nested": {"value": MARK, MARK: [f"x\n{MARK}\ny"]}} == redacted
+
+
+HEX = "0123456789abcdef0123456789abcdef01234567"
+PEM = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        (f"wandb login {HEX} done", f"wandb login {MARK} done"),
+        (f"https://wandb.ai says {HEX}", f"https://wandb.ai says {MARK}"),
+        (f"local-{HEX}", MARK),
+        (f"x-api-key: {HEX}, and", f"x-api-key: {MARK}, and"),
+        (f'{{"X-API-Key": "{HEX}"}}', f'{{"X-API-Key": "{MARK}"}}'),
+        (f"AccountName=shop;AccountKey={PEM}00==;Endpoint=x", f"AccountName=shop;AccountKey={MARK};Endpoint=x"),
+        (f"Endpoint=sb://shop/;SharedAccessKey={PEM}00=", f"Endpoint=sb://shop/;SharedAccessKey={MARK}"),
+        (f"-----BEGIN PRIVATE KEY-----\n{PEM}\n{PEM}\nand then it was cut", f"{MARK}\nand then it was cut"),
+        (f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{PEM}", MARK),
+    ],
+)
+def test_keys_that_their_surroundings_tell(text: str, redacted: str) -> None:
+    """Keys of W&B, of headers and of Azure's connection strings, and a private key that was cut: as they are, and in JSON."""
+    assert redacted == Redactor().plain(text)
+    assert {"a": redacted} == json.loads(Redactor()(json.dumps({"a": text})))
+    assert {"a": json.dumps({"b": redacted})} == json.loads(Redactor()(json.dumps({"a": json.dumps({"b": text})})))
+
+
+def test_a_commit_is_no_key() -> None:
+    """40 hexadecimal digits are a secret only where something says so; a header without a digit is English."""
+    text = json.dumps(
+        {"commit": HEX, "a": f"at {HEX}", "b": "x-api-key: authentication-is-required", "c": "-----BEGIN PRIVATE KEY----- is missing"}
+    )
+
+    assert text == Redactor()(text)
+
+
+#: Where the value of a variable may stand in a record and be a name, an id, or what is expected.
+NAMED = {
+    "suite": "find_item",
+    "scenario": "find_item",
+    "settings": {"kind": "find_item", "model": "find_item"},
+    "tool_calls": [{"name": "find_item", "arguments": {"item": "a lamp", "find_item": 1}}],
+    "drafts": [{"tool_calls": [{"name": "find_item"}]}],
+    "expected": [{"tool": "find_item", "parameters": {"name": "find_item", "deep": [{"deeper": "with find_item"}]}}],
+    "messages": [{"role": "assistant", "tool_calls": [{"id": "find_item", "function": {"name": "find_item"}}]}],
+    "scores": {"find_item": {"value": 1.0}},
+    "worst": [{"id": "find_item", "expected_tools": ["find_item"], "actual_tools": ["find_item", "find_item"]}],
+}
+
+
+def test_names_and_labels_are_never_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that also is a name, an id, a tool, an argument's name or part of an expectation stays there, and goes from free text."""
+    monkeypatch.setenv("CACHE_KEY", "find_item")
+    text = {"answer": "find_item it is", "messages": [{"content": "find_item"}], "arguments": {"name": "find_item", "id": ["find_item"]}}
+
+    redacted = json.loads(Redactor()(json.dumps({**NAMED, "text": text})))
+
+    assert {**NAMED, "text": redacted["text"]} == redacted
+    assert {
+        "answer": f"{MARK} it is",
+        "messages": [{"content": MARK}],
+        "arguments": {"name": MARK, "id": [MARK]},
+    } == redacted["text"]
+
+
+def test_what_everybody_reads_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that stands in a suite is kept in records, a word everywhere; both variables are named, without their values."""
+    monkeypatch.setenv("CACHE_KEY", 'find "item"')
+    monkeypatch.setenv("PGPASSWORD", "postgres")
+    monkeypatch.setenv("SHOP_ACCESS", "password")
+    monkeypatch.setenv("SHOP_KEY", "not-to-be-read")
+    redactor = Redactor(["SHOP_ACCESS"], Public(json.dumps({"ask": 'find "item", please'})))
+    text = {"a": 'find "item" in postgres', "b": "not-to-be-read", "c": "password"}
+
+    assert {**text, "b": MARK, "c": MARK} == json.loads(redactor(json.dumps(text)))
+    assert f"{MARK} in postgres" == redactor.plain('find "item" in postgres')
+    assert [
+        "PGPASSWORD: the value is an ordinary word, so it is not redacted anywhere; a secret needs another value",
+        "CACHE_KEY: the value is a text of a suite, so it is not redacted in records and reports; a secret needs another value",
+    ] == redactor.advice
+
+
+def test_a_key_that_is_expected() -> None:
+    """Where an agent is expected to pass on what looks like a key, the record of the one that does keeps it."""
+    key, other = "sk-abcdefghijklmnopqrstuvwx", "sk-zyxwvutsrqponmlkjihgfedc"
+    record = {"tool_calls": [{"arguments": {"key": key}}, {"arguments": {"key": other}}], "expected": [{"parameters": {"key": key}}]}
+
+    redacted = json.loads(Redactor(public=Public(labels=json.dumps([key])))(json.dumps(record)))
+
+    assert [key, MARK] == [call["arguments"]["key"] for call in redacted["tool_calls"]]
+    assert record["expected"] == redacted["expected"]
+
+
+def test_ordinary_words_are_no_keys() -> None:
+    """Words that contain the beginning of a key stay."""
+    text = json.dumps({"a": "a risk-assessment-of-every-customer, task-force-of-the-twentieth-century", "b": "sk-short"})
+
+    assert text == Redactor()(text)
+
+
+#: The word that says so need not be the last one.
+IN_THE_MIDDLE = ["SECRET_KEY_BASE", "STRIPE_KEY_LIVE", "SIGNING_KEY_PEM", "APIKEY_PROD", "SHOP_TOKENS_V2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["SHOP_API_KEY", "shop_token", "AWS_SECRET", "DB_PASSWORD", "SHOP_KEYS", "SMTP_PASSWD", "GIT_CREDENTIALS", *IN_THE_MIDDLE]
+)
+def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The value of a variable whose name looks secret is replaced, also inside other text."""
+    monkeypatch.setenv(name, "correct horse")
+
+    assert {"a": [f"the {MARK} battery", 5]} == json.loads(Redactor()('{"a": ["the correct horse battery", 5]}'))
+
+
+@pytest.mark.parametrize(
+    "name", ["SHOP_KEYBOARD", "MONKEY_BUSINESS", "SSL_KEY_FILE", "TOKEN_URL", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM"]
+)
+def test_other_variables_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A variable with an ordinary name, or that says where a secret is, is no secret; a short value would blank out ordinary text."""
+    monkeypatch.setenv(name, "correct horse")
+    monkeypatch.setenv("SHOP_KEY", "lamp")
+    text = '{"a": "a lamp for the correct horse"}'
+
+    assert text == Redactor()(text)
+
+
+@pytest.mark.parametrize("ascii", [True, False])
+@pytest.mark.parametrize("value", ['pass"word', "back\\slash", "pässwörd", 'ä"\\\nö---', "tab\tulator"])
+def test_values_that_json_writes_differently(monkeypatch: pytest.MonkeyPatch, value: str, ascii: bool) -> None:
+    """A value is found in the form that JSON gives it, whether the writer escapes letters or not."""
+    monkeypatch.setenv("SHOP_KEY", value)
+
+    assert {"a": f"<{MARK}>"} == json.loads(Redactor()(json.dumps({"a": f"<{value}>"}, ensure_ascii=ascii)))
+
+
+def test_the_longest_value_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that begins with another one leaves no rest behind."""
+    monkeypatch.setenv("A_KEY", "password")
+    monkeypatch.setenv("B_KEY", "password-and-more")
+
+    assert {"a": MARK} == json.loads(Redactor()('{"a": "password-and-more"}'))
+
+
+@pytest.mark.parametrize("value", ["tool_calls", "12345678", 'value": "', "judge_calls", ': "value'])
+def test_a_record_stays_a_record(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """A value that also is one of our keys, a part of a number or of JSON's punctuation does not break the record."""
+    monkeypatch.setenv("SHOP_KEY", value)
+    record = {"tool_calls": [{"value": "value", "at": 991234567899}], "judge_calls": {"a\\": '"'}, "text": f"<{value}>"}
+
+    assert {**record, "text": f"<{MARK}>"} == json.loads(Redactor()(json.dumps(record)))
+
+
+#: Keys of well-known makers, as generators of random ones.
+SHAPES = [
+    r"sk-[A-Za-z0-9]{48}",
+    r"sk-ant-api03-[A-Za-z0-9_-]{90}",
+    r"sk-proj-[A-Za-z0-9_-]{70}",
+    r"hf_[A-Za-z0-9]{34}",
+    r"nvapi-[A-Za-z0-9_-]{64}",
+    r"gh[pousr]_[A-Za-z0-9]{36}",
+    r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}",
+    r"glpat-[A-Za-z0-9_-]{20}",
+    r"(AKIA|ASIA)[A-Z0-9]{16}",
+    r"xox[bp]-[0-9]{12}-[A-Za-z0-9]{24}",
+    r"AIza[A-Za-z0-9_-]{35}",
+    r"ya29\.[A-Za-z0-9_-]{60}",
+    r"npm_[A-Za-z0-9]{36}",
+    r"eyJ[A-Za-z0-9_-]{20}\.eyJ[A-Za-z0-9_-]{40}\.[A-Za-z0-9_-]{43}",
+]
+KEYS = st.one_of(*(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True) for shape in SHAPES))
+
+#: What a key may stand between.
+AROUND = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+#: How a text gets into a record: as it is, or as JSON within JSON.
+DEPTHS = st.integers(0, 3)
+
+#: Texts that begin as secrets do, and are none.
+DECOYS = st.sampled_from(
+    [
+        "risk-assessment-of-every-customer",
+        "sk-short",
+        "the bearer of all these letters",
+        "Basic understanding-of-many-things",
+        "AKIAIO",
+        "eyJ",
+        "https://example.org:8000/a@b",
+        "hf_datasets",
+        "-----BEGIN CERTIFICATE-----",
+        "ghp_",
+        "://",
+        "\\",
+        '"',
+        "é\u2028",
+    ]
+)
+PLAIN_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | AROUND | DECOYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(AROUND | DECOYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def nested(text: str, depth: int, ascii: bool) -> str:
+    for _ in range(depth):
+        text = json.dumps({"arguments": text}, ensure_ascii=ascii)
+    return text
+
+
+@given(PLAIN_JSON, st.booleans())
+def test_what_has_no_secret_is_not_touched(record: object, ascii: bool) -> None:
+    """JSON without a secret comes out as it went in, to the last character, and so does any other text."""
+    text = json.dumps(record, ensure_ascii=ascii)
+
+    assert text == Redactor()(text)
+    assert text == Redactor().plain(text)
+    assert text.encode() == Redactor().blanked(text.encode())
+
+
+@given(KEYS, AROUND, AROUND, DEPTHS, st.booleans())
+def test_no_key_is_left(key: str, before: str, after: str, depth: int, ascii: bool) -> None:
+    """A key of a known maker is found between any other text, and in JSON within JSON; what comes out is valid JSON still."""
+    assume(not re.search(r"[A-Za-z0-9]\Z", before))
+    text = nested(f"{before}{key}{after}", depth + 1, ascii)
+
+    redacted = Redactor()(text)
+
+    assert key not in redacted
+    assert {"arguments"} == set(json.loads(redacted))
+    assert key not in Redactor().plain(text)
+    assert key.encode() not in (blanked := Redactor().blanked(text.encode()))
+    assert len(text.encode()) == len(blanked)
+
+
+ENCODINGS: Mapping[str, Callable[[str], str]] = {
+    "as it is": lambda value: value,
+    "in a URL": lambda value: quote(value, safe=""),
+    "in a query": quote_plus,
+    "in base64": lambda value: base64.b64encode(value.encode()).decode(),
+    "in base64 for URLs": lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
+    "as a password of basic access": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
+    "as a password with more behind it": lambda value: base64.b64encode(f"bob:{value}:".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=8).filter(str.strip), AROUND, DEPTHS, st.booleans())
+def test_no_value_is_left(monkeypatch: pytest.MonkeyPatch, encoding: str, value: str, around: str, depth: int, ascii: bool) -> None:
+    """A value of a secret-looking variable is found however it is written, and the record is valid JSON afterwards."""
+    assume(len(value.strip()) >= 8 and not value.strip().isalpha())  # a word is no secret
+    monkeypatch.setenv("SHOP_API_KEY", value)
+    written = ENCODINGS[encoding](value)
+    text = nested(f"{around}{written}{around}", depth + 1, ascii)
+    redactor = Redactor()
+
+    redacted = redactor(text)
+
+    assume(core(written) not in f"{around}{MARK}arguments")
+    assert {"arguments"} == set(json.loads(redacted))
+    opened: str | None = redacted
+    while opened is not None:
+        assert core(written) not in opened
+        opened = argument_of(opened)
+    assert core(written) not in redactor.plain(f"{around}{written}{around}")
+    assert core(written).encode() not in redactor.blanked(f"{around}{written}{around}".encode())
+
+
+def core(written: str) -> str:
+    """A part that only the value accounts for: base64 mixes the ends with what is around them."""
+    return written.rstrip("=")[-8:-2]
+
+
+def argument_of(text: str) -> str | None:
+    """One level less of JSON; None when there is none, or a mark stands where it was."""
+    try:
+        return str(json.loads(text)["arguments"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def test_a_log_is_scrubbed_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of services lose their secrets where they lie, wherever a block ends, and a service that still writes goes on at the end."""
+    monkeypatch.setenv("SHOP_PASSWORD", "swörd-fish-0815")
+    line = f"logged in with sk-{'a' * 48} and swörd-fish-0815\n"
+    log = tmp_path / "backend" / "worker-0.log"
+    log.parent.mkdir()
+    harmless = f"{'.' * ((1 << 20) - (1 << 14) - 2)}risk-assessment-of-every-customer"  # the second block begins within it
+    straddling = f"{harmless.ljust((1 << 20) - 60, '.')} key=sk-{'a' * 100}\n"  # over the end of the first block
+    with log.open("a", encoding="utf-8") as service:
+        service.write(straddling + line * 30_000 + "a word, risk-assessment-of-every-customer\n" * 60_000)
+        service.flush()
+
+        assert ([log], {}) == scrub(tmp_path, Redactor())
+        service.write("still here\n")
+
+    text = log.read_text(encoding="utf-8")
+    assert [
+        f"{harmless.ljust((1 << 20) - 60, '.')} key=[redacted]{'*' * 93}",
+        *["logged in with [redacted]" + "*" * 41 + " and [redacted]" + "*" * 6] * 30_000,
+        *["a word, risk-assessment-of-every-customer"] * 60_000,
+        "still here",
+    ] == text.splitlines()
+    assert ([], {}) == scrub(tmp_path, Redactor())
+
+
+def test_the_end_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What errors and commands show of a log has no secret in it."""
+    monkeypatch.setenv("SHOP_PASSWORD", "correct horse")
+    (tmp_path / "engine.log").write_text(f"one\nthe correct horse has sk-{'a' * 40}\n")
+
+    assert ["one", f"the {MARK} has {MARK}"] == tail(tmp_path / "engine.log")
+
+
+def test_a_log_that_cannot_be_scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named with the cause, and the logs before and after it are scrubbed."""
+    monkeypatch.setenv("SHOP_PASSWORD", "swordfish-0815")
+    logs = [tmp_path / f"{name}.log" for name in "abc"]
+    for log in logs:
+        log.write_text("password swordfish-0815\n")
+    logs[1].unlink()
+    shutil.copy("/bin/sleep", logs[1])
+    with subprocess.Popen([str(logs[1]), "60"]) as running:  # nobody may write to a program that runs, not even root
+        try:
+            cleaned, failed = scrub(tmp_path, Redactor())
+        finally:
+            running.kill()
+
+    assert ([logs[0], logs[2]], [logs[1]]) == (cleaned, [*failed])
+    assert errno.ETXTBSY == failed[logs[1]].errno

@@ -1,0 +1,99 @@
+"""Blocking code beside an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from pytest_agentbench.lib.threads import in_thread, is_async, no_threads, off_the_loop
+
+colour: ContextVar[str] = ContextVar("colour", default="none")
+
+
+async def test_what_a_function_returns() -> None:
+    """The result comes back, from a thread that knows the caller's context; an awaitable is awaited on the loop."""
+
+    def look(size: int, *, unit: str) -> tuple[str, bool]:
+        return f"{size} {unit} {colour.get()}", threading.current_thread().daemon
+
+    colour.set("red")
+
+    assert ("3 m red", True) == await in_thread(look, 3, unit="m")
+    assert "slept" == await in_thread(asyncio.sleep, 0, "slept")
+
+
+@pytest.mark.parametrize("error", [KeyError("lamp"), SystemExit(3), TimeoutError("its own"), asyncio.CancelledError("its own")])
+async def test_what_a_function_raises(error: BaseException) -> None:
+    """Every error comes back as itself, also one that would end a process."""
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await in_thread(fail)
+
+    assert error is caught.value
+
+
+async def test_an_error_that_no_coroutine_may_raise() -> None:
+    """StopIteration, which a coroutine cannot raise, is no endless wait."""
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_thread(next, iter(()))
+
+
+async def test_a_cancelled_wait() -> None:
+    """A cancellation ends the wait at once; the thread goes on for itself."""
+    go_on, gone_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        go_on.wait(30)
+        gone_on.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await in_thread(block)
+    go_on.set()
+
+    assert gone_on.wait(30)
+
+
+async def test_without_threads() -> None:
+    """For a debugger it runs where it is called."""
+    with no_threads():
+        assert threading.current_thread() is await in_thread(threading.current_thread)
+    assert threading.current_thread() is not await in_thread(threading.current_thread)
+
+
+def test_a_thread_that_never_ends() -> None:
+    """A process ends although one of its threads does not."""
+    code = """
+import asyncio, threading
+from pytest_agentbench.lib.threads import in_thread
+async def main():
+    async with asyncio.timeout(0.01):
+        await in_thread(threading.Event().wait)
+try:
+    asyncio.run(main())
+except TimeoutError:
+    print("over")
+"""
+    assert "over\n" == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+async def test_off_the_loop() -> None:
+    """A wrapped function is a coroutine function with the name and the parameters of the original."""
+
+    def shade(lamp: str, *, size: int = 3) -> str:
+        return f"{lamp} {size}"
+
+    wrapped = off_the_loop(shade)
+
+    assert (False, True, "shade") == (is_async(shade), is_async(wrapped), wrapped.__name__)
+    assert inspect.signature(shade) == inspect.signature(wrapped)
+    assert "brass 4" == await wrapped("brass", size=4)

@@ -1,0 +1,153 @@
+"""Frames between the processes of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.lib import wire
+
+#: Any JSON value, non-finite numbers left out because they do not equal themselves.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+FRAMES = st.lists(st.tuples(st.dictionaries(st.text(), JSON, max_size=4), st.binary(max_size=300)), max_size=4)
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two connected sockets; a frame that never ends is a failure instead of a hang."""
+    near, far = socket.socketpair()
+    with near, far:
+        near.settimeout(10)
+        far.settimeout(10)
+        yield near, far
+
+
+def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
+    """`data` in order, cut at the given places."""
+    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    return (data[start:end] for start, end in itertools.pairwise(places))
+
+
+async def fed(parts: Iterator[bytes], count: int) -> list[wire.Frame]:
+    """So many frames of a stream that arrives in parts and then ends."""
+    reader = asyncio.StreamReader()
+
+    async def collect() -> list[wire.Frame]:
+        return [await wire.read(reader) for _ in range(count)]
+
+    collecting = asyncio.create_task(collect())
+    for part in parts:
+        reader.feed_data(part)
+        await asyncio.sleep(0)
+    reader.feed_eof()
+    return await collecting
+
+
+@given(FRAMES, st.lists(st.integers(min_value=0), max_size=8))
+def test_frames_survive_any_cuts(frames: list[wire.Frame], cuts: list[int]) -> None:
+    """However a stream of frames is cut into packets, the same frames come out, blocking and in asyncio."""
+    data = b"".join(wire.pack(*frame) for frame in frames)
+
+    with pair() as (near, far):
+        for piece in pieces(data, cuts):
+            near.sendall(piece)
+        received = [wire.receive(far) for _ in frames]
+
+    assert frames == received
+    assert frames == asyncio.run(fed(pieces(data, cuts), len(frames)))
+
+
+def test_a_frame_without_a_body() -> None:
+    """A header alone is a frame with an empty body."""
+    with pair() as (near, far):
+        wire.send(near, {"op": "finish"})
+
+        assert ({"op": "finish"}, b"") == wire.receive(far)
+
+
+def test_big_frames() -> None:
+    """A header and a body of several megabytes arrive whole; no buffer in between is that large."""
+    header: dict[str, Any] = {"keys": [["banking", f"banking-{number}", "default", 1] for number in range(20_000)]}
+    body = bytes(range(256)) * 20_000
+
+    with pair() as (near, far):
+        sending = threading.Thread(target=wire.send, args=(near, header, body))
+        sending.start()
+        received = wire.receive(far)
+        sending.join()
+
+    assert (header, body) == received
+
+
+@pytest.mark.parametrize("sent", [0, 3, 8, 12, -1])
+def test_a_closed_connection_is_an_error(sent: int) -> None:
+    """A connection that closes before, within or between the parts of a frame raises, and does not hang."""
+    data = wire.pack({"op": "finish"}, b"body")
+    with pair() as (near, far):
+        near.sendall(data[:sent])
+        near.close()
+
+        with pytest.raises(ConnectionError, match="the other process closed the connection"):
+            wire.receive(far)
+
+    with pytest.raises(EOFError):
+        asyncio.run(fed_once(data[:sent]))
+
+
+async def fed_once(data: bytes) -> wire.Frame:
+    """The frame of a stream that ends after `data`."""
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return await wire.read(reader)
+
+
+def test_what_is_not_a_frame() -> None:
+    """A prefix that announces more than any frame of ours is refused before anything is read for it."""
+    assert (1, wire.MAX_FRAME - 1) == wire.sizes(struct.pack("!II", 1, wire.MAX_FRAME - 1))
+    with pytest.raises(ConnectionError, match=r"^a frame of 1195725856 bytes is not one of ours$"):
+        wire.sizes(b"GET " + struct.pack("!I", 0))
+
+
+def test_connect_introduces_itself() -> None:
+    """The first frame of a connection is its token and role; afterwards it blocks without a limit."""
+    with socket.create_server(("127.0.0.1", 0)) as server, wire.connect(server.getsockname()[1], "secret", "test") as connection:
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.settimeout(10)
+
+            assert ({"token": "secret", "role": "test"}, b"") == wire.receive(accepted)
+            assert connection.gettimeout() is None
+
+
+def test_nobody_listens() -> None:
+    """A port that nobody listens on is a ConnectionError."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    with pytest.raises(ConnectionError):
+        wire.connect(port, "secret", "test")
+
+
+def test_headers_are_plain_json() -> None:
+    """A frame is two lengths in network order, JSON, and the body as it is."""
+    frame = wire.pack({"op": "plan"}, b"\x00\xff")
+
+    assert (13, 2) == struct.unpack("!II", frame[:8])
+    assert {"op": "plan"} == json.loads(frame[8:21])
+    assert b"\x00\xff" == frame[21:]

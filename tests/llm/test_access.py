@@ -1,0 +1,130 @@
+"""The addresses of one attempt: who gets which, and that all of them end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.llm.access import Lines
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
+from pytest_agentbench.rollouts.rollout import Setup, run_rollout
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
+
+KEY = RolloutKey("shop", "s-0")
+SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},))
+OTHER: Json = {"url": "http://127.0.0.1:9/v1", "model": "judge"}
+
+
+class Tap:
+    """A tap that nobody calls through; it writes down what is opened and closed, and makes one call up for each address."""
+
+    def __init__(self, lost: str = "") -> None:
+        self.events: list[str] = []
+        self.lost = lost  # the address of which it cannot tell
+
+    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        del key
+        id = f"{'judge' if access.judge else 'agent'}{'' if access.endpoint is None else ' elsewhere'}"
+        self.events.append(f"open {id}")
+        return id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served")
+
+    async def said(self, id: str) -> list[Json]:
+        raise InfraError(f"nothing that was said to {id} is kept")
+
+    async def close(self, id: str) -> list[Json]:
+        self.events.append(f"close {id}")
+        if id == self.lost:
+            raise InfraError("the tap is gone")
+        return [{"received_ns": len(self.events), "sent_ns": 0, "ended_ns": 9, "model": id}]
+
+
+class Judged:
+    """An agent that asks two judges, one of them twice."""
+
+    def __init__(self) -> None:
+        self.models: list[str] = []
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        del scenario, tools
+        judges = [await llm.judge(OTHER), await llm.judge(), await llm.judge(dict(reversed(OTHER.items())))]
+        self.models = [each.model for each in judges]
+        assert judges[0] is judges[2]
+        return Answer("")
+
+
+async def by_judge(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
+    del scenario
+    assert ("served", 1, 0) == (judge.model, len(rollout.calls), len(rollout.judge_calls))
+    return Score(1.0)
+
+
+async def ran(tap: Tap, agent: Judged) -> Rollout:
+    return await run_rollout(KEY, SCENARIO, Setup(agent, {"by_judge": by_judge}, {}, None, {}), tap, None, 60)  # type: ignore[dict-item]
+
+
+async def test_the_order_of_closing() -> None:
+    """The agent's address ends before anybody scores, the judges' when all have scored; asked twice, a judge has one address."""
+    tap, agent = Tap(), Judged()
+    rollout = await ran(tap, agent)
+
+    assert ["open agent", "open judge elsewhere", "open judge", "close agent"] == tap.events[:4]
+    assert {"close judge elsewhere", "close judge"} == {*tap.events[4:]}
+    assert (2, ["judge", "served", "judge"]) == (len(tap.events[4:]), agent.models)
+    assert (["agent"], {"judge", "judge elsewhere"}) == (
+        [call.model for call in rollout.calls],
+        {call.model for call in rollout.judge_calls},
+    )
+    assert {} == rollout.score_errors
+    assert [*rollout.judge_calls] == sorted(rollout.judge_calls, key=lambda call: call.received_ns)
+
+
+@pytest.mark.parametrize(("lost", "status"), [("agent", "infra_error"), ("judge", "ok")])
+async def test_calls_that_are_lost(lost: str, status: str) -> None:
+    """Without the agent's calls nothing was measured; without a judge's, what it said still stands. Every address is ended."""
+    tap = Tap(lost)
+    rollout = await ran(tap, Judged())
+
+    assert (status, status == "ok") == (rollout.status, "by_judge" in rollout.scores)
+    assert {"close agent", "close judge", "close judge elsewhere"} == {each for each in tap.events if each.startswith("close")}
+    assert 6 == len(tap.events)
+
+
+async def test_a_cancelled_attempt_hangs_up() -> None:
+    """Whatever is open is ended when a rollout is cancelled."""
+    tap, asked = Tap(), asyncio.Event()
+
+    class Waiting(Judged):
+        async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+            await super().run(scenario, llm, tools)
+            asked.set()
+            await asyncio.Event().wait()
+            return Answer("")
+
+    task = asyncio.create_task(ran(tap, Waiting()))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert ["close agent", "close judge", "close judge elsewhere"] == sorted(each for each in tap.events if each.startswith("close"))
+
+
+async def test_nobody_judges_by_hand() -> None:
+    """A client that belongs to no rollout has no judge."""
+    with pytest.raises(InfraError, match="nobody judges here"):
+        await LLM("http://127.0.0.1:9/v1", "m").judge()
+
+
+async def test_nothing_is_closed_twice() -> None:
+    """What is hung up is hung up."""
+    tap = Tap()
+    lines = Lines(tap, KEY, None)
+    await lines.agent(Access(), {})
+    await lines.hang_up()
+    await lines.hang_up()
+
+    assert ["open agent", "close agent"] == tap.events

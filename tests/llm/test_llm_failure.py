@@ -1,0 +1,99 @@
+"""What an answer other than 200 means for a rollout."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.llm.client import Reply, failure
+from pytest_agentbench.tap.heads import error_body
+
+LONG = "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens."
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "expected"),
+    [
+        (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}, LimitReached("context: too long")),
+        (400, {"error": {"message": LONG, "code": 400}}, LimitReached(f"context: {LONG}")),
+        (400, {"object": "error", "message": LONG}, LimitReached('context: {"object": "error", "message": "' + LONG + '"}')),
+        (500, {"error": {"message": LONG}}, InfraError(f"HTTP 500: {LONG}")),
+        (400, {"error": {"message": "bad tool", "code": None}}, InfraError("HTTP 400: bad tool")),
+        (429, {"error": {"message": "slow down"}}, InfraError("HTTP 429: slow down")),
+        (500, {"error": "it broke"}, InfraError('HTTP 500: {"error": "it broke"}')),
+        (500, {"error": {"code": 1}}, InfraError('HTTP 500: {"error": {"code": 1}}')),
+        (502, ["no"], InfraError('HTTP 502: ["no"]')),
+        (502, None, InfraError("HTTP 502: null")),
+    ],
+)
+def test_error_bodies(status: int, content: object, expected: RolloutError) -> None:
+    """Only a full context is the agent's limit, whoever words it; everything else is the backend's trouble, with its words."""
+    error = failure(status, json.dumps(content).encode())
+
+    assert (type(expected), str(expected)) == (type(error), str(error))
+
+
+def test_a_status_of_the_tap() -> None:
+    """A status of ours is not shown as one of the backend: what is said is the tap's sentence, with the backend's status in it."""
+    error = failure(502, error_body(502, "HTTP 200: it is a page", "bad_json"))
+
+    assert (InfraError, "HTTP 200: it is a page") == (type(error), str(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments", "kind"),
+    [(400, '{"item": "la', AgentError), (422, "[]", AgentError), (400, "{}", InfraError), (500, '{"item": "la', InfraError)],
+)
+def test_a_history_that_is_refused(status: int, arguments: str, kind: type[RolloutError]) -> None:
+    """A refusal of a request that repeats the model's broken arguments is the agent's fault, and says so."""
+    call = {"id": "1", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    asked = json.dumps({"messages": [{"role": "assistant", "tool_calls": [call]}]}).encode()
+    error = failure(status, b'{"error": {"message": "Unterminated string"}}', asked)
+
+    assert (kind, True) == (type(error), str(error).startswith(f"HTTP {status}: Unterminated string"))
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ('{"item": "lamp"}', '{"item": "lamp"}'),
+        ("{'item': 'lamp',}", '{"item":"lamp"}'),
+        ('{"item": "la', "{}"),
+        ('["lamp"]', "{}"),
+        ("", "{}"),
+        (None, "{}"),
+    ],
+)
+def test_what_is_sent_back(said: str | None, sent: str) -> None:
+    """The conversation goes on with arguments that a server takes; what the model wrote is what its calls have."""
+    function = {"name": "find", "arguments": said}
+    reply = Reply({"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}, "stop", {})
+
+    assert (sent, said or "") == (reply.message["tool_calls"][0]["function"]["arguments"], reply.tool_calls[0].arguments)
+
+
+@pytest.mark.parametrize(("text", "empty"), [("", True), (" \n", True), ("x", False)])
+def test_an_answer_of_nothing(text: str, empty: bool) -> None:
+    """White space says nothing, a tool call something."""
+    said = {"role": "assistant", "content": text}
+    call = {"id": "1", "type": "function", "function": {"name": "find"}}
+
+    assert (empty, False) == (Reply(said, "stop", {}).is_empty, Reply({**said, "tool_calls": [call]}, "stop", {}).is_empty)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "HTTP 503: "),
+        (b"<html>busy", "HTTP 503: <html>busy"),
+        (b"\xff\x00", "HTTP 503: \ufffd\x00"),
+        (b"x" * 999, f"HTTP 503: {'x' * 300}"),
+    ],
+)
+def test_bodies_that_are_not_json(content: bytes, text: str) -> None:
+    """A body that is no JSON is shown as far as it is short."""
+    error = failure(503, content)
+
+    assert (InfraError, text) == (type(error), str(error))

@@ -1,0 +1,166 @@
+"""Whose fault a rollout was: a table of what the tap may have seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.metrics.blame import AGENTS, context_is_full, judged, refusal, unmended
+from pytest_agentbench.records import ERROR_KINDS, Chunk, LLMCall
+
+SECOND = 1_000_000_000
+FULL = "HTTP 400: This model's maximum Context Length is 4096"
+
+
+def call(start: float = 0, end: float | None = None, *, tokens: tuple[float, ...] = (), **keys: Any) -> LLMCall:
+    """A call by its seconds: received and sent, each token, and the end."""
+    end = start + 1 if end is None else end
+    chunks = tuple(Chunk(int(at * SECOND), "content") for at in tokens)
+    return LLMCall(int(start * SECOND), int(start * SECOND), int(end * SECOND), chunks=chunks, **keys)
+
+
+def broken(start: float = 0, end: float | None = None, status: int = 500, **keys: Any) -> LLMCall:
+    return call(start, end, **{"error_kind": "server_error", "http_status": status, "error": f"HTTP {status}: boom", **keys})
+
+
+def refused(start: float = 0, status: int = 400, **keys: Any) -> LLMCall:
+    return broken(start, status=status, **{"error_kind": "http_status", **keys})
+
+
+def left(start: float, end: float, *tokens: float, **keys: Any) -> LLMCall:
+    return call(start, end, tokens=tokens, error_kind="client_gone", error="it hung up", **keys)
+
+
+LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], ("ok", "")),
+        ([call(0)], ("ok", "")),
+        ([broken(0)], LOST),
+        ([call(0), broken(1)], LOST),
+        ([broken(0), call(1)], ("ok", "")),  # sent again, or asked otherwise
+        ([broken(0), broken(1), call(2)], ("ok", "")),
+        ([broken(0), call(1), broken(2)], LOST),
+        ([broken(0, 5), call(3)], LOST),  # it ran beside it
+        ([broken(0, 5, request_crc=7), call(3, request_crc=7)], ("ok", "")),  # the same request again, before the first one gave up
+        ([broken(0, 5, request_crc=7), call(3, request_crc=8)], LOST),
+        ([call(0, request_crc=7), broken(2, request_crc=7)], LOST),  # an earlier answer is none to a later request
+        ([broken(0), left(1, 2)], LOST),  # nor is one that nobody waited for
+        ([left(0, 1)], ("ok", "")),
+        ([call(0), broken(1, error_kind="bad_history", status=400)], ("ok", "")),
+        ([refused(0, error=FULL)], ("ok", "")),
+    ],
+)
+def test_a_failed_call_has_to_be_made_good(calls: list[LLMCall], expected: tuple[str, str]) -> None:
+    """A call that the backend failed spoils a rollout, unless it went well when it was made again, or one that began later did."""
+    assert expected == judged("ok", "", calls)
+
+
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_every_kind_is_somebodys(kind: str) -> None:
+    """The backend's are all kinds but those that are listed as the agent's."""
+    calls = [broken(0, error_kind=kind)]
+
+    assert ([] if kind in AGENTS else calls) == unmended(calls)
+    assert ("refused", "client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "calls", "expected"),
+    [
+        ("agent_error", "KeyError", [broken(0)], ("infra_error", "HTTP 500: boom; the agent then ended with KeyError")),
+        ("agent_error", "KeyError", [broken(0), call(1)], ("agent_error", "KeyError")),
+        ("agent_error", "KeyError", [left(0, 1)], ("agent_error", "KeyError")),
+        ("agent_error", "KeyError", [refused(0, error=FULL)], ("limit", f"context: {FULL}")),
+        ("agent_error", "KeyError", [refused(0, error=FULL), call(1)], ("agent_error", "KeyError")),
+        ("limit", "turns: 3", [call(0), broken(1)], ("infra_error", "HTTP 500: boom; the agent then ended with turns: 3")),
+        ("limit", "turns: 3", [broken(0), call(1)], ("limit", "turns: 3")),
+        ("infra_error", "the judge is gone", [call(0)], ("infra_error", "the judge is gone")),
+        ("infra_error", "HTTP 400: no", [refused(0, error="HTTP 400: no; advice")], ("infra_error", "HTTP 400: no; advice")),
+    ],
+)
+def test_however_the_agent_ended(status: str, reason: str, calls: list[LLMCall], expected: tuple[str, str]) -> None:
+    """What an agent makes of a failed call, an error, a limit or nothing, does not matter; a full context is its limit.
+
+    Of a refusal the tap knows more than the client, which has the server's words alone.
+    """
+    assert expected == judged(status, reason, calls)
+
+
+TIME = "time: the rollout took longer than 10 s"
+OWED = f"{TIME}, and the backend owed a token of a call"
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], ("limit", TIME)),
+        ([call(0, 9)], ("limit", TIME)),  # the agent itself was at work
+        ([left(1, 10)], ("infra_error", OWED)),
+        ([left(9.9, 10)], ("infra_error", OWED)),
+        ([left(1, 10, 2, 3)], ("infra_error", OWED)),  # seven seconds of silence after gaps of one
+        ([left(1, 10, 8)], ("limit", TIME)),  # two after seven
+        ([left(1, 10, 3, 5, 7, 9)], ("limit", TIME)),
+        ([left(1, 10, 2, 3, finish_reason="stop")], ("limit", TIME)),  # only the end mark was still to come
+        ([left(1, 10, *(1 + number / 10 for number in range(1, 90)))], ("limit", TIME)),
+        ([left(1, 10, 9), left(2, 10)], ("infra_error", OWED)),
+        ([left(1, 9)], ("limit", TIME)),  # the agent had hung up before
+        ([left(1, 11)], ("infra_error", OWED)),
+    ],
+)
+def test_a_budget_that_ends_while_the_backend_owes(calls: list[LLMCall], expected: tuple[str, str]) -> None:
+    """A call without a token when time is up, or silent for longer than ever before, is the backend's; one that streams on is a limit."""
+    assert expected == judged("limit", TIME, calls, 10 * SECOND)
+    assert ("limit", TIME) == judged("limit", TIME, calls)  # of a rollout whose time has no end
+
+
+def test_a_call_that_was_never_sent() -> None:
+    """One that still waited for a connection, or for a rate limit, when time was up has no token either."""
+    waiting = LLMCall(0, None, 10 * SECOND, error_kind="client_gone")
+
+    assert ("infra_error", OWED) == judged("limit", TIME, [waiting], 10 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        ([], ""),
+        ([refused(0)], "HTTP 400: boom"),
+        ([refused(0, 422)], "HTTP 422: boom"),
+        ([refused(0), call(1)], ""),  # it went otherwise
+        ([call(0), refused(1)], ""),
+        *(([call(0), refused(1, status)], f"HTTP {status}: boom") for status in (401, 403, 404)),
+        ([refused(0), refused(1, 404)], "HTTP 400: boom"),
+        ([refused(0, 408)], ""),
+        ([broken(0, status=429, error_kind="rate_limited")], ""),
+        ([broken(0)], ""),
+        ([refused(0, 302, error_kind="redirect")], ""),
+        ([refused(0, error=FULL)], ""),
+        ([refused(0, error_kind="bad_history")], ""),
+    ],
+)
+def test_refusals(calls: list[LLMCall], words: str) -> None:
+    """A 4xx before the first answer, and a key, a model or an address that is not taken, stay so however often they are tried."""
+    assert words == refusal(calls)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "full"),
+    [
+        (400, "This model's maximum context length is 2048 tokens. However, your messages resulted in 9011 tokens.", True),
+        (400, "The input (5000 tokens) is longer than the model's context length (4096 tokens).", True),
+        (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096.", True),
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", True),
+        (422, "context_length_exceeded", True),
+        (500, "This model's maximum context length is 2048 tokens.", False),
+        (400, "The name of a tool is too long.", False),
+        (None, "maximum context length", False),
+    ],
+)
+def test_a_full_context(status: int | None, message: str, full: bool) -> None:
+    """Servers word it in many ways, and always refuse the request for it."""
+    assert full == context_is_full(status, message)

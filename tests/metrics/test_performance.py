@@ -1,0 +1,318 @@
+"""Timings of a run, collected call by call: literal records in, literal numbers out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.metrics.performance import Performance, in_flight
+from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
+
+MS = 1_000_000  # nanoseconds
+
+
+def rollout(scenario: str, status: str = "ok", **keys: Any) -> Rollout:
+    return Rollout("shop", scenario, "default", 1, status=status, **keys)
+
+
+def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
+    """A call that was sent at a time in ms, with content at others."""
+    stamps = tuple(Chunk(at * MS, "content") for at in chunks)
+    return LLMCall(received_ns=0, sent_ns=None if sent is None else sent * MS, ended_ns=end * MS, chunks=stamps, **keys)
+
+
+def collected(*rollouts: Rollout, **keys: Any) -> Performance:
+    performance = Performance(**keys)
+    for each in rollouts:
+        performance.add(each)
+    return performance
+
+
+def measured(*rollouts: Rollout, **keys: Any) -> Json:
+    return collected(*rollouts, **keys).summary()
+
+
+def test_timings() -> None:
+    """Latencies come from the stamps of calls; rates are over the time from the first start to the last end."""
+    usage: Json = {"prompt_tokens": 100, "cached_tokens": 75, "token_source": "usage"}
+    one = call(10, 30, 40, 60, end=70, called_ns=5 * MS, completion_tokens=4, **usage)
+    two = call(100, 140, end=150, completion_tokens=2, **usage)
+    found = measured(rollout("a", calls=(one, two), started_ns=0, ended_ns=500 * MS), rollout("b", started_ns=500 * MS, ended_ns=2000 * MS))
+
+    assert (2, 2.0, 6, 200, 0.75) == tuple(
+        found[name] for name in ("calls", "span_s", "output_tokens", "prompt_tokens", "prefix_cache_hit_ratio")
+    )
+    assert (3.0, 3600.0) == (found["output_tokens_per_s"], found["rollouts_per_hour"])
+    means = {
+        name: found[name] and found[name]["mean"] for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "client_queue_ms", "rollout_ms")
+    }
+    assert {"ttft_ms": 30.0, "itl_ms": 15.0, "tpot_ms": 10.0, "e2e_ms": 55.0, "client_queue_ms": 5.0, "rollout_ms": 1000.0} == means
+    assert ({"usage": 2}, {"user": 2}) == (found["token_sources"], found["stamps"])
+
+
+def test_what_failed_counts_in_no_rate() -> None:
+    """A failed call has no latency and no tokens, and a rollout without a measurement is no throughput; both are counted."""
+    good = call(10, 20, end=30, completion_tokens=5)
+    cut = call(40, 50, end=60, completion_tokens=7, error_kind="cut")
+    never = call(None, end=70, error_kind="connect")
+    found = measured(
+        rollout("a", calls=(good, cut, never), started_ns=0, ended_ns=1000 * MS),
+        rollout("b", "infra_error", started_ns=0, ended_ns=500 * MS),
+    )
+
+    assert (3, {"cut": 1, "connect": 1}, 5, 5.0, 3600.0) == tuple(
+        found[name] for name in ("calls", "failed_calls", "output_tokens", "output_tokens_per_s", "rollouts_per_hour")
+    )
+    assert (1, 10.0) == (found["ttft_ms"]["n"], found["ttft_ms"]["max"])
+    assert {"peak": 1, "mean": 0.8} == found["calls_in_flight"]
+
+
+def test_calls_of_all_attempts_count() -> None:
+    """What earlier attempts asked of the backend was asked: their calls are calls, failures, load, tokens, latencies and bad calls.
+
+    The rollout is its last attempt: its duration, its steps and its parts are not longer for the others.
+    """
+    one = (call(0, 300, end=400, completion_tokens=7), call(500, end=600, error_kind="cut"))
+    two = (call(1000, end=1500, error_kind="overloaded"),)
+    three = (call(2000, 2010, end=3000, completion_tokens=3),)
+    earlier = (
+        Attempt(1, "infra_error", ended_ns=1000 * MS, calls=one),
+        Attempt(2, "infra_error", started_ns=1000 * MS, ended_ns=2000 * MS, calls=two),
+    )
+    again = rollout("a", attempt=3, started_ns=2000 * MS, ended_ns=4000 * MS, earlier_attempts=earlier, calls=three)
+    found = measured(again, slo={"ttft": 100.0})
+
+    assert (4, {"cut": 1, "overloaded": 1}, 10) == tuple(found[name] for name in ("calls", "failed_calls", "output_tokens"))
+    assert (2, 300.0) == (found["ttft_ms"]["n"], found["ttft_ms"]["max"])
+    assert (4, 2) == (found["ttft_adjusted_ms"]["n"], found["ttft_adjusted_ms"]["failed"])
+    assert (1, 3, 0.25) == tuple(found["goodput"][name] for name in ("good_calls", "bad_calls", "attainment"))
+    assert (4.0, 2.5, 900.0) == (found["span_s"], found["output_tokens_per_s"], found["rollouts_per_hour"])
+    assert ({"peak": 1, "mean": 1.0}, {"peak": 1, "mean": pytest.approx(2 / 3)}) == (found["rollouts_in_flight"], found["calls_in_flight"])
+    assert (1, 2000.0, 30.0) == (found["rollout_ms"]["n"], found["rollout_ms"]["max"], found["rollout_steps_per_minute"]["mean"])
+    assert 2000.0 == pytest.approx(sum(part["mean_ms"] for part in found["split"].values()))
+
+
+def test_attempts_of_an_earlier_session_have_its_clock() -> None:
+    """A rollout that failed in one session and ran again in the next counts in both, and the pause between them in neither."""
+    failed = Attempt(1, "infra_error", session=1, started_ns=9000 * MS, ended_ns=9500 * MS, calls=(call(9000, end=9500, error_kind="cut"),))
+    found = measured(rollout("a", session=2, attempt=2, ended_ns=500 * MS, calls=(call(0, 100, end=500),), earlier_attempts=(failed,)))
+
+    assert (2, 1.0, {"peak": 1, "mean": 1.0}) == (found["calls"], found["span_s"], found["calls_in_flight"])
+
+
+def test_tokens_without_usage() -> None:
+    """Where the server counts nothing, output chunks are counted."""
+    found = measured(rollout("a", calls=(call(0, 1, 2, 3, end=4, token_source="chunks"),), ended_ns=1000 * MS))
+
+    assert (3, None, {"chunks": 1}) == (found["output_tokens"], found["prefix_cache_hit_ratio"], found["token_sources"])
+
+
+def test_a_cache_ratio_needs_both_numbers() -> None:
+    """Calls whose usage names prompt and cached tokens make the ratio; the others do not thin it."""
+    both, one = call(0, end=1, prompt_tokens=100, cached_tokens=50), call(0, end=1, prompt_tokens=100)
+
+    assert 0.5 == measured(rollout("a", calls=(both, one)))["prefix_cache_hit_ratio"]
+    assert measured(rollout("a", calls=(one,)))["prefix_cache_hit_ratio"] is None
+
+
+def test_a_run_without_rollouts() -> None:
+    """Nothing measured is None everywhere, and no division by zero."""
+    found = measured()
+
+    assert (0, 0.0, None, None, None, None, None) == tuple(
+        found[name]
+        for name in ("calls", "span_s", "ttft_ms", "output_tokens_per_s", "rollouts_per_hour", "rollouts_in_flight", "calls_in_flight")
+    )
+
+
+def test_in_flight() -> None:
+    """Spans that touch do not overlap; the mean is weighted by time."""
+    assert {"peak": 2, "mean": 1.5} == in_flight([(0, 10), (5, 10), (10, 20), (15, 20)])
+    assert {"peak": 1, "mean": 1.0} == in_flight([(0, 10), (10, 20)])
+    assert in_flight([]) is None
+
+
+def test_rates_of_calls_and_rollouts() -> None:
+    """Of rates the low percentiles and the least count. A failed call is no step of the run."""
+    good, cut = call(0, 400, end=500, completion_tokens=10), call(500, 550, end=600, error_kind="cut")
+    found = measured(rollout("a", calls=(good, cut), ended_ns=2000 * MS), rollout("b", "infra_error", ended_ns=2000 * MS))
+
+    assert (20.0, 20.0) == (found["call_output_tokens_per_s"]["p50"], found["call_output_tokens_per_s"]["min"])
+    assert (60.0, 1) == (found["rollout_steps_per_minute"]["mean"], found["rollout_steps_per_minute"]["n"])
+    assert 30.0 == found["steps_per_minute"]
+
+
+def test_failed_calls_are_infinite_in_adjusted_percentiles() -> None:
+    """Of 19 calls and one that failed, the worst twentieth is infinite; without a failed call there is nothing to adjust."""
+    good = tuple(call(0, 10, end=20) for _ in range(19))
+    cut = call(0, 1, end=20, error_kind="cut")
+
+    assert measured(rollout("a", calls=good))["ttft_adjusted_ms"] is None
+    assert {"n": 20, "failed": 1, "p50": 10.0, "p90": 10.0, "p95": "inf", "p99": None} == measured(rollout("a", calls=(*good, cut)))[
+        "ttft_adjusted_ms"
+    ]
+
+
+def test_steady() -> None:
+    """Two rollouts were asked for and overlap for a second: of their tokens those that came then count, and their shares in it."""
+    early = call(0, 500, 1500, end=1600, completion_tokens=20)
+    late = call(1000, 1250, 2250, end=2500, completion_tokens=8)
+    found = measured(
+        rollout("a", calls=(early,), ended_ns=2000 * MS), rollout("b", calls=(late,), started_ns=1000 * MS, ended_ns=2500 * MS), asked=2
+    )["steady"]
+
+    assert {"seconds": 1.0, "share": 0.4, "output_tokens_per_s": 14.0, "rollouts_per_hour": pytest.approx(4200)} == found["rollouts"]
+    assert {"seconds": 0.6, "share": pytest.approx(0.24), "output_tokens_per_s": pytest.approx(14 / 0.6)} == found["calls"]
+
+
+def test_a_steady_window_has_exactly_its_tokens() -> None:
+    """A window of a few milliseconds has the tokens that came in it, however short it is: nothing is cut into stretches."""
+    every_ms = call(0, *range(1, 101), end=100, completion_tokens=100)
+    beside = call(20, end=27, error_kind="cut")
+    found = measured(rollout("a", calls=(every_ms,), ended_ns=100 * MS), rollout("b", calls=(beside,), ended_ns=100 * MS), asked=2)[
+        "steady"
+    ]
+
+    assert {"seconds": 0.007, "share": pytest.approx(0.07), "output_tokens_per_s": 1000.0} == found["calls"]
+
+
+def test_never_steady() -> None:
+    """Where fewer rollouts than asked for ever were in flight there is no steady window, and no number of one."""
+    found = measured(rollout("a", calls=(call(0, end=10, completion_tokens=5),), ended_ns=20 * MS), asked=2)["steady"]
+
+    assert {"asked": 2, "calls_without_chunks": 1, "rollouts": None, "calls": None} == found
+
+
+def test_goodput() -> None:
+    """Good calls a second of the run; a failed call and one over a limit are bad."""
+    calls = (call(0, 100, end=200), call(0, 600, end=700), call(0, 10, end=20, error_kind="cut"), call(0, 50, end=400))
+    found = measured(rollout("a", calls=calls, ended_ns=4000 * MS), slo={"ttft": 500.0})["goodput"]
+
+    assert (2, 2, 0.5, 0.5, {"ttft": 1}) == tuple(
+        found[name] for name in ("good_calls", "bad_calls", "attainment", "goodput_per_s", "missed")
+    )
+    assert measured(rollout("a", calls=calls))["goodput"] is None
+
+
+def test_split() -> None:
+    """Shares are of the time of all rollouts together."""
+    tool = ToolCall("find", {}, 1, started_ns=600 * MS, ended_ns=1000 * MS)
+    found = measured(rollout("a", calls=(call(0, 100, end=600),), tool_calls=(tool,), ended_ns=1000 * MS), rollout("b", ended_ns=1000 * MS))
+
+    assert {"decoding": 0.25, "first_token": 0.05, "tools": 0.2, "client_queue": 0.0, "agent": 0.5} == {
+        part: each["share"] for part, each in found["split"].items()
+    }
+    assert measured()["split"] is None
+
+
+def test_a_judge_is_no_part_of_the_timings() -> None:
+    """What a judge takes is a part of its own; its calls are in no latency, no count and no rate of the agent."""
+    own, judge = call(0, 100, end=500, completion_tokens=5), call(500, 900, end=1500, completion_tokens=50, prompt_tokens=1000)
+    found = measured(rollout("a", calls=(own,), judge_calls=(judge,), ended_ns=2000 * MS))
+    alone = measured(rollout("a", calls=(own,), ended_ns=2000 * MS))
+
+    assert (0.5, 0.25) == (found["split"]["judge"]["share"], found["split"]["agent"]["share"] + found["split"]["client_queue"]["share"])
+    assert 60.0 == found["rollout_steps_per_minute"]["mean"]
+    for name in set(found) - {"split", "rollout_steps_per_minute"}:
+        assert alone[name] == found[name], name
+    assert "judge" not in alone["split"]
+
+
+def test_the_stopwatch_reads_the_run() -> None:
+    """Clean stamps, lag, queue, and the busiest second with calls in flight come from records and samples."""
+    chunks = (Chunk(100 * MS, "content", False, 2 * MS), Chunk(100 * MS, "content", True, MS), Chunk(300 * MS, "finish", True, 90 * MS))
+    one = LLMCall(5 * MS, 10 * MS, 2000 * MS, chunks, called_ns=2 * MS, stamp="kernel")
+    second = 1_000_000_000
+    cpu = {"tap": [(0, second, 0.25), (2 * second, 3 * second, 0.99)], "pool": [(0, second, 0.5), (second, second + MS, 1.0)]}
+
+    found = collected(rollout("a", calls=(one,), ended_ns=2000 * MS)).stopwatch(cpu)
+
+    assert (0.5, 2.0, 8.0, 0.25, 0.5) == tuple(
+        found[name] for name in ("clean_share", "read_lag_ms", "client_queue_ms", "tap_cpu", "pool_cpu")
+    )
+    assert (0.5, 1.0, 1.0) == tuple(found[name] for name in ("late_share", "late_first_share", "late_calls_share"))
+    assert ("client-saturated", []) == (found["verdict"], found["notes"])
+
+
+@pytest.mark.parametrize("lag_ms", [0, 5])
+def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
+    """Of a thousand gaps of 20 ms 4 % read late make a p99 of 40 ms that is not usable, beside a p95 and a TTFT that are not wrong.
+
+    Where the tap was in time it was the server that sent them together, and everything is usable.
+    """
+    chunks = [Chunk(20 * MS * (place + (place % 25 == 10)), "content", place % 25 != 10, lag_ms * MS) for place in range(1, 1001)]
+    one = LLMCall(0, 0, 30_000 * MS, tuple(chunks), completion_tokens=1000, stamp="kernel")
+    performance = Performance(slo={"itl": 30.0})
+    performance.add(rollout("a", calls=(one,), ended_ns=30_000 * MS))
+
+    found = performance.stopwatch({})
+
+    assert (0.96, lag_ms and 0.04) == (found["clean_share"], found["late_share"])
+    assert (20.0, 40.0) == tuple(performance.summary()["itl_ms"][name] for name in ("p90", "p99"))
+    assert (["itl.p99", "goodput.itl"] if lag_ms else []) == found["unusable"]
+    assert ("warn" if lag_ms else "ok") == found["verdict"]
+
+
+def test_the_stopwatch_counts_programs() -> None:
+    """The CPU of command agents is shared out over the time in which any of them ran."""
+    programs = [Program(0, 0, 1000 * MS, 0.5, 9.0), Program(0, 500 * MS, 2000 * MS, 2.5, 9.0)]
+    found = collected(*(rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs)))
+
+    assert 1.5 == found.stopwatch({})["agents_cpu"]
+    assert collected(rollout("a")).stopwatch({})["agents_cpu"] is None
+
+
+def test_gaps_take_no_memory_each() -> None:
+    """A hundred thousand gaps are as many numbers as there are different ones."""
+    performance = Performance()
+    for _ in range(100):
+        performance.add(rollout("a", calls=(call(0, *range(0, 20_000, 20), end=20_000),), ended_ns=20_000 * MS))
+
+    assert (99_900, 20.0, 20.0) == (len(performance.itl), performance.itl[0], performance.itl[-1])
+    assert 1 == len(performance.itl._counts)
+
+
+@pytest.mark.parametrize("origin", [10_000_000, 0, -900], ids=["a pause of hours", "the same clock again", "a clock that starts anew"])
+def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
+    """Two sessions of a run make the rates of one that did the same without a pause, whatever their clocks say."""
+
+    def part(session: int, at: int) -> list[Rollout]:
+        shift = at * MS
+        calls = [call(at + start, at + start + 500, at + start + 1500, end=at + start + 1600, completion_tokens=20) for start in (0, 1000)]
+        spans = [(shift, shift + 2000 * MS), (shift + 1000 * MS, shift + 3000 * MS)]
+        return [
+            rollout("a", calls=(each,), started_ns=start, ended_ns=end, session=session)
+            for each, (start, end) in zip(calls, spans, strict=True)
+        ]
+
+    at_once = measured(*part(1, 0), asked=2)
+    found = measured(*part(1, 0), *part(2, origin), asked=2)
+
+    assert 2 * at_once["span_s"] == found["span_s"] == 6.0
+    for rate in ("output_tokens_per_s", "rollouts_per_hour", "steps_per_minute", "rollouts_in_flight", "calls_in_flight"):
+        assert at_once[rate] == found[rate], rate
+    for window in ("rollouts", "calls"):
+        once, both = at_once["steady"][window], found["steady"][window]
+        assert 2 * once["seconds"] == pytest.approx(both["seconds"])
+        assert once["share"] == pytest.approx(both["share"])
+        assert once["output_tokens_per_s"] == pytest.approx(both["output_tokens_per_s"])
+    assert at_once["steady"]["rollouts"]["rollouts_per_hour"] == pytest.approx(found["steady"]["rollouts"]["rollouts_per_hour"])
+
+
+def test_each_session_is_steady_by_what_it_asked_for() -> None:
+    """A session that asked for one rollout at a time was steady with one, beside one that asked for two and never had them."""
+    one = rollout("a", started_ns=0, ended_ns=1000 * MS, session=1)
+    two = rollout("b", started_ns=0, ended_ns=1000 * MS, session=2)
+
+    assert 1.0 == measured(one, two, asked=2, asked_by={1: 1, 2: 2})["steady"]["rollouts"]["seconds"]
+
+
+def test_the_stopwatch_looks_at_its_own_session() -> None:
+    """CPU samples of this session are compared with its calls, not with those of another one under another clock."""
+    busy = [(0, 1000 * MS, 0.99)]
+    earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)
+    performance = collected(earlier, rollout("b", calls=(call(5000, 5500, end=6000),), ended_ns=6000 * MS, session=2))
+
+    assert 0.99 == performance.stopwatch({"tap": busy}, 1)["tap_cpu"]
+    assert performance.stopwatch({"tap": busy}, 2)["tap_cpu"] is None

@@ -1,0 +1,135 @@
+"""The stopwatch's verdict on itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.machine.cpu import CpuWatch
+from pytest_agentbench.metrics.stopwatch import Reading, busiest, doubt, judge
+
+GOOD = Reading(
+    clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, client_queue_share=0.01, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",)
+)
+S = 1_000_000_000  # nanoseconds
+
+
+def late(names: str) -> str:
+    return f"chunks arrive faster than this machine reads them; not usable: {names}; fewer in flight, or --agentbench-taps 2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "reason"),
+    [
+        ({}, "ok", ""),
+        ({"late_effects": {"itl.p50": 0.05, "itl.p99": 0.05}}, "ok", ""),
+        ({"late_effects": {"itl.p99": 0.051}}, "warn", late("ITL p99")),
+        ({"late_effects": {"itl.p95": 0.1, "itl.p99": 1.0}}, "warn", late("ITL from p95 on")),
+        ({"late_effects": {"itl.p90": 0.1, "itl.p95": 0.0, "itl.p99": 1.0}}, "warn", late("ITL p90, ITL p99")),
+        ({"late_effects": {"itl.p50": 0.1}}, "client-saturated", late("ITL p50")),
+        ({"late_effects": {"ttft.p99": 0.1, "tpot.p99": 0.1}}, "warn", late("TTFT p99, TPOT p99")),
+        ({"late_judgements": {"itl": 0.01}}, "ok", ""),
+        ({"late_judgements": {"itl": 0.011}}, "warn", late("goodput by ITL")),
+        ({"clean_share": 0.951}, "ok", ""),
+        ({"clean_share": 0.9499}, "warn", "the backend sends several chunks at once, and the gaps between them are 0"),
+        ({"read_lag_ms": 50.0}, "ok", ""),
+        ({"client_queue_share": 0.05, "client_queue_ms": 50.0}, "ok", ""),
+        (
+            {"client_queue_share": 0.051},
+            "warn",
+            "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight",
+        ),
+        ({"tap_cpu": 0.9}, "ok", ""),
+        ({"tap_cpu": 0.91}, "client-saturated", "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"),
+        ({"agents_cpu": 1.8, "cores": 2}, "ok", ""),
+        ({"agents_cpu": 9.0, "cores": None}, "ok", ""),
+        (
+            {"agents_cpu": 1.9, "cores": 2},
+            "warn",
+            "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right",
+        ),
+        ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) has too little of the CPU; fewer in flight"),
+    ],
+)
+def test_verdicts(changes: Mapping[str, Any], verdict: str, reason: str) -> None:
+    """Each limit is the last good value; what is beyond it is named in plain words, with what to do and what is not usable."""
+    found = judge(replace(GOOD, **changes))
+
+    assert (verdict, [reason] * bool(reason), []) == (found["verdict"], found["reasons"], found["notes"])
+
+
+def test_all_reasons_are_named() -> None:
+    """The worst counts, and what is behind it comes first."""
+    found = judge(replace(GOOD, client_queue_share=0.99, tap_cpu=1.0))
+
+    assert "client-saturated" == found["verdict"]
+    assert ["the tap", "calls waited"] == [" ".join(reason.split()[:2]) for reason in found["reasons"]]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "name", "why"),
+    [
+        ("ok", "ttft.p99", ""),
+        ("warn", "itl.p95", ""),
+        ("warn", "itl.p99", "ITL p99 is not usable: chunks arrived faster than the client's machine read them"),
+        ("warn", "goodput.itl", "goodput by ITL is not usable: chunks arrived faster than the client's machine read them"),
+        ("client-saturated", "e2e.p50", "the client was saturated: its timings are the client's own"),
+    ],
+)
+def test_doubts(verdict: str, name: str, why: str) -> None:
+    """What is not usable is said of its own name; of a saturated client nothing is."""
+    assert why == doubt({"verdict": verdict, "unusable": ["itl.p99", "goodput.itl"] * (verdict == "warn")}, name)
+
+
+def test_what_is_not_known_is_said() -> None:
+    """Stamps of user space tell no lag, a client may not say when it called, and a system not what its processes take."""
+    found = judge(Reading(clean_share=1.0, stamps=("user",)))
+
+    assert ("ok", 3) == (found["verdict"], len(found["notes"]))
+    assert "stamps: user, so the read lag is not known" == found["notes"][0]
+
+
+def test_nothing_measured() -> None:
+    """Without an output event there is nothing to judge."""
+    assert judge(Reading())["verdict"] is None
+
+
+def test_the_busiest_second() -> None:
+    """Only seconds count that had calls in flight for half of their time, and no mere moments."""
+    samples = [(0, S, 0.99), (S, 2 * S, 0.5), (2 * S, 3 * S, 0.7), (3 * S, 4 * S, 0.8), (4 * S, 4 * S + S // 10, 1.0)]
+    calls = [(S, 3 * S), (7 * S // 2 + 1, 5 * S)]
+
+    assert 0.7 == busiest(samples, calls)
+    assert 0.8 == busiest(samples, [(S, 4 * S)])
+    assert busiest(samples, []) is None
+    assert busiest([], calls) is None
+
+
+class Worker:
+    """A process whose CPU time is the time itself."""
+
+    def cost(self) -> Mapping[str, float]:
+        return {"cpu_s": time.monotonic() / 2}
+
+
+class Gone:
+    def cost(self) -> None:
+        return None
+
+
+def test_cpu_is_sampled() -> None:
+    """Samples follow each other without a gap; a process that does not tell has none; the end takes a last one."""
+    watch = CpuWatch(every_ns=5_000_000)
+    watch.start({"tap": Worker(), "pool": Gone()})
+    while len(watch.samples["tap"]) < 3:
+        time.sleep(0.001)
+    watch.stop()
+
+    samples = watch.samples["tap"]
+    assert [] == watch.samples["pool"]
+    assert [end for _, end, _ in samples[:-1]] == [start for start, _, _ in samples[1:]]
+    assert 0.5 == pytest.approx(sum(share * (end - start) for start, end, share in samples) / (samples[-1][1] - samples[0][0]), abs=0.1)

@@ -1,0 +1,172 @@
+"""Serving metrics, on calls with round numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.metrics import stamps, timings
+from pytest_agentbench.records import Chunk, LLMCall, Rollout
+
+MS = 1_000_000  # nanoseconds
+
+
+def _call(*chunks: tuple[int, str], sent: int | None = 0, ended: int = 500, **fields: Any) -> LLMCall:
+    """A call whose chunks are (milliseconds, kind); `sent` and `ended` are milliseconds too."""
+    return LLMCall(
+        received_ns=0,
+        sent_ns=None if sent is None else sent * MS,
+        ended_ns=ended * MS,
+        chunks=tuple(Chunk(at * MS, kind) for at, kind in chunks),
+        **fields,
+    )
+
+
+THINKING = _call(
+    (10, "role"), (200, "reasoning"), (250, "reasoning"), (350, "content"), (400, "tool_call"), (440, "finish"), (450, "usage"), sent=5
+)
+
+
+def test_latencies_start_at_the_send() -> None:
+    """A role is an event but no token, reasoning is a token but no answer, and the stream's end is later than its last token."""
+    assert 195 * MS == timings.ttft_ns(THINKING)
+    assert 5 * MS == timings.first_event_ns(THINKING)
+    assert 345 * MS == timings.first_answer_ns(THINKING)
+    assert 495 * MS == timings.e2e_ns(THINKING)
+
+
+def test_gaps_are_between_output_chunks() -> None:
+    """The gaps before the first token, to the usage chunk and to the end are not inter-token latencies."""
+    assert [50 * MS, 100 * MS, 50 * MS] == timings.itl_ns(THINKING)
+    assert [] == timings.itl_ns(_call((200, "content")))
+
+
+def test_time_per_output_token_uses_tokens_not_chunks() -> None:
+    """Two chunks 300 ms apart that hold 7 tokens: 6 tokens after the first, 50 ms each."""
+    packed = ((100, "content"), (400, "content"))
+
+    assert 50.0 * MS == timings.tpot_ns(_call(*packed, completion_tokens=7))
+    assert 300.0 * MS == timings.tpot_ns(_call(*packed))
+    assert timings.tpot_ns(_call(*packed, completion_tokens=1)) is None
+    assert timings.tpot_ns(_call((100, "content"), completion_tokens=7)) is None
+
+
+def test_tokens_of_the_first_event() -> None:
+    """Where the server says that the first event held 4 of 10 tokens, 6 came after it; an event with all of them leaves none."""
+    chunks = (Chunk(50 * MS, "role", tokens=0), Chunk(100 * MS, "content", tokens=4), Chunk(400 * MS, "content", tokens=10))
+
+    assert 50.0 * MS == timings.tpot_ns(LLMCall(0, 0, 500 * MS, chunks, completion_tokens=10, token_source="continuous"))
+    assert timings.tpot_ns(LLMCall(0, 0, 500 * MS, chunks, completion_tokens=4)) is None
+
+
+@pytest.mark.parametrize("fields", [{"error_kind": "cut"}, {"sent": None}])
+def test_failed_and_unsent_calls_have_no_latencies(fields: dict[str, Any]) -> None:
+    """They are left out of every latency, whatever they received."""
+    call = _call((10, "role"), (200, "content"), (250, "content"), completion_tokens=2, **fields)
+
+    assert [None] * 5 == [
+        latency(call) for latency in (timings.ttft_ns, timings.first_event_ns, timings.first_answer_ns, timings.e2e_ns, timings.tpot_ns)
+    ]
+    assert [] == timings.itl_ns(call)
+
+
+def test_an_answer_without_output_has_no_first_token() -> None:
+    """Only a role and usage: an end, but no TTFT."""
+    empty = _call((10, "role"), (450, "usage"))
+
+    assert (None, None, 500 * MS) == (timings.ttft_ns(empty), timings.first_answer_ns(empty), timings.e2e_ns(empty))
+
+
+def test_client_queue() -> None:
+    """The time from the agent's call to the send; unknown when either end is."""
+    assert 20 * MS == timings.client_queue_ns(_call(sent=30, called_ns=10 * MS))
+    assert timings.client_queue_ns(_call(sent=30)) is None
+    assert timings.client_queue_ns(_call(sent=None, called_ns=10 * MS)) is None
+
+
+def test_output_tokens() -> None:
+    """The server's count, 0 included; output chunks only when it gave none."""
+    assert 4 == timings.output_tokens(THINKING)
+    assert 9 == timings.output_tokens(_call((1, "content"), completion_tokens=9))
+    assert 0 == timings.output_tokens(_call((1, "content"), completion_tokens=0))
+
+
+def test_output_throughput_is_over_the_whole_span() -> None:
+    """10 + 20 tokens in the 2 s from the first send to the last end; a failed call gives time, not tokens."""
+    calls = [
+        _call(sent=1000, ended=1500, completion_tokens=10),
+        _call(sent=1200, ended=2500, completion_tokens=20),
+        _call(sent=1300, ended=3000, completion_tokens=99, error_kind="cut"),
+        _call(sent=None, ended=9000, error_kind="connect"),
+    ]
+
+    assert 15.0 == timings.output_throughput(calls)
+    assert timings.output_throughput([]) is None
+
+
+def test_rollouts_per_hour() -> None:
+    """2 evaluable rollouts of 3 in half an hour are 4 per hour."""
+    hour = 3600 * 1000 * MS
+    rollouts = [
+        Rollout("bank", f"s{i}", "default", 1, status, started_ns=i * hour // 8, ended_ns=(i + 2) * hour // 8)
+        for i, status in enumerate(("ok", "agent_error", "limit"))
+    ]
+
+    assert 4.0 == timings.rollouts_per_hour(rollouts)
+    assert timings.rollouts_per_hour([]) is None
+
+
+def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
+    """Long prompts weigh more; calls whose usage does not say count neither way; nothing known is None, not 0."""
+    calls = [
+        _call(prompt_tokens=100, cached_tokens=0),
+        _call(prompt_tokens=300, cached_tokens=300),
+        _call(prompt_tokens=900),
+        _call(cached_tokens=5),
+    ]
+
+    assert 0.75 == timings.prefix_cache_hit_ratio(calls)
+    assert timings.prefix_cache_hit_ratio(calls[2:]) is None
+
+
+def test_late_stamps() -> None:
+    """A shared stamp is late where the read was, or where nobody knows; the last of a read, and what shares only with the end, is not."""
+
+    def late(*chunks: Chunk, **keys: Any) -> list[int]:
+        return stamps.late_stamps(LLMCall(0, 0, 9, chunks, **keys))
+
+    def read(lag: int | None) -> tuple[Chunk, ...]:
+        return Chunk(5, "content", False, lag), Chunk(5, "content", False, lag), Chunk(5, "content", True, lag)
+
+    assert [0, 1] == late(*read(stamps.PROMPT_NS + 1)) == late(*read(None))
+    assert [] == late(*read(stamps.PROMPT_NS)) == late(*read(None), error_kind="cut")
+    assert [1] == late(Chunk(1, "content", True, 9), *read(None)[1:], Chunk(5, "finish", True))
+    assert [] == late(Chunk(5, "content", False), Chunk(5, "finish", True))
+
+
+def test_clean_stamps() -> None:
+    """An output chunk that shares its stamp with a later one is not clean; one that shares it with what is no output is."""
+    events = (
+        *((1, "role", False), (2, "content", True), (3, "content", False), (3, "content", True)),
+        *((4, "content", False), (4, "other", True), (5, "content", False), (5, "finish", False), (5, "usage", True)),
+    )
+    chunks = tuple(Chunk(at, kind, own) for at, kind, own in events)
+
+    assert (4, 5) == stamps.clean_stamps(LLMCall(0, 0, 9, chunks))
+    assert (0, 0) == stamps.clean_stamps(LLMCall(0, 0, 9, chunks, error_kind="cut"))
+
+
+def test_tokens_per_second_of_a_call() -> None:
+    """All its tokens over its whole time, the wait for the first one included."""
+    assert 20.0 == timings.tokens_per_s(_call((400, "content"), ended=500, completion_tokens=10))
+    assert timings.tokens_per_s(_call(ended=500, error_kind="cut", completion_tokens=10)) is None
+
+
+def test_the_import_is_light() -> None:
+    """Reports and gates may import metrics without paying for an HTTP, YAML or number library."""
+    code = "import sys, pytest_agentbench.metrics.timings; print({'aiohttp', 'asyncio', 'numpy', 'pydantic', 'yaml', 'pytest'} & sys.modules.keys())"
+
+    assert "set()\n" == subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

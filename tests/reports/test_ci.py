@@ -1,0 +1,213 @@
+"""Texts for CI stay below their limits, and are what GitHub and GitLab take them for, whatever is in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.gate.exit_status import VERDICTS
+from pytest_agentbench.lib.foreign import block, one_line
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports import comment, openmetrics
+from pytest_agentbench.reports.annotations import MOST, command, commands
+from pytest_agentbench.reports.ci import system
+from pytest_agentbench.reports.excerpts import cut, size
+from tests.openmetrics import parsed
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+
+
+def run_with(**changes: object) -> Json:
+    """A run of one suite in which nothing happened."""
+    performance = Performance(8, {})
+    suite: Json = {
+        "folder": "/repository/scenarios/shop",
+        "scorers": ["tsq"],
+        "scores": {"tsq": {"mean": {"value": 0.5, "low": 0.25, "high": 0.75, "scenarios": 9, "method": "t"}, "mean_evaluable": None}},
+        "rollouts": {"ok": 9},
+        "worst": [],
+    }
+    base: Json = {
+        "id": "20260101-000000",
+        "verdict": "PASS",
+        "exit_status": 0,
+        "backend": {"name": "embedded", "served_model": "small", "failure": ""},
+        "suites": {"shop": suite},
+        "limits": [],
+        "plan": {"rollouts": 9, "finished": 9, "not_run": 0},
+        "performance": performance.summary(),
+        "stopwatch": performance.stopwatch({}),
+        "tests": {"passed": 9, "failed": 0, "errors": 0, "skipped": 0, "failures": []},
+    }
+    return {**base, **changes}
+
+
+def failure(number: int, outcome: str = "failed", message: str = "assert 0.1 >= 0.5", **properties: object) -> Json:
+    file = "/repository/scenarios/shop/test_shop.py"
+    return {"id": f"t::test[{number}]", "file": file, "line": 7, "outcome": outcome, "message": message, "properties": properties}
+
+
+GATE: Json = {
+    "verdict": "FAIL",
+    "rules": [
+        {"suite": "shop", "rule": "infra_error.rate <= 2%", "verdict": "PASS", "estimate": 0.0, "low": None, "high": None}
+        | {"reason": "", "suspects": []},
+        {"suite": "shop", "rule": "ttft.p95 <= 500ms", "verdict": "INCONCLUSIVE", "estimate": None, "low": None, "high": None}
+        | {"reason": "the timings are of a saturated client", "suspects": []},
+        {"suite": "shop", "rule": "tsq.mean >= -0.03 vs baseline", "verdict": "FAIL", "estimate": -0.1, "low": -0.15, "high": -0.05}
+        | {
+            "reason": "",
+            "suspects": [
+                {"scenario": "shop-1", "base": 1.0, "new": 0.0, "p": 0.04},
+                {"scenario": "shop-2", "base": 1.0, "new": 0.2, "p": 0.01, "claimed": True},
+                {"scenario": "shop-3", "base": 1.0, "new": 0.0, "p": 0.05, "claimed": False},
+            ],
+        },
+    ],
+}
+
+
+def test_where_we_are() -> None:
+    """GitHub and GitLab say so in the environment; what is asked for wins."""
+    assert "github" == system("auto", {"GITHUB_ACTIONS": "true"})
+    assert "gitlab" == system("auto", {"GITLAB_CI": "true"})
+    assert not system("auto", {"GITHUB_ACTIONS": "false", "CI": "true"})
+    assert not system("off", {"GITHUB_ACTIONS": "true"})
+    assert "gitlab" == system("gitlab", {"GITHUB_ACTIONS": "true"})
+
+
+@given(TEXT, TEXT, TEXT)
+def test_a_command_is_one_line_and_comes_apart_again(title: str, message: str, file: str) -> None:
+    """Whatever is in an annotation, it is one line, cannot begin a second command, and GitHub reads back what was meant, escaped."""
+    line = command("error", title, message, (file, 3))
+
+    assert "\n" not in line
+    assert "\r" not in line
+    found = re.fullmatch(r"::error file=([^,:]*),line=3,title=([^,:]*)::(.*)", line, re.DOTALL)
+    assert found is not None
+    assert (file, one_line(title), block(message)) == tuple(map(unquoted, found.groups()))
+
+
+def unquoted(text: str) -> str:
+    """As the runner does it: known letters, the percent sign last."""
+    for letter in "\r\n:,%":
+        text = text.replace(f"%{ord(letter):02X}", letter)
+    return text
+
+
+def test_the_most_important_first() -> None:
+    """The session's verdict, what the gate says, what got worse, what could not be measured as one, failed tests by score; ten at most."""
+    tests = [failure(number, status="ok", tsq=number / 100) for number in range(30, 0, -1)]
+    tests += [failure(number, "error", "infra_error: gone", status="infra_error") for number in range(40, 60)]
+    run = run_with(verdict="FAIL", exit_status=1, gate=GATE, tests={"failures": tests})
+
+    found = commands(run, Path("/repository"))
+
+    suite, lost = "file=scenarios/shop/suite.yaml,line=1", "20 tests could not be measured"
+    assert MOST == len(found)
+    assert [
+        "::error title=agentbench%3A FAIL::FAIL, exit status 1: a test, a limit or the gate failed; shop tsq 0.500 [0.250, 0.750]",
+        f"::error {suite},title=shop%3A tsq.mean >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
+        f"::warning {suite},title=shop%3A ttft.p95 <= 500ms::INCONCLUSIVE: nothing measured; the timings are of a saturated client",
+        "::warning title=shop tsq%3A shop-2::1.000 in the baseline, now 0.200",
+        "::warning title=shop tsq%3A shop-1::1.000 in the baseline, now 0.000",
+        f"::error title=infra_error%3A {lost}::{lost}; the first one, t::test[40]: infra_error: gone",
+        *(f"::error file=scenarios/shop/test_shop.py,line=7,title=test[{number}]::assert 0.1 >= 0.5" for number in (1, 2, 3)),
+        "::error title=27 more::27 more annotations of run 20260101-000000: its report names them",
+    ] == found
+
+
+@given(st.lists(TEXT.map(lambda text: " ".join(text.split())), max_size=40), st.integers(1, 60), st.integers(0, 3000))
+def test_a_cut_text_is_short_enough(lines: list[str], times: int, limit: int) -> None:
+    """A text is whole or cut at the end of a line, says how many lines are gone, and is never longer than allowed."""
+    text = "\n".join([*lines * times, ""])
+
+    found = cut(text, limit, "`report.md`")
+
+    assert size(found) <= limit
+    if size(text) <= limit:
+        assert text == found
+    elif found:
+        kept, _, note = found.rpartition("\n**Cut here: ")
+        assert text.startswith(kept.removesuffix("```\n"))
+        assert re.match(r"\d+ of \d+ lines are left out", note)
+
+
+def test_a_cut_closes_what_is_open() -> None:
+    """A block of code that is cut ends before the sentence, which names the sections that are gone."""
+    text = "# One\n\n```text\n" + "line\n" * 1000 + "```\n## Two\n\n## Three\n"
+
+    found = cut(text, 2500, "`report.md` of run 7")
+
+    assert re.search(
+        r"line\n```\n\n\*\*Cut here: \d+ of 1007 lines are left out, among them Two; Three\. `report\.md` of run 7 has them\.\*\*\n\Z",
+        found,
+    )
+
+
+@given(st.lists(TEXT, min_size=1, max_size=300))
+def test_a_comment_is_short_and_harmless(messages: list[str]) -> None:
+    """However much failed, a comment is short enough; what tests and models said stays within code, whatever it is."""
+    tests = [failure(number, message=f"@everyone {message} <img src=x> ![](http://x) " * 5) for number, message in enumerate(messages)]
+    text = "\n".join(comment.lines(run_with(tests={"failures": tests})))
+
+    assert size(cut(text, comment.LIMIT, "")) <= comment.LIMIT
+    for line in re.sub(r"`[^`\n]*`", "", text).splitlines():
+        assert "@everyone" not in line
+        assert "<img" not in line
+
+
+def test_a_comment_can_be_found_again() -> None:
+    """The first line is the same for the same suites and backend, is no end of an HTML comment, and shows nothing."""
+    first = next(comment.lines(run_with()))
+
+    assert "<!-- agentbench: shop on embedded -->" == first
+    odd = run_with(backend={"name": "http://127.0.0.1:8000/v1 --> $(rm)", "served_model": None, "failure": ""})
+    assert "<!-- agentbench: shop on http-127.0.0.1-8000-v1 - -rm -->" == next(comment.lines(odd))
+
+
+def test_a_gate_in_the_comment() -> None:
+    """Rules stand with their verdicts, the failed ones first; scenarios that may have got worse stand below them."""
+    text = "\n".join(comment.lines(run_with(verdict="FAIL", gate=GATE)))
+
+    assert [
+        "| FAIL | shop | `tsq.mean >= -0.03 vs baseline` | -0.1 [-0.15, -0.05] |",
+        "| INCONCLUSIVE | shop | `ttft.p95 <= 500ms` | nothing measured; the timings are of a saturated client |",
+        "| PASS | shop | `infra_error.rate <= 2%` | 0 |",
+    ] == [line for line in text.splitlines() if re.match(r"\| (FAIL|INCONCLUSIVE|PASS) ", line)]
+    assert "| shop tsq | `shop-2` | 1.000 | 0.200 | 0.01 |" in text
+
+
+@given(TEXT, TEXT, TEXT)
+def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
+    """Whatever a suite, a score and an error are called, the text is valid, ends as it has to, and has the names as they were."""
+    base = run_with()
+    part = base["suites"]["shop"]
+    run = run_with(
+        suites={suite: {**part, "scores": {score: part["scores"]["tsq"]}}},
+        performance={**base["performance"], "failed_calls": {kind: 3}},
+    )
+
+    text = openmetrics.text(run).decode()
+
+    assert text.endswith("\n# EOF\n")
+    families = {family.name: family for family in parsed(text)}
+    (mean,) = families["agentbench_score_mean"].samples
+    assert ({"suite": suite, "score": score}, 0.5) == (mean.labels, mean.value)
+    assert [{"kind": kind}] == [sample.labels for sample in families["agentbench_failed_calls"].samples]
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_verdict_as_a_metric(verdict: str) -> None:
+    """Of the four verdicts one is set."""
+    families = parsed(openmetrics.text(run_with(verdict=verdict)).decode())
+
+    (states,) = [family for family in families if family.name == "agentbench_verdict"]
+    assert {name: float(name == verdict) for name in VERDICTS} == {
+        sample.labels["agentbench_verdict"]: sample.value for sample in states.samples
+    }

@@ -1,0 +1,61 @@
+"""Code that a suite brings is tried in a process of its own before anything boots."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.rollouts.isolation.codecheck import brings_any, fault, faults
+from pytest_agentbench.suites.suite import DatasetInfo, Suite
+
+
+def suite(folder: Path, code: str, **keys: Any) -> Suite:
+    """A suite whose agent is `run` of an agent.py with this code."""
+    folder.mkdir(exist_ok=True)
+    (folder / "agent.py").write_text(code)
+    data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
+    return Suite("shop", folder, (), data, **{"agent": {"kind": "./agent.py:run"}, **keys})
+
+
+def test_sound_code(tmp_path: Path) -> None:
+    """Code that can be loaded has no fault, whatever it prints; it is not imported here, and it sees where this process imports from."""
+    code = f"import sys, threading, tests.project\nassert {sys.path!r} == sys.path\nprint('x' * 100_000)\n"
+    code += "threading.Thread(target=threading.Event().wait).start()\ndef run(scenario): ...\n"
+
+    assert "" == fault(suite(tmp_path, code), ["default"])
+    assert not [name for name in sys.modules if name.startswith("agentbench_agent_")]
+
+
+def test_code_that_never_ends(tmp_path: Path) -> None:
+    """An import that hangs is ended when its time is over, and said to have been."""
+    hanging = suite(tmp_path, "import threading\nthreading.Event().wait()\n")
+
+    sentence = (
+        f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it should only define things"
+    )
+    assert sentence == fault(hanging, ["default"], seconds=0.5)
+
+
+def test_several_suites(tmp_path: Path) -> None:
+    """Each has its own fault, in their order; a fault of a variant counts where the variant is to run."""
+    sound = suite(tmp_path / "sound", "def run(scenario): ...", variants={"odd": {"kind": "./agent.py:walk"}})
+    broken = suite(tmp_path / "broken", "1 / 0")
+
+    first, second, third = faults([(sound, ["default"]), (broken, ["default"]), (sound, ["default", "odd"])])
+
+    assert "" == first
+    assert (
+        f"{tmp_path}/broken/suite.yaml: agent './agent.py:run' cannot be loaded: ZeroDivisionError: division by zero (agent.py:1)" == second
+    )
+    assert f"{tmp_path}/sound/suite.yaml: agent './agent.py:walk' cannot be loaded: there is no 'walk' in it; it defines: run" == third
+
+
+def test_whose_code_is_tried(tmp_path: Path) -> None:
+    """Only a suite with an agent or a scorer of its own costs a process, and an agent only where it is to run."""
+    plain = suite(tmp_path, "", agent={"kind": "tool_calling"}, variants={"own": {"kind": "./agent.py:run"}})
+
+    assert not brings_any(plain, ["default"])
+    assert brings_any(plain, ["default", "own"])
+    assert brings_any(suite(tmp_path, "", agent={"kind": "tool_calling"}, scorers={"./agent.py:score": {}}), ["default"])
+    assert brings_any(suite(tmp_path, "", agent={"kind": "self_evaluating", "wraps": "./agent.py:run"}), ["default"])

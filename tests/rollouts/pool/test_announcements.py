@@ -1,0 +1,216 @@
+"""Rollouts are announced to the stack and released, whatever the stack does about it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts.pool import announcements
+from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally
+from tests.router import Router, routing
+
+KEY = RolloutKey("shop", "shop-0")
+ANSWERED: Json = {"sent_ns": 1, "http_status": 200, "response_id": None, "server": None}
+NOTHING = "http://127.0.0.1:9/v1"  # where nobody listens
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with routing() as router:
+        yield router
+
+
+@asynccontextmanager
+async def announcer(url: str, kind: str = "thunderagent", **options: Any) -> AsyncIterator[Announcer]:
+    async with aiohttp.ClientSession() as session:
+        endpoint = Endpoint(url, "m", labels={"kind": kind, **options}, api_key="hush", headers={"x-team": "bench"})
+        yield Announcer(endpoint, session, "20260101-120000-1a2b")
+
+
+async def call(announcer: Announcer, token: str, key: RolloutKey = KEY) -> str:
+    """Announces a rollout, which then makes a call; the id that the stack knows."""
+    label = announcer.announce(token, key)
+    fields = label.fields.get("chat", {})
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], **fields}
+    async with announcer.session.post(f"{announcer.endpoint.url}/chat/completions", json=body, headers=dict(label.headers)) as answer:
+        answer.raise_for_status()
+    return str(fields.get("program_id") or label.headers.get("x-dynamo-session-id", ""))
+
+
+def tally(**counts: int) -> Json:
+    return asdict(Tally(**counts))
+
+
+@pytest.mark.parametrize("options", [{"kind": "thunderagent"}, {"kind": "dynamo", "release": True}])
+async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Json) -> None:
+    """Two attempts of one rollout are two programs; each is released once, when it is over, and none is left."""
+    async with announcer(router.url, **options) as stack:
+        ids = [await call(stack, token) for token in ("1", "2")]
+        assert dict.fromkeys(ids, 1) == router.programs
+
+        stack.over("1", [ANSWERED])
+        stack.over("1", [ANSWERED])
+        stack.over("nobody's")
+        await stack.farewell()
+
+    assert 2 == len(set(ids))
+    assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000-1a2b:shop\.shop-0\.1:[0-9a-f]{8}", id)]
+    assert sorted((id, True) for id in ids) == sorted(router.releases)
+    assert tally(labelled=2, announced=1 + (options["kind"] == "thunderagent"), released=2) == asdict(stack.tally)
+    assert 2 == len(router.chats)  # a session's last call is one of its own, and no engine sees it
+
+
+@pytest.mark.parametrize(("kind", "place"), [("thunderagent", "program_id"), ("dynamo", "x-dynamo-session-id")])
+async def test_a_judge_is_another_program(router: Router, kind: str, place: str) -> None:
+    """A judge's calls say in their id that they are a judge's, so that no stack takes them for the agent's."""
+    async with announcer(router.url, kind) as stack:
+        labels = [stack.announce(token, KEY, judge) for token, judge in (("1", False), ("2", True))]
+        agent, judge = (str(label.fields.get("chat", {}).get(place) or dict(label.headers)[place]) for label in labels)
+
+    assert (False, True) == (agent.endswith("-judge"), judge.endswith("-judge"))
+    assert agent != judge.removesuffix("-judge")
+
+
+@pytest.mark.parametrize("options", [{"kind": "none"}, {}, {"kind": "dynamo"}])
+async def test_stacks_that_wait_for_no_release(router: Router, options: Json) -> None:
+    """They are told of none."""
+    async with announcer(router.url, **{"kind": "none", **options}) as stack:
+        await call(stack, "1")
+        stack.over("1", [ANSWERED])
+        await stack.farewell()
+    has_label = int(options.get("kind") == "dynamo")
+
+    assert [] == router.releases
+    assert tally(labelled=has_label, announced=has_label) == asdict(stack.tally)
+    assert 1 == len(router.chats)
+
+
+@pytest.mark.parametrize("faults", [["reset"], ["reset", "reset"]])
+async def test_connections_that_break(router: Router, faults: list[str]) -> None:
+    """A release is tried again on a fresh connection."""
+    router.refusals = faults
+    async with announcer(router.url) as stack:
+        id = await call(stack, "1")
+        stack.over("1")
+        await stack.farewell()
+
+    assert [(id, True)] == router.releases
+    assert tally(labelled=1, announced=1, released=1) == asdict(stack.tally)
+
+
+@pytest.mark.parametrize(
+    ("faults", "sentence"),
+    [
+        (["500"], "is not released: POST http.*/programs/release answered 500: .*Internal Server Error"),
+        (["reset"] * 3, "is not released: "),
+        (["silence"], "is not released: no answer within 0.2 s"),
+    ],
+)
+async def test_releases_that_fail(
+    router: Router, faults: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are logged and counted; at the session's end they are tried once more."""
+    monkeypatch.setattr(announcements, "SECONDS", 0.2)  # the waiting itself is not what is tested
+    router.refusals = [*faults]
+    async with announcer(router.url) as stack:
+        id = await call(stack, "1")
+        stack.over("1")
+        await asyncio.gather(*stack._releasing)
+        failed = asdict(stack.tally)
+        monkeypatch.undo()
+        await stack.farewell()
+
+    assert tally(labelled=1, failed=1) == failed
+    assert re.search(f"^labels: {re.escape(id)} {sentence}", capsys.readouterr().err)
+    assert tally(labelled=1, announced=1, released=1, failed=1) == asdict(stack.tally)
+    assert {} == router.programs
+
+
+async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not released is counted as left, and named."""
+    async with announcer(NOTHING) as stack:
+        stack.announce("1", KEY)
+        stack.over("1")
+        await stack.farewell()
+    log = capsys.readouterr().err
+
+    assert tally(labelled=1, failed=1, left=1) == asdict(stack.tally)
+    assert "the stack does not list its rollouts" in log
+    assert "1 rollouts are not released, among them 20260101-120000-1a2b:" in log
+
+
+async def test_what_nobody_closed(router: Router) -> None:
+    """At the session's end rollouts are released that nobody closed, and those that the stack still lists: of this session only."""
+    async with announcer(router.url) as stack:
+        unclosed, late = await call(stack, "1"), await call(stack, "2")
+        stack.over("2")
+        await asyncio.gather(*stack._releasing)
+        router.programs[late] = 1  # a call that lay in the router's queue begins it anew
+        router.programs["20260101-120000-ffff0:other.session.1:01234567"] = 1
+        await stack.farewell()
+
+    assert {"20260101-120000-ffff0:other.session.1:01234567"} == router.programs.keys()
+    assert {unclosed, late} == {id for id, _ in router.releases}
+    assert tally(labelled=2, announced=2, released=3) == asdict(stack.tally)
+
+
+async def test_a_router_that_was_started_again(router: Router) -> None:
+    """It does not know what it is told to release, and that is no failure; nor does it count as announced."""
+    router.lists = False
+    async with announcer(router.url) as stack:
+        id = await call(stack, "1")
+        router.programs.clear()
+        stack.over("1")
+        await stack.farewell()
+
+    assert [(id, False)] == router.releases
+    assert tally(labelled=1, released=1) == asdict(stack.tally)
+
+
+async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session's last call that comes back with text was answered by an engine: that is a warning."""
+    router.knows_sessions = False
+    async with announcer(router.url, "dynamo", release=True) as stack:
+        stack.announce("1", KEY)
+        stack.over("1")
+        await stack.farewell()
+
+    assert "was answered with text: calls do not pass the router" in capsys.readouterr().err
+    assert tally(labelled=1, released=1, bypassed=1) == asdict(stack.tally)
+
+
+async def test_releases_have_the_backends_key(router: Router) -> None:
+    """A release goes where calls go, with the same key and headers."""
+    router.knows_sessions = False
+    async with announcer(router.url, "dynamo", release=True) as stack:
+        stack.announce("1", KEY)
+        stack.over("1")
+        await stack.farewell()
+    ((headers, _),) = router.chats
+
+    assert ("Bearer hush", "bench") == (headers["authorization"], headers["x-team"])
+
+
+async def test_rollouts_that_called_nobody(router: Router) -> None:
+    """What made no call has not arrived; where the stack does not say who has, an answered call does."""
+    async with announcer(router.url, "dynamo") as stack:
+        for token, calls in (("1", []), ("2", [{**ANSWERED, "http_status": None}]), ("3", [ANSWERED])):
+            stack.announce(token, KEY)
+            stack.over(token, calls)
+
+    assert tally(labelled=3, announced=1) == asdict(stack.tally)
+
+
+async def test_labels_that_nobody_knows() -> None:
+    with pytest.raises(ConfigError, match="labels: no kind 'dynamic'"):
+        async with announcer(NOTHING, "dynamic"):
+            pass

@@ -1,0 +1,101 @@
+"""Request traces of Dynamo's frontend: what they tell of calls whose answers say nothing, and of who has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts.pool import traces
+from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally
+from pytest_agentbench.rollouts.pool.traces import RequestTrace
+
+WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
+
+
+def line(request: str, session: str = "run:1", **more: object) -> str:
+    """As Dynamo 1.4.2 writes it, in what is read of it."""
+    told = {"request_id": request, "worker": WORKER, "ttft_ms": 7.5, "kv_hit_rate": 0.5, "queue_depth": 3, "input_tokens": 9, **more}
+    event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": {"session_id": session}, "request": told}
+    return json.dumps({"timestamp": 1, "event": event}) + "\n"
+
+
+def answered(response_id: str | None, server: Json | None = None) -> Json:
+    return {"sent_ns": 1, "http_status": 200, "response_id": response_id, "server": server}
+
+
+def test_lines(tmp_path: Path) -> None:
+    """New lines of this run's sessions are read once they are whole; times have the names that answers give them."""
+    file = tmp_path / "requests.jsonl"
+    file.write_text(line("from-before"))
+    trace = RequestTrace(file, "run:")
+    whole, torn = line("a"), line("b")
+    with file.open("a") as end:
+        end.write(line("c", session="probe:1") + json.dumps({"event": {"event_type": "tool_end"}}) + "\n" + whole + torn[:40])
+        end.flush()
+        trace.look()
+        early = trace.take("chatcmpl-b")
+        end.write(torn[40:])
+    trace.look()
+
+    told = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}
+    assert ({"run:1"}, None) == (trace.sessions, early)
+    assert [told, told, None, None, None] == [trace.take(f"chatcmpl-{id}") for id in ("a", "b", "b", "c", "from-before")]
+
+
+def test_one_that_begins_anew(tmp_path: Path) -> None:
+    """A frontend that was started again may write its file from the start; one that has not begun has no lines."""
+    file = tmp_path / "requests.jsonl"
+    trace = RequestTrace(file, "run:")
+    trace.look()
+    for id in ("first", "a"):
+        file.write_text(line(id) * (2 if id == "first" else 1))
+        trace.look()
+
+    assert None is not trace.take("cmpl-a")
+
+
+async def test_lines_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line may come a little after its answer; one that never comes is not waited for without end."""
+    file = tmp_path / "requests.jsonl"
+    file.touch()
+    trace = RequestTrace(file, "run:")
+    waiting = asyncio.create_task(trace.wait(["chatcmpl-a"]))
+    await asyncio.sleep(0)
+    file.write_text(line("a"))
+    came = await waiting
+    monkeypatch.setattr(traces, "PATIENCE", 0.0)  # the waiting itself is not what is tested
+
+    assert (True, False) == (came, await trace.wait(["chatcmpl-b"]))
+
+
+async def test_calls_get_what_their_answers_lack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls get worker and times from the trace unless their answer had them; rollouts that it names have arrived, others have not."""
+    monkeypatch.setattr(traces, "PATIENCE", 0.0)
+    file = tmp_path / "requests.jsonl"
+    labels: Json = {"kind": "dynamo", "trace": str(file)}
+    async with aiohttp.ClientSession() as session:
+        stack = Announcer(Endpoint("http://127.0.0.1:9/v1", "m", labels=labels), session, "run")
+        ids = [stack.announce(token, RolloutKey("shop", "a")).headers["x-dynamo-session-id"] for token in ("1", "2", "3")]
+        file.write_text(line("a", ids[0]) + line("b", ids[0]))
+        said: Json = {"worker_id": {"decode_worker_id": 9}}
+        calls = [answered("chatcmpl-a"), answered("chatcmpl-b", said), answered("resp_c"), answered(None)]
+        for token, made in (("1", calls), ("2", [answered("chatcmpl-lost")]), ("3", [])):
+            await stack.complete(token, made)
+            stack.over(token, made)
+        before = asdict(stack.tally)
+        with file.open("a") as end:
+            end.write(line("late", ids[1]))
+        await stack.farewell()
+
+    assert [WORKER, {"decode_worker_id": 9}, None, None] == [call["server"] and call["server"]["worker_id"] for call in calls]
+    assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err
+    assert asdict(Tally(labelled=3, announced=1)) == before
+    assert asdict(Tally(labelled=3, announced=2)) == asdict(stack.tally)

@@ -1,0 +1,158 @@
+"""When the watchdog speaks, and when it ends the pool. It looks when it is told to, at a real loop in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pytest_agentbench.lib.capture import Log
+from pytest_agentbench.records import Rollout, RolloutKey, Score
+from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
+from pytest_agentbench.rollouts.underway import Underway, underway
+from tests.blocking import Block, blocked
+
+KEY = RolloutKey("shop", "shop-3")
+LOOKS = int(PATIENCE / TICK)  # that a step has to last
+
+
+class Diary:
+    """A voice that writes down what was said, and by what the pool would have ended."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.ends: list[Any] = []
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+    def leave(self, key: RolloutKey, reason: str, log: str) -> None:
+        self.ends.append((key, reason, log))
+
+    def leave_with(self, rollout: Rollout) -> None:
+        self.ends.append(rollout)
+
+    def leave_behind(self) -> None:
+        self.ends.append(None)
+
+
+def agent(change: Callable[[Underway], None], *, left: bool = False) -> Callable[[Block], Any]:
+    """A rollout that blocks the loop, before or after its end."""
+
+    async def run(block: Block) -> None:
+        with underway(KEY, Log()) as mark:
+            change(mark)
+            if not left:
+                block()
+            asyncio.get_running_loop().call_soon(block)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    return run
+
+
+def after(looks: int, run: Callable[[Block], Any]) -> Diary:
+    """What is in the diary after so many looks at a loop that is blocked, from the first one on."""
+    diary = Diary()
+    watchdog = Watchdog(diary, 600)
+    with blocked(run) as stack:
+        for _ in range(looks + 1):
+            watchdog.look(stack())
+    return diary
+
+
+def test_it_speaks_when_a_step_lasts() -> None:
+    """Once, in a sentence with the rollout, the line and what would work; not before it has looked often enough."""
+    run = agent(lambda mark: mark.begin("the agent", 600))
+
+    assert [] == after(LOOKS - 1, run).said
+    for looks in (LOOKS, LOOKS + 9):
+        diary = after(looks, run)
+
+        (sentence,) = diary.said
+        assert sentence.startswith("shop[shop-3]: the agent blocks the event loop, and with it all rollouts: blocking.py:")
+        assert ": reached.set() or go_on.wait()" in sentence
+        assert sentence.endswith("; take `def`, `await asyncio.to_thread(...)` or `isolation: process`")
+        assert [] == diary.ends
+
+
+def test_a_process_that_was_stopped() -> None:
+    """However long nobody looked, one look is one look: suspending a machine, or its debugger, accuses nobody."""
+    diary = after(1, agent(lambda mark: setattr(mark, "over_at", 0.0)))
+
+    assert ([], []) == (diary.said, diary.ends)
+
+
+def test_the_end_of_a_rollouts_time() -> None:
+    """The rollout is named, with the line; while it has time, and where it has all the time of the world, nothing ends."""
+    for seconds in (None, 600):
+        assert [] == after(LOOKS, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
+
+    def begin(mark: Underway) -> None:
+        mark.begin("the agent", 0.0)
+        mark.log.write("hello\n")
+
+    ((key, reason, log),) = after(LOOKS, agent(begin)).ends
+
+    assert (KEY, "hello\n") == (key, log)
+    assert reason.startswith("it blocked the event loop until its 0 s were over: blocking.py:")
+
+
+def test_a_scorer_that_blocks() -> None:
+    """Of its rollout all is kept but its score; those of the scorers before it are."""
+    now = time.monotonic_ns()
+    unscored = Rollout(*KEY, status="ok", started_at=0.0, started_ns=now, ended_ns=now, answer="A lamp.", scores={"tsq": Score(0.5)})
+
+    def score(mark: Underway) -> None:
+        mark.rollout = unscored
+        mark.log.write("scoring\n")
+        mark.begin_score("slow", 0.0)
+
+    diary = after(LOOKS, agent(score))
+
+    (rollout,) = diary.ends
+    assert "shop[shop-3]: the scorer 'slow' blocks the event loop" in diary.said[0]
+    assert ("ok", "A lamp.", {"tsq": 0.5}, "scoring\n") == (rollout.status, rollout.answer, rollout.scores, rollout.log)
+    assert ["slow"] == [*rollout.score_errors]
+    assert "blocking.py:" in rollout.score_errors["slow"]
+
+
+def test_what_an_agent_has_left_behind() -> None:
+    """What blocks the loop after its rollout has ended ends the pool, but harms no record."""
+    diary = after(LOOKS, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
+
+    assert [None] == diary.ends
+    assert diary.said[0].startswith("shop[shop-3]: what its agent left behind blocks")
+
+
+def test_code_that_works_for_no_rollout() -> None:
+    """Nobody is accused, and nothing ends: a suite's code may take long to import."""
+
+    async def run(block: Block) -> None:
+        block()
+
+    diary = after(10 * LOOKS, run)
+
+    assert diary.said[0].startswith("a suite's code blocks the event loop")
+    assert [] == diary.ends
+
+
+def test_a_loop_that_turns_again() -> None:
+    """It is said after how long; a loop that turns slowly is not said to stand still."""
+    diary = Diary()
+    watchdog = Watchdog(diary, 600)
+    with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
+        for _ in range(LOOKS + 3):
+            watchdog.look(stack())
+    with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
+        watchdog.look(stack())
+        with blocked(agent(lambda mark: mark.begin("the agent", 600))) as other:
+            for _ in range(LOOKS):
+                watchdog.look(other())
+                watchdog.look(stack())
+
+    assert ["shop[shop-3]: the agent", f"the event loop turns again, after {(LOOKS + 2) * TICK:.0f} s"] == [
+        diary.said[0].partition(" blocks")[0],
+        *diary.said[1:],
+    ]

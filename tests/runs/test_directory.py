@@ -1,0 +1,64 @@
+"""Run directories and the link to the newest."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_agentbench.runs.directory import discard, new_directory, point_latest
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+def test_directories_are_named_after_the_time(tmp_path: Path) -> None:
+    """Runs that start within the same second have directories of their own; the reports stay out of git, baselines do not."""
+    reports = tmp_path / "deep" / "reports"
+
+    names = [new_directory(reports, NOW).name for _ in range(3)]
+
+    assert ["20260304-050607", "20260304-050607-2", "20260304-050607-3"] == names
+    assert [] == [*(reports / names[0]).iterdir()]
+    assert ["*", "!baselines/", "!baselines/**"] == (reports / ".gitignore").read_text().split()
+
+
+def test_a_run_is_nobody_elses(tmp_path: Path) -> None:
+    """Nobody but its owner, and root, can look into a run directory, whatever the user's mask."""
+    mask = os.umask(0)
+    try:
+        directory = new_directory(tmp_path / "reports", NOW)
+    finally:
+        os.umask(mask)
+
+    assert 0o700 == stat.S_IMODE(directory.stat().st_mode)
+
+
+def test_what_git_ignores_is_the_users_choice(tmp_path: Path) -> None:
+    """A .gitignore that is there already stays as it is."""
+    (tmp_path / ".gitignore").write_text("nothing\n")
+
+    new_directory(tmp_path, NOW)
+
+    assert "nothing\n" == (tmp_path / ".gitignore").read_text()
+
+
+def test_latest_leads_to_the_newest(tmp_path: Path) -> None:
+    """The link is replaced by each run, leads there wherever the reports are moved, and nothing else is left behind."""
+    first, second = new_directory(tmp_path, NOW), new_directory(tmp_path, NOW)
+
+    for directory in (first, second, first, first):
+        point_latest(directory)
+
+        assert directory.name == str((tmp_path / "latest").readlink())
+    assert sorted([".gitignore", "latest", first.name, second.name]) == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_a_discarded_directory_is_gone(tmp_path: Path) -> None:
+    """A session that ran nothing leaves no directory."""
+    directory = new_directory(tmp_path, NOW)
+    (directory / "rollouts.jsonl").touch()
+
+    discard(directory)
+
+    assert not directory.exists()

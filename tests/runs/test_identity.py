@@ -1,0 +1,103 @@
+"""The identity of a run: each part changes with what it is about, and with nothing else; what is not known is null."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.identity import PARTS, run_identity, suite_setup, tools_hash
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+
+LAMP = Scenario("shop-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "finds", {"type": "object"}),))
+
+
+def shop(folder: Path, scenario: Scenario = LAMP, **keys: Any) -> Suite:
+    return Suite("shop", folder, (scenario,), DatasetInfo("shop", "agent-leaderboard", "data.json", "abc", "hand", 1), **keys)
+
+
+def identity(suite: Suite, trials: int = 1, **changes: Any) -> Json:
+    """Of a run of a suite on a backend; `changes` are of run.json, the backend or its facts."""
+    run: Json = {
+        "environment": {"python": "3.11", "platform": "linux", "cpus": 2, "packages": {"pytest": "9"}, "git": changes.get("git")},
+        "settings": {"concurrency": changes.get("concurrency", 8), "limit": None, "variants": ["default"], "retries": 2, "taps": 1},
+        "backend": {"served_model": changes.get("served_model", "m")},
+    }
+    run["environment"] |= changes.get("more", {})
+    return run_identity(
+        run, {"shop": suite_setup(suite, "default", trials)}, changes.get("backend", {"kind": "url"}), changes.get("facts", {})
+    )
+
+
+def differing(one: Json, other: Json) -> set[str]:
+    return {part for part in PARTS if one["hashes"][part] != other["hashes"][part]}
+
+
+@pytest.mark.parametrize(
+    ("part", "suite", "run"),
+    [
+        ("tools", {"scenario": replace(LAMP, tools=(Tool("find", "looks for", {"type": "object"}),))}, {}),
+        ("agent", {"agent": {"kind": "tool_calling", "temperature": 1.0}}, {}),
+        ("scoring", {"scorers": {"exact_match": {}}}, {}),
+        ("options", {"timeout": 5.0}, {}),
+        ("options", {}, {"trials": 3}),
+        ("options", {}, {"concurrency": 4}),
+        ("code", {}, {"git": {"commit": "a", "dirty": False, "diff": None}}),
+        ("backend", {}, {"backend": {"kind": "embedded"}}),
+        ("backend", {}, {"facts": {"services": {"engine": {"packages": {"vllm": "1"}}}}}),
+        ("backend", {}, {"facts": {"server": {"version": "1", "owned_by": "vllm"}}}),
+        ("model", {}, {"served_model": "n"}),
+        ("model", {}, {"facts": {"model": {"revision": "abc", "files": None}}}),
+        ("hardware", {}, {"facts": {"hardware": {"gpus": ["NVIDIA H200"], "driver": "570"}}}),
+        ("more", {}, {"more": {"rack": 7}}),
+    ],
+)
+def test_a_change_is_in_its_part(tmp_path: Path, part: str, suite: Json, run: Json) -> None:
+    """One thing that changes changes the hash of one part."""
+    assert {part} == differing(identity(shop(tmp_path)), identity(shop(tmp_path, **suite), **run))
+
+
+def test_nothing_changes_by_itself(tmp_path: Path) -> None:
+    """The same setup has the same identity, in another object and another process's copy too."""
+    suite = shop(tmp_path)
+
+    assert identity(suite) == identity(Suite.from_wire(suite.to_wire()))
+
+
+def test_prompts(tmp_path: Path) -> None:
+    """Each text that a built-in agent tells a model has a hash, those of an agent within it too; those of own code are not known."""
+    plain = suite_setup(shop(tmp_path), "default", 1)["prompts"]
+    wrapped = suite_setup(shop(tmp_path, agent={"kind": "self_evaluating", "wraps": "react"}), "default", 1)["prompts"]
+    other = suite_setup(shop(tmp_path, agent={"kind": "tool_calling", "system_prompt": "Help."}), "default", 1)["prompts"]
+
+    assert ["system_prompt"] == [*plain]
+    assert {
+        "wraps.system_prompt",
+        "wraps.additional_instructions",
+        "evaluation_prompt_template",
+        "feedback_template",
+    } == {*wrapped}
+    assert plain["system_prompt"] != other["system_prompt"]
+    assert suite_setup(shop(tmp_path, agent={"kind": "./agent.py:Mine"}), "default", 1)["prompts"] is None
+
+
+def test_tools_of_several_scenarios(tmp_path: Path) -> None:
+    """The order of scenarios changes no hash of tools, and numbers that are too large for most are no problem."""
+    one, two = LAMP, replace(LAMP, id="shop-1", tools=(Tool("big", "", {"maximum": 1 << 70}),))
+
+    forth, back = (replace(shop(tmp_path), scenarios=each) for each in ((one, two), (two, one)))
+
+    assert tools_hash(forth) == tools_hash(back) != tools_hash(shop(tmp_path))
+
+
+def test_what_nobody_knows_is_null(tmp_path: Path) -> None:
+    """Of a backend that tells nothing nothing is made up."""
+    found = identity(shop(tmp_path))
+
+    assert {"services": None, "files": None, "server": None} == {name: found["backend"][name] for name in ("services", "files", "server")}
+    assert {"name": "m", "revision": None, "files": None} == found["model"]
+    assert {"gpus": None, "driver": None} == found["hardware"]
+    assert found["code"] is None

@@ -1,0 +1,359 @@
+"""A Run is derived from its rollouts: literal records in, literal numbers out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
+from pytest_agentbench.reports.wording import score_text
+from pytest_agentbench.runs.tally import Limit, SuiteTally, build_suite, environment, find_run, read_run, write_run
+from pytest_agentbench.stats.paired import Sample, against_limit
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+
+
+def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
+    """A rollout of the shop; scores are plain numbers here."""
+    scores = {name: Score(value, explanation=f"because {value}") for name, value in keys.pop("scores", {}).items()}
+    return Rollout("shop", scenario, "default", trial, status=status, scores=scores, **keys)
+
+
+def shop(*scorers: str) -> Suite:
+    return Suite(
+        "shop",
+        Path("scenarios/shop"),
+        (),
+        DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3),
+        scorers={each: {} for each in scorers},
+    )
+
+
+def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population: tuple[str, ...] = ()) -> Json:
+    """The part of run.json about a suite with these rollouts."""
+    tally = SuiteTally()
+    for each in rollouts:
+        tally.add(each, scorers[0])
+    return build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population)
+
+
+def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
+    """(mean over all, mean over evaluable ones) of a score."""
+    means = part["scores"][score]
+    return means["mean"] and means["mean"]["value"], means["mean_evaluable"] and means["mean_evaluable"]["value"]
+
+
+# --------------------------------------------------------------------------------------------------------------- scores
+
+
+def test_an_agents_error_counts_as_the_worst_value() -> None:
+    """An agent_error is 0 in the mean and no part of the evaluable one; a rollout that met a limit counts with its score."""
+    part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", "limit", scores={"tsq": 1.0}), rollout("c", "agent_error"))
+
+    assert (0.5, 0.75) == values(part)
+    assert {"ok": 1, "limit": 1, "agent_error": 1, "infra_error": 0, "cancelled": 0} == part["rollouts"]
+
+
+@pytest.mark.parametrize("status", ["infra_error", "cancelled"])
+def test_what_was_not_measured_is_left_out(status: str) -> None:
+    """An infra_error and a cancelled rollout change no mean, and are counted and listed with their reasons."""
+    part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", status, reason="no GPU"))
+
+    assert (0.5, 0.5) == values(part)
+    assert {"ok": 1, status: 1} == {name: count for name, count in part["rollouts"].items() if count}
+    assert [{"id": "b", "status": status, "reason": "no GPU"}] == part["errors"]
+
+
+def test_nothing_measured_is_no_number() -> None:
+    """Without a measured rollout a mean is None, not 0."""
+    assert {"mean": None, "mean_evaluable": None} == summary(rollout("a", "infra_error"))["scores"]["tsq"]
+    assert (0.0, None) == values(summary(rollout("a", "agent_error")))
+
+
+def test_trials_are_averaged_within_their_scenario() -> None:
+    """The unit is the scenario: three trials of one weigh as much as one of another, an agent's errors among them."""
+    trials = [rollout("a", trial=k, scores={"tsq": value}) for k, value in ((1, 0.2), (2, 0.4), (3, 0.9))]
+    failed = rollout("a", "agent_error", trial=4)
+
+    assert (0.75, 0.75) == values(summary(*trials, rollout("b", scores={"tsq": 1.0})))
+    assert (0.6875, 0.75) == values(summary(*trials, failed, rollout("b", scores={"tsq": 1.0})))
+
+
+def test_counts_have_no_worst_value() -> None:
+    """Where less is better an agent's error adds nothing, and values beyond 1 are as they are."""
+    part = summary(
+        rollout("a", scores={"tsq": 1.0, "repeated": 4.0}),
+        rollout("b", scores={"tsq": 1.0, "repeated": 1.0}),
+        rollout("c", "agent_error"),
+        scorers=("tsq", "repeated"),
+    )
+
+    assert (2.5, 2.5) == values(part, "repeated")
+    assert 2 == part["scores"]["repeated"]["mean"]["scenarios"]
+
+
+def test_a_failed_scorer_is_counted() -> None:
+    """A rollout whose scorer failed has no score and is in no mean of it; how often that was is said."""
+    part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", score_errors={"tsq": "KeyError: 'x'"}))
+
+    assert (0.5, 0.5) == values(part)
+    assert {"tsq": 1} == part["score_errors"]
+
+
+def test_a_score_that_nobody_measured() -> None:
+    """A scorer without any value is there, without numbers."""
+    assert (None, None) == values(summary(rollout("a", scores={"tsq": 0.5}), scorers=("tsq", "parameter_accuracy")), "parameter_accuracy")
+
+
+def test_means_have_intervals() -> None:
+    """A mean comes with its interval, the number of scenarios and the method; a bounded score does not leave its bounds."""
+    mean = summary(*(rollout(f"{number}", scores={"tsq": number % 2}) for number in range(4)))["scores"]["tsq"]["mean"]
+
+    assert {"value": 0.5, "low": 0.0, "high": 1.0, "of": "suite", "scenarios": 4, "clusters": 4, "method": "between-scenario t"} == mean
+
+
+def test_intervals_know_of_clusters() -> None:
+    """Asked of the population, every printed interval of scenarios that fail by template is the one by which a gate judges, and wider."""
+    rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
+    again = rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),))
+    part = summary(*rollouts, again, population=("tsq",))
+    samples = {each.scenario: Sample("", (float(each.scores["tsq"]),), each.cluster) for each in rollouts}
+    gate = against_limit({**samples, "s36": Sample("", (0.0,), "template 0")}, 0.5, of="population")
+    alone = summary(*(replace(each, cluster=None) for each in rollouts), population=("tsq",))["scores"]["tsq"]["mean"]
+
+    for mean in part["scores"]["tsq"].values():
+        assert (gate.low, gate.high, "clustered adjusted t", 37, 12) == (
+            *(mean[name] for name in ("low", "high", "method", "scenarios", "clusters")),
+        )
+    assert "clustered adjusted t" == gate.method == part["retried_scores"]["tsq"]["others"]["method"]
+    assert ("adjusted t", 36) == (alone["method"], alone["clusters"])
+    assert part["scores"]["tsq"]["mean"]["low"] < alone["low"] - 0.1
+    assert ("suite", 37) == tuple(summary(*rollouts, again)["scores"]["tsq"]["mean"][name] for name in ("of", "clusters"))
+    assert score_text(part["scores"]["tsq"]["mean"]).endswith("mean, 95 % interval of the population over 37 scenarios in 12 clusters")
+
+
+def test_a_part_of_run_json_is_one_variant() -> None:
+    """Each variant has a part of its own, with the agent's settings under it; scores of a suite's own code have short names."""
+    suite = replace(shop("tsq", "./scorers.py:polite"), agent={"kind": "a", "seed": 1}, variants={"hot": {"seed": 2}})
+    tally = SuiteTally()
+    tally.add(rollout("a", scores={"tsq": 0.5, "polite": 1.0}), "tsq")
+
+    part = build_suite(suite, "hot", tally, {})
+
+    assert ("hot", {"kind": "a", "seed": 2}, ["tsq", "polite"]) == (part["variant"], part["agent"], part["scorers"])
+    assert (0.5, 1.0) == (values(part, "tsq")[0], values(part, "polite")[0])
+
+
+def test_the_worst_come_first() -> None:
+    """Five rollouts with the lowest scores, lowest first; equal ones by id, in whatever order they end; nothing without a score."""
+    scores = {"a": 0.9, "b": 0.3, "c": 0.5, "d": 0.3, "e": 1.0, "f": 0.0, "g": 0.5, "h": 0.5}
+    rollouts = [rollout("x", "agent_error"), *(rollout(name, scores={"tsq": value}) for name, value in scores.items())]
+
+    for order in (rollouts, rollouts[::-1], [*rollouts[4:], *rollouts[:4]]):
+        worst = summary(*order)["worst"]
+        assert [("f", 0.0), ("b", 0.3), ("d", 0.3), ("c", 0.5), ("g", 0.5)] == [(each["id"], each["score"]) for each in worst]
+
+
+def test_what_could_not_be_better_is_not_among_the_worst() -> None:
+    """Perfect scores are not shown as low ones; where a scorer goes beyond 1, its best is the greatest there is."""
+    assert [] == summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 1.0}))["worst"]
+    points = summary(*(rollout(name, scores={"tsq": value}) for name, value in (("a", 10.0), ("b", 1.0), ("c", 10.0))))
+
+    assert ["b"] == [each["id"] for each in points["worst"]]
+
+
+def test_the_worst_show_their_tools() -> None:
+    """A low score is shown with what was expected, what was called, and the scorer's words."""
+    calls = (ToolCall("order", {}, 1), ToolCall("order", {}, 2))
+    part = summary(rollout("a", trial=2, scores={"tsq": 0.25}, expected=({"tool": "find"},), tool_calls=calls))
+
+    assert [
+        {
+            "id": "a-t2",
+            "scenario": "a",
+            "question": "",
+            "score": 0.25,
+            "explanation": "because 0.25",
+            "expected_tools": ["find"],
+            "actual_tools": ["order", "order"],
+        }
+    ] == part["worst"]
+
+
+def test_the_worst_show_what_the_customer_asks() -> None:
+    """It is the scenario's last message of the user, on one line and not without end; of a scenario that nobody knows, the transcript's."""
+    user = {"role": "user", "content": [{"type": "text", "text": "Is there\na lamp?"}, {"type": "image_url"}]}
+    history = ({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."})
+    known = replace(shop("tsq"), scenarios=(Scenario("a", (*history, user)), Scenario("b", ({"role": "user", "content": "x" * 999},))))
+    transcript = ({"role": "user", "content": "And a chair?"}, {"role": "assistant"}, {"role": "user", "content": "Thanks."})
+    tally = SuiteTally()
+    for name in ("a", "b", "c"):
+        tally.add(rollout(name, scores={"tsq": 0.5}, messages=transcript), "tsq")
+
+    questions = [each["question"] for each in build_suite(known, "default", tally, {})["worst"]]
+
+    assert ["Is there a lamp?", f"{'x' * 297}...", "And a chair?"] == questions
+
+
+def test_pass_rates() -> None:
+    """Scenarios whose trials did not all reach the floor, the worst first, each with its interval; of the suite pass@k and pass^k.
+
+    An agent's error did not pass, and what was not measured is no trial.
+    """
+    rollouts = [
+        *(rollout("always", trial=number, scores={"tsq": 0.5}) for number in (1, 2, 3)),
+        *(rollout("half", trial=number, scores={"tsq": number - 1.0}) for number in (1, 2)),
+        *(rollout("half", "infra_error", trial=number) for number in (3,)),
+        *(rollout("never", trial=number, scores={"tsq": 0.49}) for number in (1, 2)),
+        rollout("never", "agent_error", trial=3),
+        rollout("once", scores={"tsq": 0.0}),
+    ]
+
+    passes = summary(*rollouts)["passes"]
+
+    assert ("tsq", 0.5, 1) == (passes["score"], passes["floor"], passes["always"])
+    assert [("never", 0, 3), ("half", 1, 2)] == [(each["scenario"], each["passed"], each["trials"]) for each in passes["scenarios"]]
+    assert (0.0126, 0.9874) == pytest.approx((passes["scenarios"][1]["low"], passes["scenarios"][1]["high"]), abs=1e-4)
+    assert [(1, 4, 1.5 / 4), (2, 3, 1 / 3), (3, 2, 1 / 2)] == [(each["k"], each["scenarios"], each["value"]) for each in passes["pass_all"]]
+    assert [1.5 / 4, 2 / 3, 1 / 2] == pytest.approx([each["value"] for each in passes["pass_at"]])
+    assert passes == summary(*rollouts[::-1])["passes"]
+
+
+def test_without_a_floor_nothing_passes() -> None:
+    """Nobody has said what does; nor where nothing was measured. Scenarios with one trial have no rate, and are in the suite's."""
+    tally = SuiteTally()
+    tally.add(rollout("a", scores={"tsq": 1.0}), "tsq")
+
+    assert build_suite(shop("tsq"), "default", tally, {"tsq.mean": 0.5})["passes"] is None
+    assert summary(rollout("a", "infra_error"))["passes"] is None
+    alone = summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 0.0}))["passes"]
+    assert ([], 0, [1]) == (alone["scenarios"], alone["always"], [each["k"] for each in alone["pass_at"]])
+    wrong = summary(rollout("a", scores={"repeated": 1.0}), scorers=("repeated", "tsq"))["passes"]
+    assert wrong is None
+
+
+def test_few_errors_are_listed_all_are_counted() -> None:
+    """The list of errors is short, however many there are, and the same in whatever order they end."""
+    rollouts = [rollout(f"{number:02}", "infra_error") for number in range(30)]
+    part = summary(*rollouts)
+
+    assert [f"{number:02}" for number in range(10)] == [each["id"] for each in part["errors"]]
+    assert part == summary(*rollouts[::-1])
+
+    assert (30, 10) == (part["rollouts"]["infra_error"], len(part["errors"]))
+
+
+def test_retries_are_counted() -> None:
+    """A rollout that needed more than one attempt is counted once."""
+    attempts: Any = (Attempt(1, "infra_error"), Attempt(2, "infra_error"))
+
+    assert 1 == summary(rollout("a", attempt=3, earlier_attempts=attempts), rollout("b"))["retried"]
+
+
+# ------------------------------------------------------------------------------------------------- limits, files, facts
+
+
+@pytest.mark.parametrize(
+    ("value", "ceiling", "judged", "failed"),
+    [
+        (0.5, False, True, False),
+        (0.49, False, True, True),
+        (None, False, True, True),
+        (0.49, False, False, False),
+        (None, False, False, False),
+        (0.5, True, True, False),
+        (0.51, True, True, True),
+        (None, True, True, True),
+    ],
+)
+def test_limits(value: float | None, ceiling: bool, judged: bool, failed: bool) -> None:
+    """A limit fails when the mean is on the wrong side of it or was not measured; one that is not judged does not fail."""
+    assert failed == Limit("shop", "tsq.mean", 0.5, value, judged, ceiling=ceiling).failed
+
+
+def test_run_json_is_written_whole(tmp_path: Path) -> None:
+    """run.json replaces an older one at once, keeps letters readable, and can be read again, whatever is in it."""
+    for number in range(2):
+        run: Json = {"schema": "agentbench-run/1", "number": number, "name": "Müller", "half": "\ud83d"}
+
+        assert tmp_path / "run.json" == write_run(run, tmp_path)
+        assert run == read_run(tmp_path)
+    assert "Müller" in (tmp_path / "run.json").read_text(encoding="utf-8")
+    assert ["run.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run says what it ran on; a folder under git adds its commit, whether it was changed, and a hash of how."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert environment(tmp_path)["git"] is None
+
+    author = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    (tmp_path / "a").write_text("1")
+    for command in (("init", "-q"), ("add", "a"), (*author, "commit", "-q", "-m", "one")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    clean = environment(tmp_path)
+    (tmp_path / "untracked").write_text("1")
+    assert clean == environment(tmp_path)
+    (tmp_path / "a").write_text("2")
+    dirty = environment(tmp_path)
+    (tmp_path / "a").write_text("3")
+    dirtier = environment(tmp_path)
+
+    assert clean["git"]["diff"] is None
+    assert dirty["git"]["diff"] != dirtier["git"]["diff"]
+    assert (40, False, True) == (len(clean["git"]["commit"]), clean["git"]["dirty"], dirty["git"]["dirty"])
+    assert os.cpu_count() == clean["cpus"]
+    assert {"pytest", "pytest-agentbench"} <= clean["packages"].keys()
+    assert clean == json.loads(json.dumps(clean))
+
+
+def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is found by its path, by its run.json and by its name; another word says which runs there are."""
+    monkeypatch.chdir(tmp_path)
+    directory = Path("reports/20260304-050607")
+    directory.mkdir(parents=True)
+    write_run({"schema": "agentbench-run/1"}, directory)
+    Path("empty").mkdir()
+    reports = Path("reports")
+
+    assert [directory] * 3 == [find_run(name, reports) for name in (str(directory), f"{directory}/run.json", directory.name)]
+    with pytest.raises(ConfigError, match=r"^no run 'latest'; known: 20260304-050607 \(in reports\)$"):
+        find_run("latest", reports)
+    with pytest.raises(ConfigError, match=r"^empty has no run\.json: it is no run directory, or its session did not end$"):
+        find_run("empty", reports)
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": "agentbench-run/2"}', "[]"])
+def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
+    """A file that is no run.json is named."""
+    (tmp_path / "run.json").write_text(text)
+
+    with pytest.raises(ConfigError, match=str(tmp_path / "run.json")):
+        read_run(tmp_path)
+
+
+def test_retried_rollouts_are_compared() -> None:
+    """Scores of rollouts that were tried again stand beside those of the others, for each score; without any there is nothing."""
+    again: Json = {"attempt": 2, "earlier_attempts": (Attempt(1, "infra_error"),)}
+    part = summary(
+        rollout("a", scores={"tsq": 0.5}, **again),
+        rollout("b", scores={"tsq": 1.0}),
+        rollout("c", scores={"tsq": 0.8}),
+        rollout("d", "limit"),
+    )
+
+    means = part["retried_scores"]["tsq"]
+    assert (0.5, 1, pytest.approx(0.9), 2) == (
+        means["retried"]["value"],
+        means["retried"]["scenarios"],
+        means["others"]["value"],
+        means["others"]["scenarios"],
+    )
+    assert {} == summary(rollout("a", scores={"tsq": 0.5}))["retried_scores"]

@@ -1,0 +1,249 @@
+"""The gate of a session: which rules are asked of which suite, with which baseline, and the exit status that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import default_baseline, write_baseline
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, Ending, exit_status
+from pytest_agentbench.session.discovery import Found, check_rules
+from pytest_agentbench.session.gate import Gate, make_gate
+from pytest_agentbench.session.settings import Settings, read_settings
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from tests.gate.evidences import evidence, trial
+
+
+def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")) -> Found:
+    """A suite with these rules."""
+    each = tuple(Scenario(str(number), ()) for number in range(scenarios))
+    data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
+    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, gate=gate)
+    return Found(suite.folder, suite, {}, ("default",), trials)
+
+
+@pytest.fixture
+def asking(pytester: pytest.Pytester) -> Any:
+    """The settings of a command line."""
+
+    def settings(*options: str) -> Settings:
+        pytester.makeini("[pytest]\n")
+        return read_settings(pytester.parseconfig(*options))
+
+    return settings
+
+
+def made(suites: list[Found], settings: Settings) -> Gate:
+    gate = make_gate(suites, settings)
+    assert gate is not None
+    return gate
+
+
+def texts(gate: Gate) -> list[tuple[str, str, bool]]:
+    return [(each.group, each.rule.text, each.any_part) for each in gate.asked]
+
+
+def baseline(settings: Settings, n: int = 20, **keys: Any) -> Path:
+    """The promoted baseline of shop."""
+    return write_baseline(evidence([trial(i, **keys) for i in range(n)], run="before"), "shop", default_baseline("shop", settings.reports))
+
+
+def test_nobody_asks(asking: Any) -> None:
+    """Without a rule and a baseline there is no gate, and a baseline that lies there asks nothing."""
+    baseline(asking())
+
+    assert make_gate([found()], asking()) is None
+
+
+def test_rules_of_the_command_line(asking: Any) -> None:
+    """They are asked of every suite that measures it, and take the place of those in suite.yaml that are about the same."""
+    suites = [found("tsq.mean >= 0.5", "tsq.mean >= -0.1 vs baseline"), found(name="bank", scorers=("exact",))]
+    gate = made(suites, asking("--agentbench-gate=tsq.mean >= 0.8", "--agentbench-gate", "infra_error.rate <= 1%"))
+
+    assert [
+        ("shop", "tsq.mean >= -0.1 vs baseline", False),
+        ("shop", "tsq.mean >= 0.8", True),
+        ("shop", "infra_error.rate <= 1%", True),
+        ("bank", "infra_error.rate <= 1%", True),
+    ] == texts(gate)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"), [("exact.mean >= 0.5", "no metric 'exact.mean'; known: .*tsq.mean"), ("tsq", "should be METRIC >= LIMIT")]
+)
+def test_a_rule_that_nobody_measures(asking: Any, rule: str, sentence: str) -> None:
+    """It is refused, not passed over."""
+    with pytest.raises(ConfigError, match=sentence):
+        make_gate([found()], asking(f"--agentbench-gate={rule}"))
+
+
+def test_a_wrong_rule_of_a_suite() -> None:
+    """The sentence names the file."""
+    suite = found("tqs >= 0.5").suite
+    assert suite is not None
+
+    with pytest.raises(ConfigError, match=r"scenarios/shop/suite\.yaml: gate rule 'tqs >= 0.5': no metric 'tqs'"):
+        check_rules(suite)
+
+
+def test_pass_rates(asking: Any) -> None:
+    """A rule about them is asked of suites with a floor for their main score; it is refused where none has one."""
+    floored = replace(found(), thresholds={"tsq": 0.5})
+    other = replace(found(name="bank"), thresholds={"tsq.mean": 0.5, "repeated": 0})
+    asked = asking("--agentbench-gate=pass^3 >= 0.7")
+
+    assert [("shop", "pass^3 >= 0.7", True)] == texts(made([floored, other], asked))
+    with pytest.raises(ConfigError, match="without a floor for tsq no rollout passes or fails"):
+        make_gate([other], asked)
+    with pytest.raises(ConfigError, match="no passes can be 7"):
+        make_gate([floored], asking("--agentbench-gate=pass^3 >= 7"))
+    suite = found("pass@3 >= 0.9").suite
+    assert suite is not None
+    with pytest.raises(ConfigError, match=r"scenarios/shop/suite\.yaml: gate rule 'pass@3 >= 0.9': without a floor for tsq"):
+        check_rules(suite)
+    check_rules(replace(suite, thresholds={"tsq": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"), [(1, ["shop: `pass^3 >= 0.7` takes 3 trials of each scenario: --agentbench-trials=3"]), (3, [])]
+)
+def test_a_pass_rate_takes_trials(asking: Any, trials: int, said: list[str]) -> None:
+    """The start of a session says how many."""
+    suites = [replace(found("pass^3 >= 0.7", trials=trials), thresholds={"tsq": 0.5})]
+
+    assert said == [*made(suites, asking()).warnings(suites, None)]
+
+
+def test_a_baseline_alone(asking: Any) -> None:
+    """It asks what it is there for: whether the suite's main score has dropped by 0.05."""
+    path = baseline(asking())
+    gate = made([found()], asking(f"--agentbench-baseline={path}"))
+
+    assert [("shop", "tsq.mean >= -0.05 vs baseline", True)] == texts(gate)
+    assert ({"shop"}, True) == (gate.compared, gate.decides)
+
+
+def test_a_promoted_baseline(asking: Any) -> None:
+    """A rule `vs baseline` finds it under reports/baselines; the suite is then judged by the gate, unless the tests decide."""
+    baseline(asking())
+    suites = [found("tsq.mean >= -0.1 vs baseline")]
+
+    assert {"shop"} == made(suites, asking()).compared
+    assert set() == made(suites, asking("--agentbench-verdict=tests")).compared
+    assert set() == made([found("ttft.p50 <= +10% vs baseline")], asking()).compared
+
+
+def test_no_baseline(asking: Any) -> None:
+    """A rule `vs baseline` stays, for the verdict to say that there is none."""
+    gate = made([found("tsq.mean >= -0.1 vs baseline")], asking())
+
+    assert (1, {}, set()) == (len(gate.asked), gate.baselines, gate.compared)
+
+
+def test_a_baseline_of_other_suites(asking: Any) -> None:
+    """It is a mistake that is told at once."""
+    path = baseline(asking())
+
+    with pytest.raises(ConfigError, match="is one of shop; this session has bank"):
+        make_gate([found(name="bank")], asking(f"--agentbench-baseline={path}"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "trials", "warned"),
+    [
+        ("tsq.mean >= -0.03 vs baseline", 1, True),
+        ("tsq.mean >= -0.03 vs baseline", 7, False),
+        ("tsq.mean >= -0.15 vs baseline of population", 100, True),
+        ("tsq.mean >= -0.5 vs baseline", 1, False),
+        ("tsq.mean >= 0.8", 1, False),
+        ("tsq.mean >= -0.2 vs baseline", 20, False),
+    ],
+)
+def test_warnings(asking: Any, rule: str, trials: int, warned: bool) -> None:
+    """A margin that no run of 20 scenarios can clear is told before hours are spent on it, with what can."""
+    suites = [found(rule, trials=trials)]
+    warnings = [*made(suites, asking()).warnings(suites, None)]
+
+    assert warned == bool(warnings)
+    if warned:
+        enough = "cannot pass below 0.185; --agentbench-trials=7 can", "nor with more trials; more scenarios can, or `of suite`"
+        assert any(each in warnings[0] for each in enough)
+
+
+def test_warnings_know_the_baselines_spread(asking: Any) -> None:
+    """Where the trials of a baseline vary, a margin that an unchanged run is not likely to clear is told, too."""
+    suites = [found("tsq.mean >= -0.2 vs baseline", scenarios=40)]
+    noisy = [trial(i, float((i + k) % 2), number=k) for i in range(40) for k in (1, 2, 3)]
+    write_baseline(evidence(noisy, run="before"), "shop", default_baseline("shop", asking().reports))
+
+    (warning,) = made(suites, asking()).warnings(suites, None)
+    assert "with the baseline's noise they pass 4 times out of 5 from 0." in warning
+    quiet = [trial(i, number=k) for i in range(40) for k in (1, 2, 3)]
+    write_baseline(evidence(quiet, run="before"), "shop", default_baseline("shop", asking().reports))
+    assert [] == [*made(suites, asking()).warnings(suites, None)]
+
+
+LOW = {"name": "tsq.mean", "value": 0.1, "failed": True}
+UNKNOWN = [{"name": "measured rollouts", "value": 0, "failed": True}, {"name": "tsq.mean", "value": None, "failed": True}]
+
+#: pytest's status, the gate's verdict if there is one, what else, --agentbench-inconclusive, and the status that follows.
+STATUSES = [
+    (0, "PASS", {}, "pass", 0),
+    (0, "FAIL", {}, "pass", 1),
+    (0, "INCONCLUSIVE", {}, "pass", 0),
+    (0, "INCONCLUSIVE", {}, "fail", CANNOT_TELL),
+    (5, "INCONCLUSIVE", {}, "pass", 5),
+    (0, "PASS", {"limits": [LOW]}, "pass", 1),
+    (0, "PASS", {"limits": UNKNOWN}, "pass", CANNOT_MEASURE),
+    (1, "PASS", {}, "pass", 1),  # a test failed over something else
+    (1, "PASS", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
+    (1, "FAIL", {"only_unmeasured": True}, "pass", 1),
+    (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "pass", CANNOT_MEASURE),
+    (0, "INCONCLUSIVE", {"unmeasured": ["shop"]}, "fail", CANNOT_MEASURE),
+    (0, "INCONCLUSIVE", {"failure": True}, "pass", CANNOT_MEASURE),
+    (0, "", {}, "fail", 0),
+    (0, "", {"failure": True}, "pass", CANNOT_MEASURE),
+    (0, "", {"limits": [LOW]}, "pass", 1),
+    (0, "", {"limits": [*UNKNOWN, LOW]}, "pass", 1),
+    (0, "", {"limits": UNKNOWN}, "pass", CANNOT_MEASURE),
+    (1, "", {}, "pass", 1),
+    (1, "", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
+    (1, "", {"only_unmeasured": True, "limits": [LOW]}, "pass", 1),
+    (2, "FAIL", {"failure": True, "limits": [LOW]}, "pass", 2),
+    (9, "", {"limits": [LOW]}, "pass", 9),
+]
+
+
+def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> int:
+    gate = {"verdict": verdict, "unmeasured": what.get("unmeasured", [])} if verdict else None
+    ending = Ending(pytests, what.get("only_unmeasured", False), what.get("failure", False), what.get("limits", ()), gate)
+    return exit_status(ending, inconclusive)
+
+
+@pytest.mark.parametrize(("pytests", "verdict", "what", "inconclusive", "expected"), STATUSES)
+def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str, expected: int) -> None:
+    """A regression is 1, what could not be measured 6, what could not be told 7 where that is asked for, and all else pytest's own."""
+    assert expected == status_of(pytests, verdict, what, inconclusive)
+
+
+@given(
+    st.sampled_from([0, 1, 5]),
+    st.sampled_from(["", "PASS", "FAIL", "INCONCLUSIVE"]),
+    st.fixed_dictionaries(
+        {"failure": st.booleans(), "limits": st.lists(st.sampled_from([LOW, *UNKNOWN])), "only_unmeasured": st.booleans()}
+    ),
+    st.sampled_from(["pass", "fail"]),
+)
+def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
+    """The status is 0 only if pytest's is, nothing failed, and the verdict is no FAIL; a FAIL is always 1."""
+    status = status_of(pytests, verdict, what, inconclusive)
+
+    assert (status == 1) or verdict != "FAIL"
+    if status == 0:
+        assert (0, False, []) == (pytests, what["failure"], what["limits"])

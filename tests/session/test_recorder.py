@@ -1,0 +1,111 @@
+"""What the session writes down while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.session.recorder import DURATIONS, Ledger, known_durations, remember_durations
+
+
+class Desk:
+    """A ledger that redacts a word, and what it told the hooks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.told: list[bytes] = []
+        self.ledger = Ledger(directory, lambda text: text.replace("hush", "[redacted]"), self.told.append)
+
+    def finish(self, name: str, answer: str = "", **keys: Any) -> bytes:
+        """A rollout arrives from the pool."""
+        record = Rollout("shop", name, "default", 1, status="ok", answer=answer)
+        summary: Json = {"key": [*record.key], "kind": "scenario", "status": "ok", "scores": {}, "tokens": 0, "duration_s": 0.0, **keys}
+        return self.ledger.finished(summary, json.dumps(record.to_dict()).encode())
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.ledger.journal.close()
+
+
+def test_records_are_redacted_first(desk: Desk, tmp_path: Path) -> None:
+    """The journal, the hooks and the test that asked get the same line, without what must not be written."""
+    line = desk.finish("a", "hush!")
+
+    assert "[redacted]!" == Rollout.from_json(line).answer
+    assert [line] == desk.told
+    assert line == desk.ledger.recorded(RolloutKey("shop", "a"))
+    assert b"hush" not in (tmp_path / "rollouts.jsonl").read_bytes()
+    assert ["[redacted]!"] == [rollout.answer for rollout in read_journal(tmp_path)]
+
+
+def test_progress_is_counted(desk: Desk) -> None:
+    """Rollouts, tokens and scores are summed up; only evaluable rollouts tell how long a scenario takes."""
+    desk.ledger.planned(4, 0, {"shop": 5})
+    desk.finish("a", scores={"tsq": 0.5, "calls": 2.0}, tokens=10, duration_s=1.5)
+    desk.finish("b", scores={"tsq": 1.0}, tokens=5, duration_s=2.5, status="limit")
+    desk.finish("c", tokens=1, duration_s=3.5, status="infra_error")
+    ledger = desk.ledger
+
+    assert (4, {"shop": 5}, 3, 3, 16) == (ledger.planned_keys, ledger.selected, ledger.done, ledger.in_journal, ledger.tokens)
+    assert {"tsq": (1.5, 2), "calls": (2.0, 1)} == ledger.score_sums
+    assert {"shop[a]": 1.5, "shop[b]": 2.5} == ledger.durations
+
+
+def test_calls_by_hand_do_not_count(desk: Desk) -> None:
+    """What a test called by hand is in the journal and in no count."""
+    desk.finish("a", kind="adhoc", tokens=10, duration_s=1.5, scores={"tsq": 1.0})
+
+    assert (1, 0, 0, {}, {}) == (
+        desk.ledger.in_journal,
+        desk.ledger.done,
+        desk.ledger.tokens,
+        desk.ledger.score_sums,
+        desk.ledger.durations,
+    )
+    assert 1 == len(desk.told)
+
+
+def test_durations_are_remembered_by_backend(tmp_path: Path) -> None:
+    """Each backend has durations of its own; newer ones replace older ones of the same rollout and keep the others."""
+    remember_durations(tmp_path, "embedded", {"shop[a]": 1.00004, "shop[b]": 2.0})
+    remember_durations(tmp_path, "vllm", {"shop[a]": 9.0})
+    remember_durations(tmp_path, "embedded", {"shop[b]": 3.0, "shop[c]": 4.0})
+
+    assert {"shop[a]": 1.0, "shop[b]": 3.0, "shop[c]": 4.0} == known_durations(tmp_path, "embedded")
+    assert {"shop[a]": 9.0} == known_durations(tmp_path, "vllm")
+    assert {} == known_durations(tmp_path, "other")
+    assert [DURATIONS] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "broken", [None, "", "{", "[1]", "5", '{"embedded": [1]}', '{"embedded": {"a": "long"}}', '{"embedded": null}', b"\xff"]
+)
+def test_broken_durations_are_no_trouble(tmp_path: Path, broken: str | bytes | None) -> None:
+    """The file only helps the order of rollouts: whatever stands in it, it is read as nothing and written anew."""
+    if broken is not None:
+        (tmp_path / DURATIONS).write_bytes(broken if isinstance(broken, bytes) else broken.encode())
+
+    assert {} == known_durations(tmp_path, "embedded")
+
+    remember_durations(tmp_path, "embedded", {"shop[a]": 1.0})
+
+    assert {"shop[a]": 1.0} == known_durations(tmp_path, "embedded")
+
+
+def test_a_record_that_comes_twice(desk: Desk, tmp_path: Path) -> None:
+    """One that a pool hands over again is written, counted and told of once, and answered as before; another one is written."""
+    assert desk.finish("a", "hush") == desk.finish("a", "hush")
+    assert (1, 1, 1) == (len(desk.told), desk.ledger.done, desk.ledger.in_journal)
+    assert {RolloutKey("shop", "a"): "ok"} == desk.ledger.kept
+
+    desk.finish("a", "silence")
+
+    assert 2 == len((tmp_path / "rollouts.jsonl").read_bytes().splitlines())

@@ -1,0 +1,241 @@
+"""Options, their ini twins, and what is said about faulty ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # noqa: F401  # here, because pytester forgets what tests import, and half of yaml does not survive that
+
+from pytest_agentbench.session.settings import OPTIONS, Option, Settings, read_settings
+from pytest_agentbench.suites.arms import parse_arms
+
+#: For each option: a value for the command line, another one for the ini file, and what they are read as.
+VALUES: dict[str, tuple[str, str, Any, Any]] = {
+    "backend": ("vllm", "http://127.0.0.1:8000/v1", "vllm", "http://127.0.0.1:8000/v1"),
+    "ab": ("a=x,b=y", "agent:react,agent:tool_calling", parse_arms("a=x,b=y"), parse_arms("agent:react,agent:tool_calling")),
+    "cache": ("cold", "primed", "cold", "primed"),
+    "keep-backend": ("30m", "1h", 1800.0, 3600.0),
+    "gpu-wait": ("5m", "10s", 300.0, 10.0),
+    "concurrency": ("48", "4", 48, 4),
+    "workers": ("5", "6", 5, 6),
+    "limit": ("3", "5", 3, 5),
+    "agent": ("tool_calling", "./agent.py:Mine", "tool_calling", "./agent.py:Mine"),
+    "trials": ("2", "3", 2, 3),
+    "variants": ("hot, cold,hot", "all", ("hot", "cold"), ("all",)),
+    "set": ("agent.t=0.6", "model=big", (("agent.t", 0.6),), (("model", "big"),)),
+    "threshold": ("tsq=0.8", "tsq.mean=0.7", {"tsq": 0.8}, {"tsq.mean": 0.7}),
+    "slo": ("ttft=500ms", "e2e=30s", {"ttft": 500.0}, {"e2e": 30_000.0}),
+    "gate": ("tsq.mean >= 0.8", "ttft.p95 <= 1s", ("tsq.mean >= 0.8",), ("ttft.p95 <= 1s",)),
+    "baseline": ("base.jsonl", "latest", "base.jsonl", "latest"),
+    "inconclusive": ("fail", "fail", "fail", "fail"),
+    "verdict": ("tests", "tests", "tests", "tests"),
+    "time-limit": ("90s", "2h", 90.0, 7200.0),
+    "budget-rollout": ("15m", "2h", 900.0, 7200.0),
+    "budget-connect": ("off", "2", None, 2.0),
+    "budget-first-token": ("500ms", "10m", 0.5, 600.0),
+    "budget-idle": ("20s", "off", 20.0, None),
+    "budget-call": ("90", "1h", 90.0, 3600.0),
+    "taps": ("2", "3", 2, 3),
+    "retries": ("0", "5", 0, 5),
+    "ci": ("github", "off", "github", "off"),
+    "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),
+    "resume-rerun": ("infra_error, limit", "none", ("infra_error", "limit"), ()),
+    "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
+    "inline": ("", "true", True, True),
+}
+FIELDS = {"set": "changes", "threshold": "thresholds"} | {name: "budgets" for name in VALUES if name.startswith("budget-")}
+
+
+def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
+    """The settings of a command line and an ini file."""
+    pytester.makeini("\n".join(["[pytest]", *(f"agentbench_{name} = {value}" for name, value in ini.items())]))
+    return read_settings(pytester.parseconfig(*arguments))
+
+
+def value_of(settings: Settings, option: str, root: Path) -> Any:
+    if option.startswith("budget-"):
+        return settings.budgets[option.removeprefix("budget-").replace("-", "_")]
+    value = getattr(settings, FIELDS.get(option, option.replace("-", "_")))
+    return value.relative_to(root) if isinstance(value, Path) and value.is_relative_to(root) else value
+
+
+def flag(option: str, value: str) -> str:
+    return f"--agentbench-{option}={value}" if value else f"--agentbench-{option}"
+
+
+def test_every_option_is_tried_here() -> None:
+    """The table above knows every option, and every setting comes from one."""
+    assert {option.name for option in OPTIONS} == set(VALUES)
+    known = {"rounds", *(FIELDS.get(name, name.replace("-", "_")) for name in VALUES)}  # rounds are of --agentbench-trials, too
+    assert known == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_defaults(pytester: pytest.Pytester) -> None:
+    """Without options: the embedded backend, the suite's own agent, two retries, reports beside the tests."""
+    expected = Settings(
+        backend="embedded",
+        ab=(),
+        cache="carry",
+        keep_backend=None,
+        gpu_wait=0.0,
+        agent=None,
+        concurrency=None,
+        workers=None,
+        limit=None,
+        trials=None,
+        rounds=None,
+        variants=("default",),
+        changes=(),
+        thresholds={},
+        slo={},
+        gate=(),
+        baseline=None,
+        inconclusive="pass",
+        verdict="gate",
+        time_limit=None,
+        budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
+        taps=1,
+        retries=2,
+        ci="auto",
+        resume=None,
+        resume_rerun=("infra_error", "cancelled"),
+        reports=pytester.path / "reports",
+        inline=False,
+    )
+
+    assert expected == read(pytester)
+
+
+def test_rounds_of_trials(pytester: pytest.Pytester) -> None:
+    """`auto` is up to five rounds, `auto:N` up to N; tests are made of one trial then. A number of trials has no rounds."""
+    assert (1, 5) == _trials(read(pytester, "--agentbench-trials=auto"))
+    assert (1, 7) == _trials(read(pytester, trials="auto:7"))
+    assert (3, None) == _trials(read(pytester, "--agentbench-trials=3", trials="auto"))
+
+
+def _trials(settings: Settings) -> tuple[int | None, int | None]:
+    return settings.trials, settings.rounds
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_has_an_ini_twin(pytester: pytest.Pytester, option: Option) -> None:
+    """An option may stand in the ini file; the command line wins over it."""
+    given, in_ini, from_command_line, from_ini = VALUES[option.name]
+    key = option.name.replace("-", "_")
+
+    assert from_ini == value_of(read(pytester, **{key: in_ini}), option.name, pytester.path)
+    assert from_command_line == value_of(read(pytester, flag(option.name, given)), option.name, pytester.path)
+    assert from_command_line == value_of(read(pytester, flag(option.name, given), **{key: in_ini}), option.name, pytester.path)
+
+
+@pytest.mark.parametrize("name", ["concurrency", "limit", "trials", "variants", "set", "threshold", "slo", "time-limit"])
+def test_an_empty_ini_value_is_none(pytester: pytest.Pytester, name: str) -> None:
+    """An ini key without a value is as if it were not there."""
+    key = name.replace("-", "_")
+
+    assert value_of(read(pytester), name, pytester.path) == value_of(read(pytester, **{key: ""}), name, pytester.path)
+
+
+def test_several_values(pytester: pytest.Pytester) -> None:
+    """--agentbench-set and --agentbench-threshold may be given several times, or one per line; the last of a name wins."""
+    given = read(
+        pytester, "--agentbench-set=a.b=1", "--agentbench-set=a.c=[1, x]", "--agentbench-threshold=tsq=0.1", "--agentbench-threshold=tsq=.5"
+    )
+    lines = read(pytester, set="\n  a.b=1\n  a.c=true\n", threshold="\n  tsq=1\n  tsq.mean=0.5\n")
+
+    assert ((("a.b", 1), ("a.c", [1, "x"])), {"tsq": 0.5}) == (given.changes, given.thresholds)
+    assert ((("a.b", 1), ("a.c", True)), {"tsq": 1.0, "tsq.mean": 0.5}) == (lines.changes, lines.thresholds)
+
+
+def test_changes_know_where_they_belong(pytester: pytest.Pytester) -> None:
+    """`backend.` leads to the backend's YAML, everything else to suite.yaml; `model` is the agent's."""
+    values = ("model=big", "backend.model=small", "agent.seed=1", "thresholds.tsq=0.5", "description=a=b")
+    settings = read(pytester, *(f"--agentbench-set={value}" for value in values))
+
+    assert [("agent.model", "big"), ("agent.seed", 1), ("thresholds.tsq", 0.5), ("description", "a=b")] == settings.suite_changes
+    assert [("model", "small")] == settings.backend_changes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("150m", 9000.0), ("2h", 7200.0), ("1.5h", 5400.0), ("30", 30.0), (" 5 m ", 300.0)]
+)
+def test_times(pytester: pytest.Pytester, text: str, seconds: float) -> None:
+    """A time has a unit; without one it is seconds."""
+    assert seconds == read(pytester, f"--agentbench-time-limit={text}").time_limit
+
+
+@pytest.mark.parametrize("name", ["concurrency", "limit", "trials"])
+def test_one_is_enough(pytester: pytest.Pytester, name: str) -> None:
+    """The least of what is counted is one."""
+    assert 1 == value_of(read(pytester, flag(name, "1")), name, pytester.path)
+
+
+def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
+    """A debugger wants the rollout in its own call stack."""
+    assert read(pytester, "--pdb").inline
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        *(
+            (f"{name}={value}", f"{name} {value}: should be a whole number from 1 up")
+            for name in ("limit", "concurrency")
+            for value in ("0", "-1", "x")
+        ),
+        *(
+            (f"{name}={value}", f"{name} {value}: should be a whole number from 1 to {most}")
+            for name, most in (("trials", "1000, or `auto`, or `auto:N` with at most N rounds of them"), ("taps", 64))
+            for value in ("0", "-1", "x", "1000000")
+        ),
+        ("retries=1000000", "retries 1000000: should be a whole number from 0 to 100"),
+        ("concurrency=1.5", "concurrency 1.5: should be a whole number from 1 up"),
+        ("concurrency=²", "concurrency ²: should be a whole number from 1 up"),
+        ("slo=ttft=500", "slo ttft=500: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
+        ("slo=ttft=5m", "slo ttft=5m: should be NAME=TIME, for example ttft=500ms or e2e=30s"),
+        ("slo=ttfb=5ms", "slo ttfb=5ms: no objective 'ttfb'; known: e2e, itl, tpot, ttft"),
+        ("retries=-1", "retries -1: should be a whole number from 0 to 100"),
+        ("retries=²", "retries ²: should be a whole number from 0 to 100"),
+        ("retries=", "retries : should be a whole number from 0 to 100"),
+        ("time-limit=2d", "time-limit 2d: should be a time such as 90s, 150m or 2h"),
+        ("time-limit=-5s", "time-limit -5s: should be a time such as 90s, 150m or 2h"),
+        *(
+            (f"{name}={value}", f"{name} {value}: should be a time above 0, such as 90s, 150m or 2h")
+            for name in ("time-limit", "budget-rollout")
+            for value in ("0", "0s", "0.0h")
+        ),
+        *(
+            (f"budget-{name}={value}", f"budget-{name} {value}: should be a time such as 500ms, 90s or 10m, or `off`")
+            for name in ("connect", "first-token", "idle", "call")
+            for value in ("0", "-1", "nan")
+        ),
+        ("time-limit=nan", "time-limit nan: should be a time such as 90s, 150m or 2h"),
+        ("budget-rollout=off", "budget-rollout off: should be a time such as 90s, 150m or 2h"),
+        ("reports=", "reports : should be a directory, for example reports"),
+        *(
+            (f"set={value}", f"set {value}: should be PATH=VALUE, for example agent.temperature=0.6")
+            for value in ("agent", "=5", " =5", "a=[1", "a=2024-13-45")
+        ),
+        *(
+            (f"threshold={value}", f"threshold {value}: should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7")
+            for value in ("tsq", "=0.8", "tsq=high", "tsq=", "tsq.mean=nan", "tsq=inf")
+        ),
+    ],
+)
+def test_faulty_options(pytester: pytest.Pytester, arguments: str, sentence: str) -> None:
+    """A fault is a usage error: the option, what was given, and what would work."""
+    with pytest.raises(pytest.UsageError) as caught:
+        read(pytester, f"--agentbench-{arguments}")
+
+    assert f"--agentbench-{sentence}" == str(caught.value)
+
+
+def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
+    """Each option's help says how it is called in the ini file."""
+    (group,) = (each for each in pytester.parseconfig()._parser._groups if each.name == "agentbench")
+
+    for option, entry in zip(OPTIONS, group.options, strict=True):
+        assert entry.attrs()["help"].endswith(f"(ini: agentbench_{option.name.replace('-', '_')})")

@@ -1,0 +1,193 @@
+"""Latencies of two runs: moving blocks in the order of time, and what they decide nothing about."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from pytest_agentbench.stats.bootstrap import percentile_t
+from pytest_agentbench.stats.bounded import Clusters
+from pytest_agentbench.stats.decisions import Missing
+from pytest_agentbench.stats.latency import Timing, compare_latency, fewest_values, latency_limit
+
+
+def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[Timing]:
+    """Five calls of each rollout of n scenarios, whose prompts differ in length, in milliseconds."""
+    generator = random.Random(seed)
+    return [
+        Timing(
+            str(i),
+            trial,
+            trial * n + i,
+            tuple(scale * (100 + random.Random(i).randrange(97)) * generator.lognormvariate(0, 0.1) for _ in range(5)),
+        )
+        for trial in range(trials)
+        for i in range(n)
+    ]
+
+
+def drifting(n: int, seed: int, likeness: float = 0.97) -> list[Timing]:
+    """Rollouts of n scenarios, with one call, under load that changes slowly."""
+    generator, load, timings = random.Random(seed), 0.0, []
+    for number in range(n):
+        load = likeness * load + math.sqrt(1 - likeness**2) * generator.gauss(0, 0.3)
+        timings.append(Timing(str(number), 1, number, (100 * math.exp(load),)))
+    return timings
+
+
+def test_an_unchanged_run_passes_and_a_slow_one_fails() -> None:
+    """The same distribution is within 10 %, half as slow again is not; both are told from the same calls."""
+    base = run(200)
+    same, slow = compare_latency(run(200, seed=2), base, 50, 0.1), compare_latency(run(200, 1.5, seed=2), base, 50, 0.1)
+
+    assert ("PASS", "FAIL") == (same.verdict, slow.verdict)
+    assert slow.low is not None and slow.high is not None and slow.estimate is not None
+    assert slow.low < 1.5 < slow.high and slow.estimate == pytest.approx(1.5, rel=0.05)
+    assert (1.1, 200, (1000, 1000), "moving blocks of 12") == (slow.threshold, slow.n, slow.trials, slow.method)
+    assert same.detectable is not None and 1 < same.detectable < 1.2
+    assert slow == compare_latency(run(200, 1.5, seed=2), base, 50, 0.1)
+
+
+def test_units_and_places_do_not_matter() -> None:
+    """Seconds give the ratio of milliseconds, and of runs that change places the ratio is the reciprocal."""
+    new, base = run(60, 1.3), run(60, seed=3)
+    forth, back = compare_latency(new, base, 50, 0.1), compare_latency(base, new, 50, 0.1)
+    new_s, base_s = ([each._replace(values=tuple(call / 1e3 for call in each.values)) for each in side] for side in (new, base))
+    seconds = compare_latency(new_s, base_s, 50, 0.1)
+
+    assert forth.low is not None and forth.high is not None
+    assert (forth.low, forth.high) == pytest.approx((seconds.low, seconds.high))
+    assert (1 / forth.high, 1 / forth.low) == pytest.approx((back.low, back.high))
+
+
+def test_scenarios_are_paired() -> None:
+    """What scenarios have of their own is no noise: the interval is narrower than where it is another scenario's in the baseline."""
+    lengths = [random.Random(seed).lognormvariate(0, 1) for seed in range(150)]
+    widths = []
+    for theirs in (lengths, lengths[::-1]):
+        new, base = (
+            [each._replace(values=tuple(value * length for value in each.values)) for each, length in zip(side, own, strict=True)]
+            for side, own in ((drifting(150, 1, 0.0), lengths), (drifting(150, 2, 0.0), theirs))
+        )
+        decision = compare_latency(new, base, 50, 0.1)
+        assert decision.low is not None and decision.high is not None
+        widths.append(math.log(decision.high / decision.low))
+
+    assert widths[0] < 0.75 * widths[1]
+
+
+def test_rollouts_are_kept_whole() -> None:
+    """Fifty equal calls of a rollout tell no more than one of them."""
+    few = [Timing(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
+    many = [each._replace(values=each.values * 50) for each in few]
+    one, fifty = latency_limit(few, 50, 120), latency_limit(many, 50, 120)
+
+    assert one.low is not None and one.high is not None
+    assert (one.low, one.high) == pytest.approx((fifty.low, fifty.high), rel=0.05)
+
+
+def test_trials_of_a_scenario_are_no_more_scenarios() -> None:
+    """Against a limit, what a scenario has of its own is in the error: three equal trials of each tell no more than one."""
+    once = [Timing(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
+    thrice = [each._replace(trial=trial, began=each.began + 60 * trial) for trial in range(3) for each in once]
+    one, three = latency_limit(once, 50, 120), latency_limit(thrice, 50, 120)
+
+    assert one.low is not None and one.high is not None and three.low is not None and three.high is not None
+    assert three.high - three.low > 0.9 * (one.high - one.low)
+
+
+def test_load_that_changes_slowly_decides_nothing() -> None:
+    """Rollouts whose neighbours are alike are few blocks, however many they are; the reason says so and what would work."""
+    decision = compare_latency(drifting(300, 1), drifting(300, 2), 50, 0.1)
+
+    assert ("INCONCLUSIVE", None) == (decision.verdict, decision.low)
+    assert "300 rollouts whose neighbours in time are alike (autocorrelation 0.9" in decision.reason
+    assert "and it takes 15: more trials, or --agentbench-ab for two arms that are interleaved" in decision.reason
+
+
+def test_the_order_of_time_is_what_counts() -> None:
+    """The same latencies, begun in another order, are not alike any more, and decide; the order of the list does not matter."""
+    generator = random.Random(5)
+    new, base = ([each._replace(began=generator.random()) for each in drifting(300, seed)] for seed in (1, 2))
+    ours, theirs = (generator.sample(drifting(300, seed), 300) for seed in (1, 2))
+
+    assert compare_latency(new, base, 50, 0.5).low is not None
+    assert compare_latency(ours, theirs, 50, 0.5).low is None
+
+
+@pytest.mark.parametrize(("q", "needed"), [(50, 20), (90, 100), (95, 200), (99, 1000), (10, 100)])
+def test_a_tail_needs_rollouts(q: int, needed: int) -> None:
+    """Ten independent rollouts are expected beyond a percentile that is gated; with one less nothing is decided."""
+    assert needed == fewest_values(q)
+    decision = compare_latency(run(needed - 1), run(needed - 1), q, 0.5)
+
+    assert ("INCONCLUSIVE", f"p{q} needs {needed} independent rollouts, and there are {needed - 1}") == (decision.verdict, decision.reason)
+
+
+def test_a_tail_needs_independent_rollouts() -> None:
+    """Of 1,500 rollouts that are alike not all count: p99 takes 1,000 that are not, which 1,500 of their own are."""
+    alike = compare_latency(drifting(1500, 1, 0.5), drifting(1500, 2, 0.5), 99, 0.5)
+
+    assert "PASS" == compare_latency(drifting(1500, 1, 0.0), drifting(1500, 2, 0.0), 99, 0.5).verdict
+    assert alike.reason.startswith("p99 needs 1000 independent rollouts, and 1500 whose neighbours in time are alike (autocorrelation 0.5")
+
+
+def test_a_baseline_of_more_trials_is_used_wholly() -> None:
+    """Three times as many trials in the baseline make the interval narrower."""
+    new = run(100)
+    narrow, wide = (compare_latency(new, run(100, seed=2, trials=trials), 50, 0.1) for trials in (3, 1))
+
+    assert (500, 1500) == narrow.trials
+    assert narrow.low is not None and narrow.high is not None and wide.low is not None and wide.high is not None
+    assert math.log(narrow.high / narrow.low) < math.log(wide.high / wide.low)
+
+
+def test_limits_of_a_percentile() -> None:
+    """`ttft.p50 <= 500ms` passes far below and fails far above."""
+    assert ["PASS", "INCONCLUSIVE", "FAIL"] == [latency_limit(run(100), 50, limit).verdict for limit in (500, 150, 50)]
+
+
+def test_scenarios_of_one_run_are_counted() -> None:
+    """Of a scenario without calls in one of the runs nothing can be said, and that is said."""
+    new = [*run(40), Timing("new", 1, 99, (1.0,)), Timing("silent", 1, 98, ())]
+    base = [*run(40), Timing("old", 1, 99, (1.0,)), Timing("silent", 1, 98, (1.0,))]
+
+    assert Missing(only_new=1, only_base=1, unmeasured=1) == compare_latency(new, base, 50, 0.1).missing
+
+
+def test_nothing_measured_decides_nothing() -> None:
+    """No rollout has a latency: that is said as any other number of them."""
+    assert "p50 needs 20 independent rollouts, and there are 0" == latency_limit([Timing("a", 1, 0, ())], 50, 1).reason
+
+
+@pytest.mark.parametrize(
+    ("call", "q", "message"), [(0.0, 50, "0.0 is not a latency"), (math.inf, 50, "inf is not a latency"), (1.0, 100, "not 100")]
+)
+def test_mistakes_are_refused(call: float, q: int, message: str) -> None:
+    """A latency of nothing has no logarithm."""
+    with pytest.raises(ValueError, match=message):
+        latency_limit([Timing("a", 1, 0, (call,))], q, 500)
+
+
+def test_percentile_t_of_symmetric_values_is_nearly_t() -> None:
+    """For 100 normal values the bootstrap finds Student's interval, to a tenth of its width."""
+    values = np.random.default_rng(3).normal(10, 2, 100)
+    found = percentile_t(values, Clusters.of(range(100)))
+    assert found is not None
+    error = float(values.std(ddof=1)) / 10
+
+    assert error == pytest.approx(found.error)
+    assert (-1.984, 1.984) == pytest.approx(((found.low - found.estimate) / error, (found.high - found.estimate) / error), abs=0.2)
+
+
+def test_percentile_t_draws_whole_clusters() -> None:
+    """Ten copies of a value in a cluster tell no more than one."""
+    values = np.random.default_rng(3).normal(10, 2, 60)
+    one = percentile_t(values, Clusters.of(range(60)))
+    ten = percentile_t(np.repeat(values, 10), Clusters.of([i // 10 for i in range(600)]))
+    assert one is not None and ten is not None
+
+    assert (one.low, one.high) == pytest.approx((ten.low, ten.high))

@@ -1,0 +1,185 @@
+"""Intervals, against published quantiles and formulas worked by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_agentbench.records import LARGEST_SCORE
+from pytest_agentbench.stats.bounded import Clusters, bounded_mean
+from pytest_agentbench.stats.means import Interval, mean_interval, scenario_means, scenarios_interval
+
+
+def test_trials_are_averaged_per_scenario() -> None:
+    """A scenario counts once however many trials it has; one without a measured trial does not count."""
+    assert {"a": 0.5, "b": 1.0} == scenario_means({"a": [0.0, 1.0, 0.5], "b": [1.0], "c": []})
+
+
+def test_t_interval() -> None:
+    """Mean 0.6, standard deviation 0.2, n = 5: 0.6 +- 2.776445 x 0.2 / sqrt(5)."""
+    interval = mean_interval([0.4, 0.4, 0.6, 0.8, 0.8], limits=None)
+
+    assert (5, "t") == (interval.n, interval.method)
+    assert (0.6, 0.2 / math.sqrt(5), 0.351667, 0.848333) == pytest.approx(
+        (interval.mean, interval.standard_error, interval.low, interval.high), abs=1e-6
+    )
+
+
+def test_the_interval_stays_within_the_limits() -> None:
+    """A score cannot exceed 1; a count can, and so can a score that shows that 1 is no limit."""
+    assert 1.0 == mean_interval([1.0, 1.0, 0.7]).high
+    assert (mean_interval([1.0, 1.0, 0.7], limits=None).high or 0) > 1
+    assert (mean_interval([1.0, 1.0, 1.4]).high or 0) > 1.4
+
+
+def test_clustered_interval() -> None:
+    """Two clusters of two, deviations summing to +-0.4: sqrt(2/1 x (0.4^2 + 0.4^2)) / 4 = 0.2, with one degree of freedom."""
+    interval = mean_interval([0.2, 0.4, 0.6, 0.8], clusters=["a", "a", "b", "b"], limits=None)
+
+    assert "clustered t" == interval.method
+    assert (0.2, 0.5 - 12.706205 * 0.2, 0.5 + 12.706205 * 0.2) == pytest.approx(
+        (interval.standard_error, interval.low, interval.high), abs=1e-5
+    )
+
+
+def test_clusters_of_one_change_nothing() -> None:
+    """With every scenario in a cluster of its own the interval is the plain one."""
+    values = [0.1, 0.5, 0.7, 0.9]
+    plain, clustered = mean_interval(values), mean_interval(values, clusters=range(4))
+
+    assert (plain.low, plain.high, plain.standard_error) == pytest.approx((clustered.low, clustered.high, clustered.standard_error))
+
+
+@pytest.mark.parametrize(
+    ("values", "clusters"),
+    [([], None), ([0.7], None), ([0.7, 0.1, 0.4], ["same", "same", "same"])],
+)
+def test_too_little_to_tell(values: Sequence[float], clusters: Sequence[Hashable] | None) -> None:
+    """Fewer than two independent values have no interval, and none have no mean."""
+    interval = mean_interval(values, clusters)
+
+    assert (None, None, None, "none") == (interval.low, interval.high, interval.standard_error, interval.method)
+    assert (sum(values) / len(values) if values else None) == interval.mean
+
+
+@pytest.mark.parametrize(
+    ("value", "n", "low", "high"),
+    [
+        (1.0, 100, 0.9613, 1.0),  # Clopper and Pearson: 0.9638 of passes and failures
+        (0.0, 100, 0.0, 0.0387),
+        (1.0, 3, 0.0, 1.0),
+        (0.5, 100, 0.4830, 0.5170),
+    ],
+)
+def test_values_that_do_not_vary_prove_no_certainty(value: float, n: int, low: float, high: float) -> None:
+    """All right is "at least 96 %" for 100 scenarios and nothing at all for 3, never "exactly 100 %"."""
+    interval = mean_interval([value] * n)
+
+    assert "adjusted t" == interval.method
+    assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-4)
+
+
+def test_clusters_that_cancel_out_prove_no_certainty() -> None:
+    """When every cluster's deviations sum to 0 the plain standard error is 0, though the scores vary: 4 observations tell little."""
+    interval = mean_interval([0.0, 1.0] * 4, clusters=[0, 0, 1, 1, 2, 2, 3, 3])
+
+    assert (0.5, "clustered adjusted t") == (interval.mean, interval.method)
+    assert interval.low is not None and interval.low < 0.2
+
+
+def test_perfect_clusters_count_as_one_observation_each() -> None:
+    """20 perfect scenarios in 4 clusters are worth 4, and fewer when one cluster is most of them."""
+    alone = mean_interval([1.0] * 4)
+    equal, unequal = (
+        mean_interval([1.0] * 20, clusters=[cluster for cluster, size in enumerate(sizes) for _ in range(size)])
+        for sizes in ([5, 5, 5, 5], [17, 1, 1, 1])
+    )
+
+    assert (alone.low, alone.standard_error) == pytest.approx((equal.low, equal.standard_error))
+    assert 0.0 == unequal.low
+
+
+def test_without_limits_constant_values_say_nothing() -> None:
+    """Ten rollouts with 3 repeated calls each do not bound the mean of a count."""
+    assert Interval(3.0, None, None, 10, 10, None, "none") == mean_interval([3.0] * 10, limits=None)
+    assert Interval(3.0, None, None, 10, 10, None, "none") == mean_interval([3.0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("values", "clusters", "confidence", "message"),
+    [
+        ([0.5, math.nan], None, 0.95, "nan is not a score"),
+        ([0.5, math.inf], None, 0.95, "inf is not a score"),
+        ([0.5, 0.6], ["a"], 0.95, "2 values, but 1 clusters"),
+        ([0.5, 0.6], None, 95, "a confidence is between 0 and 1, not 95"),
+    ],
+)
+def test_mistakes_are_refused(values: list[float], clusters: list[str] | None, confidence: float, message: str) -> None:
+    """A number that cannot be right raises instead of turning into a verdict."""
+    with pytest.raises(ValueError, match=message):
+        mean_interval(values, clusters, confidence)
+
+
+@settings(deadline=None, max_examples=100)
+@given(scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40), clustered=st.booleans())
+def test_reports_and_gate_have_the_same_interval(scores: list[tuple[float, int]], clustered: bool) -> None:
+    """What a report prints is what a gate judges by, clusters or not."""
+    values = [value for value, _ in scores]
+    clusters = [cluster for _, cluster in scores] if clustered else None
+    assume(clusters is None or len(set(clusters)) > 1)
+    printed = mean_interval(values, clusters)
+    judged = bounded_mean(np.array(values), Clusters.of(clusters or range(len(values))), (0.0, 1.0))
+
+    assert (printed.low, printed.high, printed.standard_error) == pytest.approx(
+        (float(judged.low), float(judged.high), float(judged.error)), abs=1e-9
+    )
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40),
+    clustered=st.booleans(),
+)
+def test_an_interval_has_its_mean_inside_and_a_width(scores: list[tuple[float, int]], clustered: bool) -> None:
+    """For scores in [0, 1] the interval stays there, contains the mean, is never a point and widens with confidence."""
+    values = [value for value, _ in scores]
+    clusters = [cluster for _, cluster in scores] if clustered else None
+    assume(clusters is None or len(set(clusters)) > 1)
+    usual, sure = mean_interval(values, clusters), mean_interval(values, clusters, confidence=0.99)
+
+    assert usual.low is not None and usual.high is not None and usual.mean is not None
+    assert 0 <= usual.low <= usual.mean <= usual.high <= 1
+    assert usual.low < usual.high
+    assert sure.low is not None and sure.high is not None
+    assert sure.low <= usual.low and usual.high <= sure.high
+
+
+def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
+    """30 clusters of 10 equal scores: the clustered interval misses the true mean about 5 times in 100, the plain one far oftener."""
+    generator = random.Random(7)
+    missed = {"plain": 0, "clustered": 0}
+    for _ in range(300):
+        levels = [generator.random() for _ in range(30)]
+        values, clusters = [level for level in levels for _ in range(10)], [i for i in range(30) for _ in range(10)]
+        for name, interval in (("plain", mean_interval(values)), ("clustered", mean_interval(values, clusters))):
+            missed[name] += not (interval.low or 0) <= 0.5 <= (interval.high or 0)
+
+    assert 4 <= missed["clustered"] <= 22
+    assert missed["plain"] > 100
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.lists(st.floats(-LARGEST_SCORE, LARGEST_SCORE), min_size=1, max_size=3), min_size=1),
+    st.booleans(),
+)
+def test_every_score_has_statistics(scores: dict[str, list[float]], clustered: bool) -> None:
+    """Whatever is a score, the largest and the smallest among them, has a finite mean and a finite interval."""
+    interval = scenarios_interval(scores, dict.fromkeys("abc", "one") if clustered else {}, limits=None)
+
+    assert [] == [each for each in (interval.mean, interval.low, interval.high) if each is not None and not math.isfinite(each)]

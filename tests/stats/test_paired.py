@@ -1,0 +1,273 @@
+"""Verdicts on runs: which method, what is counted, and that too little is never a PASS."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_agentbench.stats.decisions import Missing, judge
+from pytest_agentbench.stats.paired import Sample, against_limit, breaking, compare, pair
+from pytest_agentbench.stats.special import binomial_at_most, student_t_quantile
+
+
+def run(*scores: tuple[float, ...], clusters: int = 0) -> dict[str, Sample]:
+    """A run with these trials of scenarios 0, 1, ..., in so many clusters."""
+    return {str(i): Sample("same", trials, str(i % clusters) if clusters else None) for i, trials in enumerate(scores)}
+
+
+def test_pairs_are_joined_by_id_and_content() -> None:
+    """Everything that has no partner is counted under its reason; nothing is dropped in silence."""
+    new = {"both": Sample("a", (1.0,)), "new": Sample("a", (1.0,)), "changed": Sample("b", (1.0,)), "lost": Sample("a", ())}
+    base = {"both": Sample("a", (0.0, 1.0)), "changed": Sample("a", (1.0,)), "lost": Sample("a", (1.0,)), "old": Sample("a", (1.0,))}
+    pairs, missing = pair(new, base)
+
+    assert ["both"] == [*pairs]
+    assert 0.5 == pairs["both"].difference
+    assert Missing(only_new=1, only_base=1, changed=1, unmeasured=1) == missing
+    assert 4 == missing.total
+    assert missing == compare(new, base, 0.05).missing
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "mirrored"),
+    [
+        (-0.04, 0.01, "PASS", "PASS"),
+        (-0.06, 0.01, "INCONCLUSIVE", "PASS"),
+        (-0.05, 0.01, "INCONCLUSIVE", "PASS"),
+        (-0.2, -0.06, "FAIL", "PASS"),
+        (-0.2, -0.05, "INCONCLUSIVE", "PASS"),
+        (0.06, 0.2, "PASS", "FAIL"),
+        (None, None, "INCONCLUSIVE", "INCONCLUSIVE"),
+    ],
+)
+def test_judging(low: float | None, high: float | None, verdict: str, mirrored: str) -> None:
+    """The whole interval has to lie beyond the threshold, and on it is not beyond it."""
+    assert verdict == judge(low, high, -0.05)
+    assert mirrored == judge(low, high, 0.05, higher_is_better=False)
+
+
+def test_a_comparison_says_everything() -> None:
+    """Question, estimate, interval, margin, scenarios, trials, method, and what such a run can find."""
+    decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.05, of="population")
+
+    assert ("PASS", "population", 0.0, -0.05, 200, (400, 800), "adjusted t", "") == (
+        decision.verdict, decision.of, decision.estimate, decision.threshold, decision.n, decision.trials, decision.method, decision.reason,
+    )  # fmt: skip
+    assert (-0.0171, 0.0171, 0.0171) == pytest.approx((decision.low, decision.high, decision.floor), abs=1e-4)
+
+
+def test_trials_within_scenarios_decide_about_a_suite() -> None:
+    """s^2 = 1/2 and 1/3 of two and four trials: V = (1/2 / 2 + 1/3 / 4) / 200, and Welch's degrees of freedom, whatever scenarios do."""
+    decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.1)
+    error = math.sqrt((0.5 / 2 + 1 / 3 / 4) / 200)
+    degrees = (0.5 / 2 + 1 / 12) ** 2 * 200 / (0.25**2 / 3 + (1 / 12) ** 2 / 5) - 2
+    reach = student_t_quantile(0.975, degrees) * error
+
+    assert ("PASS", "suite", "within-scenario t") == (decision.verdict, decision.of, decision.method)
+    assert decision.high == pytest.approx(reach, abs=1e-9)
+    assert decision.passable == pytest.approx(reach + 0.8416 * error, abs=1e-4)
+
+
+@pytest.mark.parametrize("trials", [(1.0,), (1.0, 1.0)])
+def test_no_difference_in_a_small_suite_is_no_pass(trials: tuple[float, ...]) -> None:
+    """Twenty scenarios of which none changed: without variation, and still INCONCLUSIVE; how many trials it takes is said."""
+    decision = compare(run(*[trials] * 20), run(*[trials] * 20), 0.05)
+
+    assert ("INCONCLUSIVE", 0.0) == (decision.verdict, decision.estimate)
+    assert decision.low is not None and decision.low < -0.08
+    assert decision.reason.startswith(f"no score differs in {20 * len(trials)} rollouts, which rules out a drop of 0.")
+    assert decision.reason.endswith("the margin is 0.05: 4 trials, or `deterministic: true` where trials never differ")
+
+
+def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
+    """With a margin of 0.05, with one trial and with three; of the population, too, and not with 0.03."""
+    for trials in (1, 3):
+        same = run(*[(0.7,) * trials] * 60, *[(1.0,) * trials] * 40)
+
+        assert ["PASS", "PASS", "INCONCLUSIVE"] == [
+            compare(same, same, margin, of=of).verdict for margin, of in ((0.05, "suite"), (0.05, "population"), (0.03, "population"))
+        ]
+        assert ("PASS" if trials == 3 else "INCONCLUSIVE") == compare(same, same, 0.03).verdict
+
+
+def test_one_binary_trial_each() -> None:
+    """Tango's interval for PASS; a drop of 30 in 100 fails; with a margin of 0 McNemar's exact p says so, too."""
+    new, base = run(*[(0.0,)] * 35 + [(1.0,)] * 65), run(*[(1.0,)] * 30 + [(0.0,)] * 10 + [(1.0,)] * 60)
+    decision = compare(new, base, 0.05)
+
+    assert ("FAIL", "tango", None) == (decision.verdict, decision.method, decision.p_worse)
+    assert -0.25 == pytest.approx(decision.estimate)
+    assert compare(new, base, 0.0).p_worse == pytest.approx(binomial_at_most(5, 35, 0.5))
+    assert "paired t" == compare(run((0.5,), (1.0,)), run((1.0,), (1.0,)), 0.05).method
+
+
+def test_a_quiet_suite_shows_small_drops() -> None:
+    """Scores that vary by 0.02, every scenario 0.03 worse: with one trial and with three that is FAIL where the margin is 0."""
+    random = np.random.default_rng(3)
+    for trials in (1, 3):
+        before, after = (run(*map(tuple, random.normal(mean, 0.02, (40, trials)).tolist())) for mean in (0.6, 0.57))
+
+        assert "FAIL" == compare(after, before, 0.0).verdict
+        assert "INCONCLUSIVE" == compare(before, after, 0.0, of="population").verdict, "better is not proved to a population"
+
+
+def test_one_scenario_that_broke_is_found_without_a_variance() -> None:
+    """In a suite whose trials never differ one of 100 scenarios broke: its five trials cannot be dealt out like this by chance."""
+    base = run(*[(1.0,) * 5] * 100)
+    decision = compare(run((0.0,) * 5, *[(1.0,) * 5] * 99), base, 0.0)
+
+    assert ("FAIL", "paired t") == (decision.verdict, decision.method)
+    assert decision.p_worse == pytest.approx(1 / 252, rel=0.5)
+    assert "INCONCLUSIVE" == compare(base, base, 0.0).verdict
+
+
+def test_few_scenarios_that_vary_do_not_make_a_variance() -> None:
+    """Four that do have the variance between scenarios beside theirs, five their own."""
+    loud, still = [(0.0, 0.0, 1.0)], [(1.0, 1.0, 1.0)]
+    methods = [compare(run(*loud * count, *still * 20), run(*still * (20 + count)), 0.05).method for count in (4, 5)]
+
+    assert ["paired t", "within-scenario t"] == methods
+
+
+def test_lost_trials_are_the_worst_for_pass_and_nothing_for_fail() -> None:
+    """A run that lost what would have failed does not pass for it: the lower bound is that of zeros in the new run, of ones in the old."""
+    whole = run(*[(1.0, 1.0, 1.0)] * 100)
+    two = {**whole, **{str(i): Sample("same", (1.0,), lost=2) for i in range(2)}, "2": Sample("same", (), lost=3)}
+    zeros = {**whole, **{str(i): Sample("same", (1.0, 0.0, 0.0)) for i in range(2)}, "2": Sample("same", (0.0, 0.0, 0.0))}
+
+    assert ("PASS", "INCONCLUSIVE") == (compare(whole, whole, 0.05).verdict, compare(two, whole, 0.05).verdict)
+    assert compare(zeros, whole, 0.05).low == compare(two, whole, 0.05).low
+    assert compare(two, whole, 0.05).high == pytest.approx(compare(whole, whole, 0.05).high, abs=1e-3)
+    assert ("PASS", "INCONCLUSIVE") == (against_limit(whole, 0.98).verdict, against_limit(two, 0.98).verdict)
+    half = run(*[(0.0, 0.5)] * 100)
+    assert "PASS" == compare(half, half, 0.12).verdict
+    lost = {name: Sample("same", (0.0, 0.5), lost=1) for name in half}
+    assert "INCONCLUSIVE" == compare(half, lost, 0.12).verdict, "what the baseline lost may have been better"
+
+
+def test_a_deterministic_suite_is_compared_as_a_fact() -> None:
+    """Without an interval, down to the last digit, and with what could have gone unseen; trials that differ break its word."""
+    base = run(*[(1.0, 1.0)] * 100)
+    same, less = (compare(run(*[(score, score)] * 100), base, 0.001, deterministic=True) for score in (1.0, 0.99))
+
+    assert ("PASS", "deterministic", None) == (same.verdict, same.method, same.low)
+    assert same.unseen == pytest.approx(1 - 0.025 ** (1 / 200))
+    assert "FAIL" == less.verdict
+    differing = run((1.0, 0.5), *[(1.0, 1.0)] * 99)
+    assert ["0"] == breaking(pair(differing, base)[0])
+    assert "deterministic" != compare(differing, base, 0.001, deterministic=True).method
+    assert "adjusted t" == compare(base, base, 0.001, deterministic=True, of="population").method, "scenarios like these are others"
+
+
+def test_lower_may_be_better() -> None:
+    """An error rate that doubles fails where a score that doubles passes."""
+    new, base = run(*[(1.0, 1.0)] * 60 + [(0.0, 0.0)] * 40), run(*[(1.0, 1.0)] * 10 + [(0.0, 0.0)] * 90)
+
+    assert "FAIL" == compare(new, base, 0.05, higher_is_better=False).verdict
+    assert 0.05 == compare(new, base, 0.05, higher_is_better=False).threshold
+    assert "PASS" == compare(new, base, 0.05).verdict
+
+
+def test_clusters_widen_the_interval() -> None:
+    """Scenarios that fall and rise together are worth fewer: of the population the same scores pass alone and not in clusters."""
+    scores = [(1.0, 0.5) if i % 20 < 10 else (0.5, 1.0) for i in range(400)]
+    alone, clustered = (compare(each, each, 0.05, of="population") for each in (run(*scores, clusters=count) for count in (0, 20)))
+
+    assert ("PASS", "INCONCLUSIVE", "clustered adjusted t") == (alone.verdict, clustered.verdict, clustered.method)
+    assert compare(run(*scores), run(*scores), 0.05) == compare(run(*scores, clusters=20), run(*scores, clusters=20), 0.05), "of suite"
+
+
+def test_clusters_that_broke_are_found() -> None:
+    """100 scenarios in 25 clusters, eight of which broke: FAIL by the cluster-robust interval, which has nothing imaginary in it."""
+    base = run(*[(1.0, 1.0, 0.0)] * 100, clusters=25)
+    broke = {name: Sample("same", (0.0, 0.0, 0.0), each.cluster) if int(name) % 25 < 8 else each for name, each in base.items()}
+    decision = compare(broke, base, 0.05, of="population")
+
+    assert ("FAIL", "clustered adjusted t") == (decision.verdict, decision.method)
+    assert decision.estimate == pytest.approx(-0.32 * 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "clusters", "reason"),
+    [
+        (0, 0, "0 scenarios to go by; it takes 2 at least"),
+        (1, 0, "1 scenarios to go by; it takes 2 at least"),
+        (100, 4, "100 scenarios in 4 clusters, worth 4 of equal size; it takes 10 at least"),
+    ],
+)
+def test_too_little_decides_nothing(scenarios: int, clusters: int, reason: str) -> None:
+    """However good the scores are; the reason is in words, and there is no interval that looks like one."""
+    perfect, awful = run(*[(1.0, 1.0)] * scenarios, clusters=clusters), run(*[(0.0, 0.0)] * scenarios, clusters=clusters)
+    for decision in (compare(perfect, awful, 0.05, of="population"), against_limit(perfect, 0.1, of="population")):
+        assert ("INCONCLUSIVE", reason, None, None) == (decision.verdict, decision.reason, decision.low, decision.detectable)
+
+
+def test_values_without_limits() -> None:
+    """Costs are bootstrapped, from 80 scenarios on, and values that do not vary bound nothing."""
+    base = run(*[(float(i % 7), float(i % 3)) for i in range(100)])
+    new = run(*[(float(i % 7) + 2.0 + i % 2, float(i % 3) + 2.0) for i in range(100)])
+    decision = compare(new, base, 1.0, limits=None, higher_is_better=False)
+
+    assert ("FAIL", "percentile-t", 2.25) == (decision.verdict, decision.method, decision.estimate)
+    assert decision == compare(new, base, 1.0, limits=None, higher_is_better=False), "the same seed, the same interval"
+    assert "the values do not vary" in compare(base, base, 1.0, limits=None).reason
+    assert "it takes 80 at least where values have no limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
+
+
+def test_limits_of_a_mean() -> None:
+    """`tsq.mean >= 0.80`: far above passes, far below fails, and a perfect small suite proves less than it seems to."""
+    good, bad = run(*[(1.0,)] * 95 + [(0.0,)] * 5), run(*[(1.0,)] * 60 + [(0.0,)] * 40)
+
+    assert ["PASS", "FAIL"] == [against_limit(each, 0.8).verdict for each in (good, bad)]
+    assert "INCONCLUSIVE" == against_limit(run(*[(1.0,)] * 10), 0.8).verdict
+    assert ["FAIL", "PASS"] == [against_limit(each, 0.8, higher_is_better=False).verdict for each in (good, bad)]
+    assert 0.6 == pytest.approx(against_limit(bad, 0.8).estimate)
+    assert 1 == against_limit({**good, "lost": Sample("same", ())}, 0.8).missing.unmeasured
+
+
+@pytest.mark.parametrize(
+    ("score", "margin", "confidence", "message"),
+    [
+        (math.nan, 0.05, 0.95, "nan is not a score"),
+        (1.5, 0.05, 0.95, "a score of 1.5 is outside its limits, 0 to 1"),
+        (0.5, -0.05, 0.95, "a margin is how much worse is still accepted, 0 or more, not -0.05"),
+        (0.5, math.inf, 0.95, "not inf"),
+        (0.5, 0.05, 95, "a confidence is at least 0.9 and less than 1, such as 0.95, not 95"),
+    ],
+)
+def test_mistakes_are_refused(score: float, margin: float, confidence: float, message: str) -> None:
+    """A number that cannot be right raises instead of turning into a verdict."""
+    with pytest.raises(ValueError, match=message):
+        compare(run((score,), (0.5,)), run((0.5,), (0.5,)), margin, confidence=confidence)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(*[st.lists(st.floats(0, 1), min_size=1, max_size=3)] * 2), min_size=2, max_size=12), st.floats(0, 1))
+def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]], margin: float) -> None:
+    """The order of scenarios does not matter, a larger margin never turns a PASS away, and the estimate is in its interval."""
+    new, base = run(*(tuple(a) for a, _ in scores)), run(*(tuple(b) for _, b in scores))
+    decision = compare(new, base, margin)
+    turned = compare(dict(reversed(new.items())), base, margin)
+
+    assert decision.low is not None and decision.high is not None and decision.estimate is not None
+    assert decision.low - 1e-9 <= decision.estimate <= decision.high + 1e-9
+    assert (decision.low, decision.high) == pytest.approx((turned.low, turned.high))
+    assert decision.verdict != "PASS" or compare(new, base, margin + 0.1).verdict == "PASS"
+
+
+def test_importing_the_gate_loads_no_numbers() -> None:
+    """A worker, and a session without a gate, pay for no numpy."""
+    code = (
+        "import sys; from pytest_agentbench.gate import binary, bootstrap, bounded, latency, means, multiple, paired, permutation, power;"
+        "from pytest_agentbench.gate import robust, trials;"
+        "print(*sys.modules.keys() & {'numpy', 'scipy'})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "" == found.stdout.strip()

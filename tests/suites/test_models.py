@@ -1,0 +1,81 @@
+"""Models by the names that were asked for and those that answers give."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import LLMCall
+from pytest_agentbench.suites.models import Models, names, unlisted
+from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.stream import Event
+
+CHAT = {"model": "b", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]}
+OLD = {"model": "b", "choices": [{"index": 0, "text": "Hi.", "finish_reason": "stop"}]}
+OUTPUT = [{"type": "message", "content": [{"type": "output_text", "text": "Hi."}]}]
+RESPONSE = {"model": "b", "status": "completed", "output": OUTPUT}
+MESSAGE = {"type": "message", "model": "b", "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn"}
+
+
+def call(asked: str, answered: str = "") -> LLMCall:
+    return LLMCall(0, 1, 2, model=asked, answered_by=answered)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([], None),
+        ([call("")], None),  # of a kind that has no model
+        ([call("a"), call("a")], "a"),  # nobody said who answered
+        ([call("a", "a"), call("a")], "a"),
+        ([call("a", "b"), call("a")], "a (answered by b)"),
+        ([call("a", "b"), call("a", "a")], "a (answered by a, b)"),
+        ([call("c"), call("a", "a"), call("c", "d")], "a, c (answered by d)"),
+    ],
+)
+def test_names(calls: list[LLMCall], said: str | None) -> None:
+    """Every model that was asked for is named, and whoever else answered; how many calls there were of each changes nothing."""
+    once, often = Models(), Models()
+    once.add(calls)
+    often.add(calls * 3)
+
+    assert said == names(once.summary()) == names(often.summary())
+
+
+def test_counts() -> None:
+    """Calls are counted by what was asked for and what answered; a call without an answer has null."""
+    models = Models()
+    models.add([call("a", "b"), call("a", "b"), call("a")])
+
+    assert [{"asked": "a", "answered": None, "calls": 1}, {"asked": "a", "answered": "b", "calls": 2}] == models.summary()
+
+
+def test_models_that_are_not_listed() -> None:
+    """A model that the backend does not list is named, with those that it does; of a backend that nobody asked nothing is said."""
+    asked = {"shop": "a", "shop-warm": "c"}
+
+    (sentence,) = unlisted(asked, ["a", "b"])
+    assert "shop-warm asks for the model 'c', which the backend does not list (a, b); its calls ask for it all the same" == sentence
+    assert [] == unlisted(asked, [])
+
+
+@pytest.mark.parametrize(
+    ("route", "whole", "stream"),
+    [
+        ("/chat/completions", CHAT, [{"model": "b", "choices": [{"index": 0, "delta": {"content": "Hi."}}]}]),
+        ("/completions", OLD, [{"model": "b", "choices": [{"index": 0, "text": "Hi."}]}]),
+        ("/responses", RESPONSE, [{"type": "response.completed", "response": RESPONSE}]),
+        ("/messages", MESSAGE, [{"type": "message_start", "message": {**MESSAGE, "content": []}}]),
+    ],
+)
+def test_every_api_names_its_model(route: str, whole: dict[str, Any], stream: list[Any]) -> None:
+    """The model that answers is read from answers of every API, streamed or not; one that names none is unknown."""
+    streamed, at_once, silent = (DIALECTS[route]() for _ in range(3))
+    for data in stream:
+        streamed.add(Event(1, None, True, "message", json.dumps(data).encode()))
+    at_once.whole(json.dumps(whole).encode())
+    silent.whole(json.dumps({name: value for name, value in whole.items() if name != "model"}).encode())
+
+    assert ("b", "b", "") == (streamed.model, at_once.model, silent.model)

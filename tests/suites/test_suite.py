@@ -1,0 +1,454 @@
+"""A folder with suite.yaml and data becomes a suite, or one sentence about what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import Suite, load_suite
+
+SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
+
+
+#: A tool as a Chat Completions request has it, and as a data set does.
+OPENAI: Json = {
+    "type": "function",
+    "function": {
+        "name": "find_item",
+        "description": "Finds.",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"], "additionalProperties": False},
+    },
+}
+OURS = '{"title": "find_item", "description": "Finds.", "type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}'
+
+
+def tool(title: str = "find_item", **keys: Any) -> Json:
+    """A tool with one required text parameter."""
+    return {"title": title, "description": "Finds.", "properties": {"item": {"type": "string"}}, "required": ["item"], **keys}
+
+
+def entry(id: object = "s-0", **keys: Any) -> Json:
+    """A scenario that expects one call."""
+    call = {"tool": "find_item", "parameters": {"item": "lamp"}, "goal": "a lamp"}
+    return {"id": id, "question": "A lamp?", "available_tools": [tool()], "expected_tool_calls": [call], **keys}
+
+
+class Folder:
+    """A suite's folder; files are written as JSON, which is YAML too, or as the text given."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.write("suite.yaml", SPEC)
+        self.write("data.json", [entry()])
+
+    def write(self, name: str, content: Any) -> Path:
+        file = self.path / name
+        file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return file
+
+    def load(self, *overrides: tuple[str, Any]) -> Suite:
+        return load_suite(self.path / "suite.yaml", overrides)
+
+    def refusal(self, *overrides: tuple[str, Any]) -> str:
+        """What is said about the suite, with file names instead of paths."""
+        with pytest.raises(ConfigError) as caught:
+            self.load(*overrides)
+        return str(caught.value).replace(f"{self.path}/", "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A suite that loads."""
+    return Folder(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ what comes out
+
+
+def test_labels_in_both_forms(folder: Folder) -> None:
+    """A label has one value for each argument, or several that are right, and which of them may be left out."""
+    calls = [
+        {"tool": "find_item", "parameters": {"item": "a"}},
+        {"tool": "find_item", "accepts": {"item": ["a", "b"]}, "optional": ["item"]},
+    ]
+    folder.write("data.json", [entry(expected_tool_calls=calls)])
+
+    assert [{**call, "goal": ""} for call in calls] == [*folder.load().scenarios[0].expected]
+
+
+def test_a_suite_and_its_defaults(folder: Folder) -> None:
+    """Keys that suite.yaml leaves out have their defaults, and the data set is described with its hash."""
+    suite = folder.load()
+
+    assert ("shop", folder.path, {"kind": "tool_calling"}, {}, {"tsq": {}}, {}, 1, 600.0, "") == (
+        suite.name,
+        suite.folder,
+        suite.agent,
+        suite.variants,
+        suite.scorers,
+        suite.thresholds,
+        suite.trials,
+        suite.timeout,
+        suite.description,
+    )
+    assert ("data", "agent-leaderboard", "data.json", "unknown", 1) == (
+        suite.dataset.name,
+        suite.dataset.format,
+        suite.dataset.file,
+        suite.dataset.label_source,
+        suite.dataset.size,
+    )
+    assert hashlib.sha256((folder.path / "data.json").read_bytes()).hexdigest() == suite.dataset.sha256
+
+
+def test_every_key_is_taken(folder: Folder) -> None:
+    """What suite.yaml says is what the suite has, in its order."""
+    keys: Json = {
+        "description": "A shop.",
+        "agent": {"kind": "./agent.py:Agent", "colour": "red"},
+        "scorers": ["repeated", {"tsq": {"strict": True}}, "./scorers.py:polite"],
+        "judge": {"url": "http://localhost:1/v1", "model": "m"},
+        "isolation": "process",
+        "thresholds": {"polite": 1, "tsq.mean": 0.5},
+        "trials": 3,
+        "timeout": 5,
+    }
+    folder.write("suite.yaml", {**SPEC, **keys, "dataset": {**SPEC["dataset"], "name": "the shop"}})
+    suite = folder.load()
+
+    scorers = {"repeated": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
+    assert {**keys, "scorers": scorers} == {name: getattr(suite, name) for name in keys}
+    assert ("the shop", ("repeated", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
+
+
+def test_a_scenario(folder: Folder) -> None:
+    """The question is the only message; schemas close themselves to unknown parameters; what may be left out or null is empty."""
+    schema = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"], "additionalProperties": False}
+    empty: Json = dict.fromkeys(("expected_tool_calls", "metadata", "user_goals"))
+    data = [entry(metadata={"a": 1}, user_goals=["a lamp"]), entry("s-1", **empty), {"id": "s-2", "question": "?", "available_tools": []}]
+    folder.write("data.json", data)
+
+    first, second, third = folder.load().scenarios
+
+    assert ({"role": "user", "content": "A lamp?"},) == first.messages
+    assert ({"tool": "find_item", "parameters": {"item": "lamp"}, "goal": "a lamp"},) == first.expected
+    assert {"a": 1, "user_goals": ["a lamp"]} == first.metadata
+    assert schema == first.tools[0].parameters
+    assert ((), {"user_goals": []}) == (second.expected, second.metadata)
+    assert ((), (), {"user_goals": []}) == (third.tools, third.expected, third.metadata)
+
+
+def test_schemas_given_as_text(folder: Folder) -> None:
+    """The source stores schemas as JSON text inside JSON; they load as the same tool."""
+    plain = tool(response_schema={"properties": {"found": {"type": "boolean"}}})
+    text = {**plain, "properties": json.dumps(plain["properties"]), "response_schema": json.dumps(plain["response_schema"])}
+    folder.write("data.json", [entry("a", available_tools=[plain]), entry("b", available_tools=[text])])
+
+    first, second = folder.load().scenarios
+
+    assert first.tools == second.tools
+    assert {"properties": {"found": {"type": "boolean"}}} == first.tools[0].response_schema
+
+
+def test_json_lines(folder: Folder) -> None:
+    """A .jsonl file holds one scenario a line; empty lines do not count, and U+2028 inside a text is no line's end."""
+    first = json.dumps(entry("s-0", question="one\u2028two\x85three"), ensure_ascii=False)
+    folder.write("data.jsonl", f"{first}\n\n{json.dumps(entry('s-1'))}\r\n")
+
+    suite = folder.load(("dataset.file", "data.jsonl"))
+
+    assert ["s-0", "s-1"] == [scenario.id for scenario in suite.scenarios]
+    assert "one\u2028two\x85three" == suite.scenarios[0].messages[0]["content"]
+
+
+def test_tools_are_shared(folder: Folder) -> None:
+    """Entries with equal tools hold one tuple, and so do entries that leave them to the tools file; the file is part of the hash."""
+    bare = {"id": "c", "question": "?"}
+    folder.write("data.json", [entry("a"), entry("b"), bare, {**bare, "id": "d"}])
+    folder.write("tools.json", [tool("other")])
+
+    suite = folder.load(("dataset.tools", "tools.json"))
+    a, b, c, d = (scenario.tools for scenario in suite.scenarios)
+
+    assert a is b
+    assert c is d
+    assert (["find_item"], ["other"]) == ([each.name for each in a], [each.name for each in c])
+    both = (folder.path / "data.json").read_bytes() + (folder.path / "tools.json").read_bytes()
+    assert hashlib.sha256(both).hexdigest() == suite.dataset.sha256
+
+
+def test_label_sources_are_named(folder: Folder) -> None:
+    """Every label source of the file is listed once."""
+    labels = ["hand", "heuristic-v1", "hand"]
+    folder.write("data.json", [entry(f"s-{i}", metadata={"label_source": label}) for i, label in enumerate(labels)])
+
+    assert "hand, heuristic-v1" == folder.load().dataset.label_source
+
+
+def test_overrides_come_before_the_check(folder: Folder) -> None:
+    """A changed value is in the suite, and is checked as if it stood in the file."""
+    assert 0.6 == folder.load(("agent.temperature", 0.6)).agent["temperature"]
+    assert "suite.yaml: trials: input should be greater than or equal to 1, not 0" == folder.refusal(("trials", 0))
+
+
+def test_variants(folder: Folder) -> None:
+    """A variant is the suite's agent with other settings; the suite's own agent is the default."""
+    suite = folder.load(("agent.max_turns", 5), ("variants", {"hot": {"agent": {"temperature": 1.0}}}))
+
+    assert {"kind": "tool_calling", "max_turns": 5, "temperature": 1.0} == suite.agent_of("hot")
+    assert {"kind": "tool_calling", "max_turns": 5} == suite.agent_of("default")
+
+
+def test_a_variant_of_some_scenarios(folder: Folder) -> None:
+    """A variant may take the first few scenarios only."""
+    folder.write("data.json", [entry("a"), entry("b"), entry("c")])
+    suite = folder.load(("variants", {"hot": {"limit": 2}, "cold": {"limit": 9}}))
+
+    assert {"hot": 2, "cold": 9} == suite.limits
+    assert suite == Suite.from_wire(json.loads(json.dumps(suite.to_wire())))
+
+
+def test_the_wire_keeps_a_suite(folder: Folder) -> None:
+    """A suite sent through JSON is equal, and scenarios that shared their tools share them again."""
+    folder.write("data.json", [entry("a"), entry("b"), entry("c", available_tools=[tool(), tool("other")])])
+    suite = folder.load(("variants", {"hot": {"agent": {"temperature": 1.0}}}), ("thresholds", {"tsq": 0.5}))
+    suite = replace(suite, scenarios=(replace(suite.scenarios[0], cluster="one"), *suite.scenarios[1:]))
+
+    wire = json.dumps(suite.to_wire())
+    received = Suite.from_wire(json.loads(wire))
+    a, b, c = (scenario.tools for scenario in received.scenarios)
+
+    assert suite == received
+    assert a is b
+    assert a is not c
+    assert 2 == len(json.loads(wire)["toolsets"])
+
+
+# ------------------------------------------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("name: [", "suite.yaml:2: not valid YAML: "),
+        ("", "suite.yaml: is empty, should be a mapping of keys"),
+        (
+            {**SPEC, "scorer": ["tsq"]},
+            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, judge, isolation, thr",
+        ),
+        (
+            {"name": "shop", "dataset": {"format": "f", "fil": "d"}},
+            "suite.yaml: unknown key 'dataset.fil'; known keys: format, file, tools, name",
+        ),
+        ({**SPEC, "variants": {"hot": {"agnet": {}}}}, "suite.yaml: unknown key 'variants.hot.agnet'; known keys: agent"),
+        (
+            {**SPEC, "variants": {"default": {}}},
+            "suite.yaml: variants: the variant 'default' is the suite's own agent; give yours another name",
+        ),
+        ({**SPEC, "name": "my shop"}, "suite.yaml: name: string should match pattern"),
+        ({**SPEC, "name": "_shop"}, "suite.yaml: name: string should match pattern"),
+        ("name: shop\nname: store\n", "suite.yaml:2: the key 'name' is there twice, first in line 1; keep one of them"),
+        ("{name: shop, dataset: {format: f, file: d}, timeout: .inf}", "suite.yaml: timeout: input should be a finite number"),
+        ({**SPEC, "scorers": []}, "suite.yaml: scorers: a suite needs at least one scorer, for example tsq"),
+        ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: should be a list of names, or of {name: options}"),
+        ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
+        ({**SPEC, "scorers": ["tsq", "./mine.py:tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
+        ({**SPEC, "timeout": 0}, "suite.yaml: timeout: input should be greater than 0, not 0"),
+        ({"name": "shop"}, "suite.yaml: the key 'dataset' is missing"),
+        (
+            "{name: shop, dataset: {format: f, file: d}, agent: {day: 2024-01-01}}",
+            "suite.yaml: agent.day: input was not a valid JSON value",
+        ),
+        (
+            "{name: shop, dataset: {format: f, file: d}, thresholds: {tsq: .nan}}",
+            "suite.yaml: thresholds.tsq: input should be a finite number",
+        ),
+        (
+            {"name": "shop", "dataset": {"format": "agent-leaderbord", "file": "data.json"}},
+            "suite.yaml: no dataset format 'agent-leaderbord'; known: agent-leaderboard",
+        ),
+        (
+            {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "dta.json"}},
+            "suite.yaml: the data file dta.json does not exist",
+        ),
+        (
+            {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json", "tools": "t.json"}},
+            "suite.yaml: the data file t.json does not exist",
+        ),
+    ],
+)
+def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
+    """A fault in suite.yaml names the file, the key or the line, and what is known there."""
+    folder.write("suite.yaml", spec)
+
+    assert re.match(re.escape(sentence), folder.refusal())
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("", "data.json: is empty; it should hold a JSON list of scenarios, or one JSON object per line"),
+        (" \n ", "data.json: is empty; "),
+        ("[]", "data.json: no scenarios in it"),
+        ("{}", "data.json: holds a JSON dict, should be a list of scenarios"),
+        ('[\n{"id": "a",\n]', "data.json:3: not valid JSON: Expecting property name enclosed in double quotes (column 1)"),
+        ([entry(), 5], "data.json: entry 2: is a JSON int, should be an object"),
+        ([entry(id="")], "data.json: entry 1: 'id' should be a text that is not empty, not ''"),
+        ([entry(id=7)], "data.json: entry 1: 'id' should be a text that is not empty, not 7"),
+        ([entry(question=None)], "data.json: entry 1: 'question' should be a text that is not empty, not None"),
+        ([entry(metadata=["hand"])], "data.json: entry 1: 'metadata' should be an object, not ['hand']"),
+        ([entry(user_goals="a lamp")], "data.json: entry 1: 'user_goals' should be a list, not a lamp"),
+        ([entry(expected_tool_calls=5)], "data.json: entry 1: 'expected_tool_calls' should be a list, not 5"),
+        (
+            [entry(expected_tool_calls=["find_item"])],
+            "data.json: entry 1: an expected call should look like {tool, parameters, goal}, not find_item",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "parameters": ["lamp"]}])],
+            "data.json: entry 1: expected call of find_item: 'parameters' should be an object, not ['lamp']",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {"item": "lamp"}}])],
+            "data.json: entry 1: expected call of find_item: accepts: 'item' should be a list, not lamp",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "parameters": {}}])],
+            "data.json: entry 1: expected call of find_item: has 'parameters' and 'accepts'; 'accepts' alone says which values are right",
+        ),
+        (
+            [entry(), entry("s-1", expected_tools=["find_item"])],
+            "data.json: entry 2: unknown key 'expected_tools'; known keys: id, question, ground_truth, metadata, user_goals, cluster, av",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "arguments": {}}])],
+            "data.json: entry 1: expected call of find_item: unknown key 'arguments'; known keys: tool, parameters, goal",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "accepts": {}, "optinal": []}])],
+            "data.json: entry 1: expected call of find_item: unknown key 'optinal'; known keys: tool, accepts, optional, goal",
+        ),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_item", "parameters": {}, "optional": ["item"]}])],
+            "data.json: entry 1: expected call of find_item: has 'optional' without 'accepts'",
+        ),
+        (
+            '[{"id": "s-0", "question": "?", "metadata": {"a": 1, "a": 2}}]',
+            "data.json: the key 'a' is there twice in {'a': 2}; keep one of them",
+        ),
+        ("[" * 200_000, "data.json: lists and objects in it are nested too deeply to be read"),
+        ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
+        (
+            [entry(expected_tool_calls=[{"tool": "find_itm"}], available_tools=[tool(), tool("order_item")])],
+            "data.json: s-0: expected no tool 'find_itm'; known: find_item, order_item",
+        ),
+    ],
+)
+def test_faulty_data(folder: Folder, data: Any, sentence: str) -> None:
+    """A fault in the data names the file, and the entry, the line or the scenario."""
+    folder.write("data.json", data)
+
+    assert re.match(re.escape(sentence), folder.refusal())
+
+
+@pytest.mark.parametrize(
+    ("tools", "sentence"),
+    [
+        (None, "data.json: entry 1: the tools should be a list, not NoneType"),
+        ({}, "data.json: entry 1: the tools should be a list, not dict"),
+        (["find_item"], "data.json: entry 1: a tool needs a 'title', its name: find_item"),
+        ([OPENAI], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
+        ([{"type": "function", **OPENAI["function"]}], f"data.json: entry 1: a tool is in OpenAI's form; here it is written as {OURS}"),
+        ([{"type": "function", "function": "find_item"}], "data.json: entry 1: a tool needs a 'title', its name: {'type': 'function'"),
+        ([tool("")], "data.json: entry 1: a tool needs a 'title', its name: {'title': ''"),
+        ([tool(), tool()], "data.json: entry 1: the tool 'find_item' is there twice"),
+        (
+            [tool(parameters={})],
+            "data.json: entry 1: tool 'find_item': unknown key 'parameters'; known keys: title, description, type, properties, required,",
+        ),
+        ([tool(description=["Finds."])], "data.json: entry 1: tool 'find_item': 'description' should be a text, not ['Finds.']"),
+        (
+            [tool(properties="{")],
+            "data.json: entry 1: tool 'find_item': 'properties' is a text that is not valid JSON: Expecting property name",
+        ),
+        ([tool(properties=["item"])], "data.json: entry 1: tool 'find_item': 'properties' should be an object, not ['item']"),
+        ([tool(response_schema="[1]")], "data.json: entry 1: tool 'find_item': 'response_schema' should be an object, not [1]"),
+        (
+            [tool(response_schema={"properties": ["done"]})],
+            "data.json: entry 1: tool 'find_item': response_schema: 'properties' should be an object, not ['done']",
+        ),
+        (
+            [tool(properties={"item": {"type": "strin"}})],
+            "data.json: the parameters of tool 'find_item' are not a JSON schema: Unknown type",
+        ),
+        ([tool(properties={"item": "string"})], "data.json: the parameters of tool 'find_item' are not a JSON schema: "),
+        ([tool(required=None)], "data.json: the parameters of tool 'find_item' are not a JSON schema: required must be an array"),
+        ([tool(properties={"item": {"pattern": "("}})], "data.json: the parameters of tool 'find_item' are not a JSON schema: missing )"),
+        (
+            [tool(properties={"item": {"$ref": "http://127.0.0.1:9/item"}})],
+            "data.json: the parameters of tool 'find_item' are not a JSON schema: it refers to http://127.0.0.1:9/item, which lies",
+        ),
+    ],
+)
+def test_faulty_tools(folder: Folder, tools: Any, sentence: str) -> None:
+    """A tool that is none, or whose schema is none, is named with its entry; no schema makes us fetch anything."""
+    folder.write("data.json", [entry(available_tools=tools)])
+
+    assert re.match(re.escape(sentence), folder.refusal())
+
+
+def test_the_form_that_is_shown(folder: Folder) -> None:
+    """What the sentence about an OpenAI tool shows is a tool that can be read."""
+    folder.write("data.json", [entry(available_tools=[json.loads(OURS)])])
+
+    (scenario,) = folder.load().scenarios
+    assert "find_item" == scenario.tools[0].name
+    assert {"item": {"type": "string"}} == scenario.tools[0].parameters["properties"]
+
+
+def test_an_entry_without_tools(folder: Folder) -> None:
+    """Tools come from the entry or from the tools file; without both the entry is named."""
+    folder.write("data.json", [entry(), {"id": "s-1", "question": "?"}])
+
+    assert "data.json: entry 2: no 'available_tools', and suite.yaml names no dataset.tools file" == folder.refusal()
+
+
+def test_a_faulty_tools_file(folder: Folder) -> None:
+    """What is wrong in the tools file is said of the tools file."""
+    folder.write("tools.json", "[\n{]")
+    assert re.match(r"tools\.json:2: not valid JSON: ", folder.refusal(("dataset.tools", "tools.json")))
+
+    folder.write("tools.json", [{"description": "no title"}])
+    assert re.match(r"tools\.json: a tool needs a 'title'", folder.refusal(("dataset.tools", "tools.json")))
+
+
+def test_a_broken_json_line(folder: Folder) -> None:
+    """In JSON lines the fault has the number of its line, empty ones counted."""
+    folder.write("data.jsonl", f'{json.dumps(entry("a"))}\n\n{{"id": "b",\n')
+    sentence = "data.jsonl:3: not valid JSON: Expecting property name enclosed in double quotes (column 12)"
+
+    assert sentence == folder.refusal(("dataset.file", "data.jsonl"))
+
+
+def test_a_repeated_key_in_a_json_line(folder: Folder) -> None:
+    """In JSON lines a key that is there twice has the number of its line."""
+    folder.write("data.jsonl", f'{json.dumps(entry("a"))}\n{{"id": "b", "id": "c", "question": "?"}}\n')
+
+    assert "data.jsonl:2: the key 'id' is there twice in {'id': 'c', 'question': '?'}; keep one of them" == folder.refusal(
+        ("dataset.file", "data.jsonl")
+    )
+
+
+def test_data_in_another_encoding(folder: Folder) -> None:
+    """A data file that is not UTF-8 is named with the first byte that shows it."""
+    (folder.path / "data.json").write_bytes('[{"id": "café"}]'.encode("latin-1"))
+
+    assert "data.json: not UTF-8: byte 12 is 0xe9; save it as UTF-8" == folder.refusal()

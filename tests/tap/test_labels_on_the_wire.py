@@ -1,0 +1,245 @@
+"""Labels, headers and rates of a backend: what calls get on their way through the tap."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.routing_hints import make_labels
+from tests.tap.conftest import TOKEN, StartTap
+from tests.tap.peers import CHAT, DONE, Message, Tap, agent, answering, backend, event, request, response, said, stream, until
+
+NVEXT: Json = {"extra_fields": ["worker_id", "timing"]}
+LARGE = {**CHAT, "user": "x" * (3 << 19)}
+TOLD = {"worker_id": {"decode_worker_id": 7}, "timing": {"kv_hit_rate": 0.25, "total_time_ms": 9.5}}
+
+
+async def labelled(tap: Tap, kind: str, upgrade: bool | None = None, **options: Any) -> str:
+    """The token of a rollout with labels."""
+    label = make_labels({"kind": kind, **options}).label("run:shop.shop-0.1:0123abcd")
+    return await tap.open(upgrade, labels=label.to_dict())
+
+
+async def through(tap: Tap, id: str, *requests: bytes, answer: bytes = b"", **of_backend: Any) -> tuple[list[Message], list[LLMCall]]:
+    """What the backend got of these requests, and the calls that they were."""
+    heard: list[Message] = []
+    async with backend(answering(answer or said(), requests=heard)) as url, agent(tap.port) as caller:
+        await tap.point_at(url, **of_backend)
+        for each in requests:
+            await caller.ask(each)
+    return heard, await tap.close(id)
+
+
+@pytest.mark.parametrize("upgrade", [True, False, None])
+async def test_fields(tap: Tap, upgrade: bool | None) -> None:
+    """Every chat gets them, whether it travels as a stream or is left alone otherwise; nothing else changes."""
+    streams = json.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    id = await labelled(tap, "thunderagent", upgrade)
+    (one, two), (first, _) = await through(tap, id, request(id), request(id, body=streams))
+    added = {"stream": True, "stream_options": {"include_usage": True}} if upgrade else {}
+
+    assert {**CHAT, **added, "program_id": "run:shop.shop-0.1:0123abcd"} == one.json
+    assert {**json.loads(streams), "program_id": "run:shop.shop-0.1:0123abcd"} == two.json
+    assert (bool(upgrade), "m") == (first.upgraded, first.model)
+
+
+async def test_what_the_agent_wrote_stays(tap: Tap) -> None:
+    """Its own session, worker fields and hints count more than those of the backend's YAML."""
+    id = await labelled(tap, "dynamo", osl=5, priority=1)
+    body = json.dumps({**CHAT, "nvext": {"extra_fields": ["timing"], "agent_hints": {"osl": 9}}}).encode()
+    (heard,), _ = await through(tap, id, request(id, body=body, headers="X-Dynamo-Session-Id: mine\r\n"))
+
+    assert {"extra_fields": ["timing", "worker_id"], "agent_hints": {"osl": 9, "priority": 1}} == heard.json["nvext"]
+    assert "mine" == heard.headers["x-dynamo-session-id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/chat/completions", {"nvext": NVEXT}),
+        ("/completions", {"nvext": NVEXT}),
+        ("/responses", {"nvext": NVEXT}),
+        ("/messages", {}),
+        ("/embeddings", {}),
+    ],
+)
+async def test_what_each_api_takes(tap: Tap, path: str, fields: Json) -> None:
+    """Headers come with every request; fields only where the API has them, and elsewhere not a byte of the body changes."""
+    id = await labelled(tap, "dynamo")
+    body = b'{"model":  "m"}'
+    (heard,), _ = await through(tap, id, request(id, path, body), answer=response(b"{}"))
+
+    assert "run:shop.shop-0.1:0123abcd" == heard.headers["x-dynamo-session-id"]
+    assert {"model": "m", **fields} == heard.json
+    assert fields or body == heard.body
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff"])
+async def test_bodies_that_are_none(tap: Tap, body: bytes) -> None:
+    """They travel as they are, with the header, and the backend may say what it thinks of them."""
+    id = await labelled(tap, "dynamo")
+    (heard,), _ = await through(tap, id, request(id, body=body), answer=response(b"no", 400))
+
+    assert (body, "run:shop.shop-0.1:0123abcd") == (heard.body, heard.headers["x-dynamo-session-id"])
+
+
+async def test_large_bodies(tap: Tap) -> None:
+    """They get their labels in a process of its own."""
+    id = await labelled(tap, "dynamo")
+    (heard,), (call,) = await through(tap, id, request(id, body=json.dumps(LARGE).encode()), answer=said())
+
+    assert {**LARGE, "nvext": NVEXT} == heard.json
+    assert "run:shop.shop-0.1:0123abcd" == heard.headers["x-dynamo-session-id"]
+    assert None is call.error_kind
+
+
+async def test_without_labels(tap: Tap) -> None:
+    """The body is the agent's, byte for byte."""
+    id = await tap.open(upgrade=None, labels=make_labels({}).label("x").to_dict())
+    body = b'{"model":  "m", "messages": []}'
+    (heard,), _ = await through(tap, id, request(id, body=body))
+
+    assert (body, None) == (heard.body, heard.headers.get("x-dynamo-session-id"))
+
+
+@pytest.mark.parametrize(
+    "labels", [5, [], {"headers": 5}, {"headers": {"a b": "c"}}, {"headers": {"a": "b\r\nc: d"}}, {"headers": {"a": 5}}, {"fields": 5}]
+)
+async def test_labels_that_are_none(tap: Tap, labels: Any) -> None:
+    """They are refused, and the token is not opened."""
+    if labels:
+        with pytest.raises(InfraError, match="the tap refused open: calls cannot be labelled so"):
+            await tap.open(labels=labels)
+    else:
+        await tap.close(await tap.open(labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("answer", "server"),
+    [
+        (
+            stream(
+                event({"content": "Hi"}, nvext={"worker_id": TOLD["worker_id"]}),
+                event({}, "stop", nvext={**TOLD, "completion_token_ids": [1, 2]}),
+                event(usage={"completion_tokens": 1}),
+                DONE,
+            ),
+            TOLD,
+        ),
+        (stream(event({"content": "Hi"}, "stop", nvext={"worker_id": None}), DONE), None),
+        (stream(event({"content": "Hi"}, "stop", nvext=5), DONE), None),
+        (said(), None),
+        (
+            response(json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "nvext": TOLD}).encode()),
+            TOLD,
+        ),
+    ],
+)
+async def test_what_the_server_tells(tap: Tap, answer: bytes, server: Json | None) -> None:
+    """The worker and the server's own times are in the record, from the last chunk or from a whole answer, and survive the journal."""
+    id = await labelled(tap, "dynamo", True)
+    _, (call,) = await through(tap, id, request(id), answer=answer)
+
+    assert server == call.server
+    assert call == LLMCall.from_dict(json.loads(json.dumps(call.to_dict())))
+
+
+#: An answer in each API, by the path of the call -> what it calls itself.
+CALLED: Json = {
+    "chat/completions": {"id": "chatcmpl-7", "choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]},
+    "responses": {"id": "resp_7", "object": "response", "status": "completed", "output": []},
+    "messages": {"id": "msg_7", "type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "usage": {}},
+}
+
+
+@pytest.mark.parametrize("path", CALLED)
+async def test_what_the_server_calls_its_answer(tap: Tap, path: str) -> None:
+    """It is in the record, whichever API was asked; where it is no text there is none."""
+    ids = []
+    for answer in (CALLED[path], {**CALLED[path], "id": 7}):
+        id = await tap.open()
+        _, (call,) = await through(tap, id, request(id, path=f"/{path}"), answer=response(json.dumps(answer).encode()))
+        ids.append(call.response_id)
+
+    assert [CALLED[path]["id"], None] == ids
+
+
+async def test_headers_of_the_backend(tap: Tap) -> None:
+    """They come with every request, in place of what the agent has under these names."""
+    id = await tap.open()
+    own = "x-team: agents\r\nX-Own: 1\r\nauthorization: Bearer agent\r\n"
+    (heard,), _ = await through(tap, id, request(id, headers=own), headers={"X-Team": "bench", "Authorization": "Basic abc"})
+
+    assert ("bench", "1", "Basic abc") == tuple(heard.headers[name] for name in ("x-team", "x-own", "authorization"))
+
+
+@pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}, {"headers": 5}])
+async def test_headers_that_are_none(tap: Tap, of_backend: Json) -> None:
+    with pytest.raises(InfraError, match="the tap refused upstream: calls cannot go to"):
+        await tap.point_at("http://127.0.0.1:9", **of_backend)
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("inf"), "many"])
+async def test_rates_that_are_none(tap: Tap, rate: Any) -> None:
+    with pytest.raises(InfraError, match="the tap refused upstream: calls cannot go to"):
+        await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
+
+
+async def test_a_rate_limit(start_tap: StartTap) -> None:
+    """Calls go one by one, evenly spaced. The wait is no part of TTFT, no budget of a call runs meanwhile, and it is written down."""
+    tap = await opened(start_tap(token=TOKEN, budgets={"call": 0.45}))
+    id = await tap.open()
+    async with backend(answering(said())) as url:
+        await tap.point_at(url, requests_per_minute=120)
+        await asyncio.gather(*(_asks(tap, request(id)) for _ in range(3)))
+    calls = await tap.close(id)
+    tap.control.close()
+    sent = sorted(call.sent_ns or 0 for call in calls)
+
+    assert [None] * 3 == [call.error_kind for call in calls]
+    assert [] == [gap for gap in (later - earlier for earlier, later in pairwise(sent)) if gap < 450_000_000]
+    assert [] == [call for call in calls if not 0 <= call.held_ns <= (call.sent_ns or 0) - call.received_ns]
+    assert 100_000_000 < max(call.held_ns for call in calls)
+
+
+async def test_calls_that_leave_while_they_are_held(start_tap: StartTap) -> None:
+    """They are never sent, and those behind them go."""
+    tap = await opened(start_tap(token=TOKEN))
+    id, other = await tap.open(), await tap.open()
+    heard: list[Message] = []
+    async with backend(answering(said(), requests=heard)) as url:
+        await tap.point_at(url, requests_per_minute=60)
+        await _asks(tap, request(id))
+        async with agent(tap.port) as leaving:
+            await leaving.send(request(id))
+            await until(lambda: _in_flight(tap, 1), "the held call")
+        await until(tap.is_idle, "its end")
+        await _asks(tap, request(other))
+    _, left = await tap.close(id)
+    (following,) = await tap.close(other)
+    tap.control.close()
+
+    assert (None, "client_gone", None) == (left.sent_ns, left.error_kind, following.error_kind)
+    assert 2 == len(heard)
+
+
+async def opened(child: Child) -> Tap:
+    ports = child.ready()
+    return Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+
+
+async def _in_flight(tap: Tap, count: int) -> bool:
+    return await tap.in_flight() == count
+
+
+async def _asks(tap: Tap, data: bytes) -> Message:
+    async with agent(tap.port) as caller:
+        return await caller.ask(data)

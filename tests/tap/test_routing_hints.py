@@ -1,0 +1,110 @@
+"""What a stack is told about a rollout."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, merged, new_id, run_prefix
+
+KEY = RolloutKey("banking", "banking-017", "rethinking", 2)
+URL = "http://127.0.0.1:8000/v1"
+
+
+def test_ids() -> None:
+    """They say whose they are, are of one attempt, and begin as all of their run do."""
+    ids = {new_id(run_prefix("20260101-120000"), KEY) for _ in range(100)}
+
+    assert 100 == len(ids)
+    assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000:banking-rethinking\.banking-017\.2:[0-9a-f]{8}", id)]
+
+
+@pytest.mark.parametrize("text", ["", "a/b c", "\N{OWL}\n", "x" * 500, "null\0", "a:b", '"{}"'])
+def test_ids_of_odd_names(text: str) -> None:
+    """Whatever a run, a suite or a scenario is called, a stack can take the id: none is empty, too long, or has other characters."""
+    for id in (new_id(run_prefix(text), RolloutKey("s", "x")), new_id(run_prefix("r"), RolloutKey(text, text, text, 10**9))):
+        assert re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", id)
+        assert re.search(r":[0-9a-f]{8}$", id)
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ({}, NO_LABEL),
+        ({"kind": "none", "priority": None}, NO_LABEL),
+        ({"kind": "thunderagent"}, Label({}, {"chat": {"program_id": "i"}})),
+    ],
+)
+def test_labels(options: Json, label: Label) -> None:
+    """ThunderAgent has Chat Completions only, and passes no header on."""
+    assert label == make_labels(options).label("i")
+
+
+@pytest.mark.parametrize(
+    ("options", "hints"),
+    [
+        ({}, {}),
+        ({"priority": None, "osl": None}, {}),
+        ({"priority": 0, "osl": 64}, {"agent_hints": {"priority": 0, "osl": 64}}),
+    ],
+)
+def test_labels_of_dynamo(options: Json, hints: Json) -> None:
+    """The session is a header of every call; what is asked for and hinted at is in the bodies that can hold it."""
+    label = make_labels({"kind": "dynamo", **options}).label("i")
+    nvext = {"nvext": {"extra_fields": ["worker_id", "timing"], **hints}}
+
+    assert {"x-dynamo-session-id": "i"} == label.headers
+    assert {"chat": nvext, "completions": nvext, "responses": nvext} == label.fields
+
+
+def test_releases() -> None:
+    """ThunderAgent has an address for them; Dynamo takes a call of its own, which only goes where somebody waits for it."""
+    final = make_labels({"kind": "dynamo", "release": True}).release(URL, "m", "i")
+
+    assert Release("http://127.0.0.1:8000/programs/release", {"program_id": "i"}) == make_labels({"kind": "thunderagent"}).release(
+        URL, "m", "i"
+    )
+    assert None is make_labels({}).release(URL, "m", "i")
+    assert None is make_labels({"kind": "dynamo"}).release(URL, "m", "i")
+    assert final is not None
+    assert ({"x-dynamo-session-id": "i", "x-dynamo-session-final": "true"}, "m", 1) == (
+        final.headers,
+        final.body["model"],
+        final.body["max_tokens"],
+    )
+
+
+def test_an_unknown_kind() -> None:
+    """A backend from a hook may ask for labels that there are not."""
+    with pytest.raises(ConfigError, match="labels: no kind 'dynamic'; known: dynamo, none, thunderagent"):
+        make_labels({"kind": "dynamic"})
+
+
+@pytest.mark.parametrize(
+    ("own", "together"),
+    [
+        ({}, {"nvext": {"extra_fields": ["worker_id"], "agent_hints": {"osl": 5}}}),
+        ({"nvext": None}, {"nvext": {"extra_fields": ["worker_id"], "agent_hints": {"osl": 5}}}),
+        ({"nvext": 5}, {"nvext": 5}),
+        (
+            {"nvext": {"agent_hints": {"osl": 7, "priority": 1}, "greed_sampling": True}},
+            {"nvext": {"agent_hints": {"osl": 7, "priority": 1}, "greed_sampling": True, "extra_fields": ["worker_id"]}},
+        ),
+        (
+            {"nvext": {"extra_fields": ["timing", "worker_id"], "agent_hints": {}}},
+            {"nvext": {"extra_fields": ["timing", "worker_id"], "agent_hints": {"osl": 5}}},
+        ),
+        ({"nvext": {"extra_fields": "all"}}, {"nvext": {"extra_fields": "all", "agent_hints": {"osl": 5}}}),
+    ],
+)
+def test_merging(own: Json, together: Json) -> None:
+    """What the agent wrote stays as it is; lists get what they lack."""
+    fields: Any = {"nvext": {"extra_fields": ["worker_id"], "agent_hints": {"osl": 5}}}
+    before = repr(fields)
+
+    assert {"model": "m", **together} == merged({"model": "m", **own}, fields)
+    assert before == repr(fields)

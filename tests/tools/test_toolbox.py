@@ -1,0 +1,187 @@
+"""Decision-only tools: a call is recorded as what it is, and answered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Json, ToolCall
+from pytest_agentbench.suites.suite import Tool
+from pytest_agentbench.tools.toolbox import Toolbox, canned_response
+
+
+def tool(name: str = "transfer", response: Json | None = None, **properties: Json) -> Tool:
+    """A tool that wants an amount, and closes itself to unknown parameters."""
+    parameters = {
+        "type": "object",
+        "properties": {"amount": {"type": "number", "minimum": 0}, **properties},
+        "required": ["amount"],
+        "additionalProperties": False,
+    }
+    return Tool(name, "Moves money.", parameters, response or {})
+
+
+def test_a_good_call() -> None:
+    """A call that fits is recorded without a problem, and answered with the canned response."""
+    tools = Toolbox([tool()])
+
+    assert "transfer is done." == tools.call("transfer", '{"amount": 5}', 2)
+    (call,) = tools.calls
+    assert ToolCall("transfer", {"amount": 5}, 2) == replace(call, started_ns=None, ended_ns=None)
+    assert call.started_ns is not None and call.ended_ns is not None
+    assert 0 <= call.ended_ns - call.started_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "recorded", "problem", "detail"),
+    [
+        ("tranfer", '{"amount": 5}', {"amount": 5}, "unknown_tool", "there is no tool 'tranfer'; the tools are: transfer, balance"),
+        ("tranfer", "{", {}, "unknown_tool", "there is no tool 'tranfer'; the tools are: transfer, balance"),
+        ("transfer", "{", {}, "malformed_arguments", "the arguments of transfer are not valid JSON ("),
+        ("transfer", '{"amount": NaN}', {}, "malformed_arguments", "the arguments of transfer are not valid JSON ("),
+        ("transfer", "[5]", {}, "malformed_arguments", "the arguments of transfer are a JSON list, not an object"),
+        ("transfer", "null", {}, "malformed_arguments", "the arguments of transfer are a JSON NoneType, not an object"),
+        (
+            "transfer",
+            "",
+            {},
+            "invalid_arguments",
+            "the arguments of transfer do not fit its schema: data must contain ['amount'] properties",
+        ),
+        (
+            "transfer",
+            '{"amount": "5"}',
+            {"amount": "5"},
+            "invalid_arguments",
+            "the arguments of transfer do not fit its schema: data.amount must be number",
+        ),
+        (
+            "transfer",
+            '{"amount": -5}',
+            {"amount": -5},
+            "invalid_arguments",
+            "the arguments of transfer do not fit its schema: data.amount must be bigger than or equal to 0",
+        ),
+        (
+            "transfer",
+            '{"amount": 5, "to": "Ann"}',
+            {"amount": 5, "to": "Ann"},
+            "invalid_arguments",
+            "the arguments of transfer do not fit its schema: data must not contain {'to'} properties",
+        ),
+    ],
+)
+def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: str, detail: str) -> None:
+    """A faulty call is recorded with its problem, what could be understood and, if nothing could, its text; the model is told."""
+    tools = Toolbox([tool(), tool("balance")])
+
+    answer = tools.call(name, arguments, 1)
+
+    (call,) = tools.calls
+    assert (name, recorded, 1, problem) == (call.name, call.arguments, call.turn, call.problem)
+    assert call.detail.startswith(detail)
+    assert f"Error: {call.detail}" == answer
+    assert (arguments if problem == "malformed_arguments" else None) == call.raw
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "recorded", "problem"),
+    [
+        ("transfer", "{'amount': 5}", {"amount": 5}, None),
+        ("transfer", '{"amount": -5, }', {"amount": -5}, "invalid_arguments"),
+        ("tranfer", "```json\n{'amount': 5}\n```", {"amount": 5}, "unknown_tool"),
+    ],
+)
+def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Json, problem: str | None) -> None:
+    """They are understood, marked and kept as they were written, and judged like others; who wants them strictly gets them strictly."""
+    tools = Toolbox([tool()])
+
+    tools.call(name, arguments, 1)
+    tools.call(name, arguments, 1, repair=False)
+
+    lenient, strict = tools.calls
+    assert (recorded, problem, arguments, True) == (lenient.arguments, lenient.problem, lenient.raw, lenient.repaired)
+    assert ({}, problem if problem == "unknown_tool" else "malformed_arguments", False) == (
+        strict.arguments,
+        strict.problem,
+        strict.repaired,
+    )
+
+
+def test_arguments_stay_as_the_model_wrote_them() -> None:
+    """A default of the schema is the tool's business: it is not put into the record."""
+    tools = Toolbox([tool(currency={"type": "string", "default": "EUR"})])
+    tools.call("transfer", '{"amount": 5}', 1)
+
+    assert {"amount": 5} == tools.calls[0].arguments
+
+
+def test_rollouts_do_not_mix() -> None:
+    """Two toolboxes of the same tools know nothing of each other's calls."""
+    shared = (tool(),)
+    ann, ben = Toolbox(shared), Toolbox(shared)
+
+    ann.call("transfer", '{"amount": 1}', 1)
+    ben.call("transfer", '{"amount": 2}', 1)
+    ann.call("transfer", '{"amount": 3}', 2)
+
+    assert [1, 3] == [call.arguments["amount"] for call in ann.calls]
+    assert [2] == [call.arguments["amount"] for call in ben.calls]
+
+
+def test_tools_of_one_name_keep_their_schemas() -> None:
+    """Scenarios may have different tools of the same name: each call is checked by its own."""
+    strict, loose = tool(), Tool("transfer", "", {"type": "object"})
+
+    for schema, problem in ((strict, "invalid_arguments"), (loose, None), (strict, "invalid_arguments")):
+        tools = Toolbox([schema])
+        tools.call("transfer", "{}", 1)
+
+        assert problem == tools.calls[0].problem
+
+
+def test_the_model_sees_the_real_schema() -> None:
+    """A request carries name, description and the schema of the parameters, and nothing of the response."""
+    one = tool(response={"properties": {"secret": {"type": "string"}}})
+
+    assert [{"type": "function", "function": {"name": "transfer", "description": "Moves money.", "parameters": one.parameters}}] == Toolbox(
+        [one]
+    ).schemas
+    assert "secret" not in json.dumps(Toolbox([one]).schemas)
+
+
+@pytest.mark.parametrize(
+    ("field", "sample"),
+    [
+        ({"type": "string"}, "sample field"),
+        ({}, "sample field"),
+        ({"type": "integer"}, 100),
+        ({"type": "number"}, 100.5),
+        ({"type": "boolean"}, True),
+        ({"type": "array", "items": {"type": "string"}}, []),
+        ({"type": "object"}, {}),
+        ({"type": "null"}, None),
+        ({"type": ["integer", "null"]}, 100),
+        ({"type": []}, "sample field"),
+        ({"type": "date"}, "sample field"),
+        ({"type": {"not": "a type"}}, "sample field"),
+        ({"type": "string", "enum": ["open", "closed"]}, "open"),
+        ({"enum": []}, "sample field"),
+        ({"enum": "open"}, "sample field"),
+        ("string", "sample field"),
+    ],
+)
+def test_canned_responses(field: Any, sample: Any) -> None:
+    """Every field of the response schema has a value of its type, the same one every time; odd schemas get a text."""
+    answer = canned_response(tool(response={"type": "object", "properties": {"field": field, "ok": {"type": "boolean"}}}))
+
+    assert {"field": sample, "ok": True} == json.loads(answer)
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": {}}, {"properties": None}])
+def test_a_tool_without_a_response_schema(schema: Json) -> None:
+    """A tool that does not say what it answers says that it is done."""
+    assert "transfer is done." == canned_response(tool(response=schema))
