@@ -5,11 +5,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import AgentError, InfraError, LimitReached
-from pytest_agentbench.records import Answer, Endpoint, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached
+from pytest_agentbench.records import Answer, Chunk, Endpoint, LLMCall, Rollout, Score, ToolCall
 
 if TYPE_CHECKING:
+    from pytest_agentbench.backends.backend import Backend, Tell
+    from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+    from pytest_agentbench.backends.telemetry.samples import read_samples
+    from pytest_agentbench.exports import Source
     from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.llm.judge import Form, ask
+    from pytest_agentbench.metrics import timings
+    from pytest_agentbench.metrics.other_tools import load_peer
+    from pytest_agentbench.runs.journal import read_journal
+    from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.suite import Scenario, SuiteInfo
     from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -17,23 +26,55 @@ __all__ = [
     "LLM",
     "AgentError",
     "Answer",
+    "Backend",
+    "BackendError",
+    "Chunk",
     "Endpoint",
+    "Form",
     "InfraError",
     "LLMCall",
     "LimitReached",
     "Rollout",
     "Scenario",
     "Score",
+    "Source",
+    "Sources",
     "SuiteInfo",
+    "Target",
+    "Tell",
     "ToolCall",
     "Toolbox",
+    "ask",
+    "load_peer",
+    "read_journal",
+    "read_samples",
+    "timings",
+    "tsq",
 ]
 
 #: Public names of modules that a test process has no use for: imported when somebody asks for them.
-_LATER = {"LLM": "llm.client", "Scenario": "suites.suite", "SuiteInfo": "suites.suite", "Toolbox": "tools.toolbox"}
+_LATER = {
+    "LLM": "llm.client",
+    "Backend": "backends.backend",
+    "Form": "llm.judge",
+    "Scenario": "suites.suite",
+    "Source": "exports",
+    "Sources": "backends.telemetry.sampler",
+    "SuiteInfo": "suites.suite",
+    "Target": "backends.telemetry.sampler",
+    "Tell": "backends.backend",
+    "Toolbox": "tools.toolbox",
+    "ask": "llm.judge",
+    "load_peer": "metrics.other_tools",
+    "read_journal": "runs.journal",
+    "read_samples": "backends.telemetry.samples",
+    "timings": "metrics",
+    "tsq": "scorers.tsq",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    return importlib.import_module(f"{module.__name__}.{name}") if name == "timings" else getattr(module, name)

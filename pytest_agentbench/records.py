@@ -175,7 +175,7 @@ class ToolCall:
 class LLMCall:
     """One request of an agent, as the tap saw it.
 
-    TTFT, ITL and the like are not stored: `metrics.py` derives them from the stamps.
+    TTFT, ITL and the like are not stored: `metrics/timings` derives them from the stamps.
     """
 
     received_ns: int  # the tap had the whole request

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.backends.cache_state import together
 from pytest_agentbench.gate.evidence import Trial, trial_of
@@ -17,14 +18,16 @@ from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import STATUSES, Json, Rollout, RolloutKey
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.session.block_turns import Facts
-from pytest_agentbench.session.discovery import Found
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
 from pytest_agentbench.stats.paired import Sample, compare
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.suites.arms import Arm, Side
 from pytest_agentbench.suites.models import Models, names
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.block_turns import Facts
+    from pytest_agentbench.session.discovery import Found
 
 PERCENTILES = (50, 90)
 APART = 0.1  # hit ratios that differ by more than this are no equal conditions

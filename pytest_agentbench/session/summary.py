@@ -17,11 +17,11 @@ from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.gate.ab import Comparison
 from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.repeats import earlier_tries
 from pytest_agentbench.runs.directory import PRIVATE
 from pytest_agentbench.runs.identity import run_identity, suite_setup
 from pytest_agentbench.runs.journal import FILE as JOURNAL

@@ -23,7 +23,7 @@ Number = TypeVar("Number", float, "Floats")
 
 #: Imaginary scenarios at either end, in squares of the normal quantile: 1.54 for 95 %. Agresti and Coull have 0.5 (the centre of
 #: Wilson's interval), Bonett and Price 0.26 (one). With 0.4 a suite that breaks in whole scenarios, which is the worst case because
-#: trials do not help against it, passes wrongly with probability 1 - confidence at most; with 0.26 it is more (tests/stats/test_bounded.py).
+#: trials do not help against it, passes wrongly with probability 1 - confidence at most; with 0.26 more (tests/stats/test_bounded.py).
 IMAGINARY = 0.4
 
 #: Effective clusters below which nothing is decided. "Few" begins between 20 and 50 clusters of equal size (Cameron and Miller 2015,

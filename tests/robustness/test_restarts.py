@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 Start = Callable[..., Background]
 
 PARTS = ("pool", "tap", "engine")
+MODULES = {"pool": "pytest_agentbench.rollouts.pool", "tap": "pytest_agentbench.tap", "engine": "pytest_agentbench.engine"}
 
 
 def shop(project: Project, scenarios: int, ttft_ms: float = 100) -> None:
@@ -32,7 +33,7 @@ def shop(project: Project, scenarios: int, ttft_ms: float = 100) -> None:
 
 def kill(background: Background, part: str) -> None:
     """By SIGKILL; returns when it is gone."""
-    pid = wait_for(lambda: background.children(f"pytest_agentbench.{part}"), f"the {part}")[0]
+    pid = wait_for(lambda: background.children(MODULES[part]), f"the {part}")[0]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(pid), f"the end of the {part}")
 
@@ -187,7 +188,7 @@ async def test_by_hand(llm):
     await llm.chat([{"role": "user", "content": "Hello"}])
     pids = Path("/proc/self/task").glob("*/children")
     children = [int(pid) for each in pids for pid in each.read_text().split()]
-    (pool,) = [pid for pid in children if b"agentbench.pool" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (pool,) = [pid for pid in children if b"rollouts.pool" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(pool, signal.SIGKILL)
     await llm.chat([{"role": "user", "content": "Hello again"}])
 """

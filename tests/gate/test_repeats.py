@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.gate.promotion import luck
+from pytest_agentbench.gate.repeats import PARTS, beside, earlier_tries, setup_of
 from pytest_agentbench.records import Json
-from pytest_agentbench.repeats import PARTS, beside, earlier_tries, setup_of
 from pytest_agentbench.reports.outcome import tries_text
 from pytest_agentbench.runs.tally import SCHEMA, write_run
 
