@@ -11,7 +11,18 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
+from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.options import RunOptions
+from pytest_agentbench.runs.provenance import (
+    BackendIdentity,
+    Git,
+    Hardware,
+    HostIdentity,
+    MeasuringOptions,
+    ModelIdentity,
+    RunIdentity,
+    SuiteOptions,
+)
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
 from pytest_agentbench.stats.decisions import Missing
@@ -73,3 +84,24 @@ def rule_result(rule: str, verdict: str, estimate: float | None = None, **change
 def gate_result(verdict: str = "PASS", *rules: RuleResult, **changes: Any) -> GateResult:
     """A gate that decides."""
     return replace(GateResult(verdict, decides=True, tests_below=0, compared=(), baselines={}, rules=rules, unmeasured=()), **changes)
+
+
+def identity_of(**changes: Any) -> RunIdentity:
+    """The identity of a run of the shop under git, every part of which has the hash `h`."""
+    identity = RunIdentity(
+        code=Git("c", dirty=False, diff=None),
+        packages={},
+        backend=BackendIdentity("h", {}),
+        model=ModelIdentity("m", None, None),
+        hardware=Hardware((), None),
+        host=HostIdentity(2, None, "x", "k", "3.11"),
+        data={},
+        prompts={},
+        tools={},
+        agent={},
+        scoring={},
+        options=MeasuringOptions(8, None, (), 2, "carry", 1, False, {}, None, {"shop": SuiteOptions(1, 600.0, "none")}),
+        more={},
+        hashes=dict.fromkeys(PARTS, "h"),
+    )
+    return replace(identity, **changes)

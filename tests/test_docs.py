@@ -520,11 +520,17 @@ def primed_run(project: Project) -> None:
     project.run("--agentbench-cache=primed", "--agentbench-limit=1", "scenarios/judged")
 
 
+def repeated_run(project: Project) -> None:
+    """The second one of a setup that is no better than before, with as many rounds of trials as its rule takes."""
+    for _ in range(2):
+        project.run("scenarios/shop", "--agentbench-trials=auto", "--agentbench-gate=tsq.mean >= 0.5")
+
+
 def test_files_are_as_their_schemas_say(project: Project) -> None:
     """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas, with these types, and no others; a Run is read of it."""
     valid = {name: fastjsonschema.compile(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))) for name in FILES}
     records = []
-    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run):
+    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run, repeated_run):
         run(project)
         valid["run"](project.run_json)
         assert project.run_json == json.loads(json.dumps(plain(read_run(project.directory))))

@@ -65,7 +65,7 @@ def run_gate(options: argparse.Namespace) -> int:
         raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
     for limit in (limit for limit in run.limits if limit.failed):
         Plain().write_line(f"limit       {limit_text(limit)}")
-    write_gate(Plain(), found)
+    write_gate(Plain(), found, run.rounds)
     return status_of(replace(run, gate=found), evidence, options.inconclusive)
 
 

@@ -81,6 +81,8 @@ class Facts:
     commit: str | None = None  # of the repository
     finished_at: str = ""  # ISO 8601
     quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
+    most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
+    rounds: int = 0  # of them, those after which the rules were last looked at
 
     @classmethod
     def of(cls, run: Run) -> Facts:
@@ -100,6 +102,8 @@ class Facts:
             commit=run.environment.git.commit if run.environment.git else None,
             finished_at=run.finished_at,
             quarantined={name: ids for name, suite in run.suites.items() if (ids := [each.scenario for each in suite.quarantined])},
+            most_rounds=run.rounds.most if run.rounds else 0,
+            rounds=run.rounds.ran if run.rounds else 0,
         )
 
 
@@ -116,6 +120,11 @@ class Evidence:
         for trial in trials:
             groups.setdefault(trial.group, []).append(trial)
         return cls(facts, groups)
+
+    def up_to(self, rounds: int) -> Evidence:
+        """This without the trials after so many rounds."""
+        kept = {group: [trial for trial in trials if trial.trial <= rounds] for group, trials in self.groups.items()}
+        return Evidence(self.facts, kept)
 
     def hashes(self, group: str, part: str) -> set[str]:
         """The different hashes of an agent or a backend that the rollouts of a group have; known ones only."""

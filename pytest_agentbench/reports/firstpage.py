@@ -31,7 +31,7 @@ from pytest_agentbench.reports.wording import (
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import OutcomeCounts, Run
 from pytest_agentbench.runs.results import Limit, Mean, SuiteResult
-from pytest_agentbench.runs.verdicts import GateResult
+from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 LOWEST = 3  # scenarios with low scores, of all suites together
@@ -56,7 +56,7 @@ def rows(run: Run, shown: str) -> Iterator[Row]:
     yield from trouble_rows(run)
     if run.imported:
         yield Row("imported", next(imported_lines(run.imported)))
-    yield from _gate(run.gate)
+    yield from _gate(run.gate, run.rounds)
     yield from _limits(run.limits)
     yield from _arms(run.ab)
     if run.ab:  # the arms are compared above; a number over both of them would be about nothing
@@ -105,10 +105,10 @@ def _tests(tests: OutcomeCounts) -> Iterator[Row]:
         yield Row("tests", ", ".join(f"{count} {word}" for name, word in words.items() if (count := getattr(tests, name))), "red")
 
 
-def _gate(gate: GateResult | None) -> Iterator[Row]:
+def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[Row]:
     if gate is None:
         return
-    yield Row("gate", gate_text(gate), verdict_colour(gate.verdict))
+    yield Row("gate", gate_text(gate, rounds), verdict_colour(gate.verdict))
     for rule in worst_first(gate.rules)[:RULES]:
         yield Row("rule", result_text(rule), verdict_colour(rule.verdict))
         if reason := reason_text(rule):

@@ -12,7 +12,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.reports import comparison
-from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -58,7 +58,7 @@ from pytest_agentbench.reports.wording import (
 from pytest_agentbench.runs.contents import Imported, Run
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import Limit, Passes, SuiteResult
-from pytest_agentbench.runs.verdicts import GateResult
+from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.stats.percentiles import INFINITE, Percentiles
 
 PASS_RATES = 20  # scenarios whose trials did not all pass
@@ -93,7 +93,7 @@ def lines(run: Run) -> Iterator[str]:
         yield from _suite(name, suite)
     yield from comparison.markdown(run)
     yield from _limits(run.limits)
-    yield from _gate(run.gate)
+    yield from _gate(run.gate, run.rounds)
     yield from _performance(run.performance, run.stopwatch)
     if run.serving:
         yield from _serving(run.serving)
@@ -186,13 +186,17 @@ def _limits(limits: Sequence[Limit]) -> Iterator[str]:
         yield from (f"- {prose(limit_text(limit))}" for limit in limits)
 
 
-def _gate(gate: GateResult | None) -> Iterator[str]:
+def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[str]:
     if gate is None:
         return
-    yield f"\n## Gate: {prose(gate_text(gate))}\n"
+    yield f"\n## Gate: {prose(gate_text(gate, rounds))}\n"
     for rule in gate.rules:
         yield f"- **{prose(rule_text(rule))}**"
         yield from (f"  - {prose(line)}" for line in detail_lines(rule))
+    if looks := [*look_lines(rounds)]:
+        yield "\n### Rounds of trials\n"
+        yield from (f"- {prose(line)}" for line in looks)
+        yield "\nEach look has a level of its own, so that all of them together are as wrong as one at 95 %."
     if claims := [*claim_lines(gate)]:
         yield "\n### Got worse\n"
         yield from (f"- {prose(line)}" for line in claims)

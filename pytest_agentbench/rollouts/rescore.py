@@ -224,7 +224,8 @@ def _asked(name: str, group: Group, run: Run) -> AskedSuite:
     names = (group.names.get(score, score) for score in group.scores)
     suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names})
     trials = run.identity.options.suites[name].trials if run.identity else 1
-    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, trials, population=[*_of_population(group.old)])
+    fixed = trials if isinstance(trials, int) else 1  # of those that were added no limit is judged
+    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, fixed, population=[*_of_population(group.old)])
 
 
 def _of_population(old: SuiteResult) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, RunIdentity
 from pytest_agentbench.runs.results import Limit, SuiteResult
-from pytest_agentbench.runs.verdicts import GateResult
+from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResult
 from pytest_agentbench.suites.models import ModelUse
 
 SCHEMA = "agentbench-run/2"  # docs/run-json.md describes it
@@ -201,6 +201,8 @@ class SessionFacts:
     environment: Environment
     identity: RunIdentity | None = None  # [what the numbers may be owed to](diff.md#the-identity-of-a-run); null of an imported run
     backend: BackendUse
+    rounds: RoundsResult | None = None  # of trials; null where their number was fixed
+    earlier: EarlierRuns | None = None  # null of an imported run
     interruptions: Interruptions = field(default_factory=Interruptions)
     labels: LabelCounts | None = None  # null when it was told of none
     plan: Plan

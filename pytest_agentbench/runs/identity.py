@@ -48,8 +48,8 @@ class SuiteSetup(NamedTuple):
     options: SuiteOptions
 
 
-def suite_setup(suite: Suite, variant: str, trials: int) -> SuiteSetup:
-    """`trials` are those of this session."""
+def suite_setup(suite: Suite, variant: str, trials: int | str) -> SuiteSetup:
+    """`trials` are those of this session, or how their number comes about."""
     return SuiteSetup(
         data={name: getattr(suite.dataset, name) for name in DATA},
         prompts=prompt_hashes(suite, variant),

@@ -21,7 +21,8 @@ class RunOptions:
     concurrency: int | None  # rollouts in flight at most; null where another tool does not say
     workers: int | None = None  # xdist workers that were [asked for](running.md#workers)
     limit: int | None = None  # scenarios per suite
-    trials: int | None = None  # null: as the suite says
+    trials: int | None = None  # null: as the suite says; 1 with rounds, for tests read the first one
+    rounds: int | None = None  # of `--agentbench-trials=auto`: rounds of trials, at most
     variants: tuple[str, ...] = ()
     agent: str | None = None  # of `--agentbench-agent`; null: the suites' own
     changes: Mapping[str, Any] = field(default_factory=dict)  # of `--agentbench-set`: path -> value

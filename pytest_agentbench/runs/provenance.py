@@ -65,7 +65,7 @@ class HostIdentity:
 class SuiteOptions:
     """What a suite says of its rollouts."""
 
-    trials: int
+    trials: int | str  # `auto:5` where they were added until the verdict stood
     timeout: float  # seconds
     isolation: str
 

@@ -31,6 +31,35 @@ class RuleResult(Decision):
 
 
 @dataclass(frozen=True)
+class Look:
+    """At a run after a whole round of trials."""
+
+    round: int  # after this one
+    verdict: str  # of the rules that are looked at: `PASS`, `FAIL` or `INCONCLUSIVE`
+    stands: bool  # whether more rounds would not change it
+    rules: tuple[RuleResult, ...]  # `confidence` is that of the look
+
+
+@dataclass(frozen=True)
+class RoundsResult:
+    """Trials that were [added until the gate's verdict stood](gates.md#trials-until-the-verdict-stands)."""
+
+    most: int  # rounds, so many at most
+    ran: int  # whole ones, up to the last look; 0 where the run was broken off before the first
+    stands: bool  # whether that look was the last because more trials would not change the verdict
+    saved: int  # rollouts that were not run for it
+    looks: tuple[Look, ...]  # one after each round from the second on
+
+
+@dataclass(frozen=True)
+class EarlierRuns:
+    """Runs of the same setup before this one in the same folder of reports ([what that is](gates.md#run-until-it-is-green))."""
+
+    runs: int  # those that came to a verdict; 0 where the setup is not known, as without git
+    not_passed: tuple[str, ...]  # of them, those that were not `PASS`, the oldest first: their `id`
+
+
+@dataclass(frozen=True)
 class GateResult:
     """The verdicts of all rules."""
 

@@ -18,6 +18,7 @@ from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.gate.ab import Comparison
 from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
@@ -117,12 +118,15 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
     assert controller.backend is not None and services is not None
     asked = [*_groups_of(controller, journal.tallies)]
     facts = _facts(controller, gathered, resume=resume_command(controller, journal.tallies, asked, interrupted=interrupted))
-    setups = {each.name: suite_setup(each.suite, each.variant, each.trials) for each in asked}
+    rounds = controller.settings.rounds
+    setups = {each.name: suite_setup(each.suite, each.variant, f"auto:{rounds}" if rounds else each.trials) for each in asked}
     identity = run_identity(facts, setups, controller.backend.identity, controller.backend.facts)
     run = build_run(replace(facts, identity=identity), asked, journal.tallies)
     if controller.gate and not services.missing:
         with controller.losses.step("the gate has not judged"):
             run = replace(run, gate=controller.gate.judge(run, journal.trials, controller.tests_below))
+    with controller.losses.step("earlier runs of this setup are not counted"):
+        return replace(run, earlier=earlier_tries(run, controller.settings.reports))
     return run
 
 
@@ -162,6 +166,7 @@ def _facts(controller: Controller, gathered: Gathered, resume: str | None) -> Se
         settings=_options(controller),
         environment=_environment(controller, gathered.environment),
         backend=_backend(controller, journal.models),
+        rounds=services.rounds.summary if services.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, services.labels) if services.labels else None,
         plan=Plan(ledger.planned_keys, ledger.done, max(0, ledger.planned_keys - ledger.done)),

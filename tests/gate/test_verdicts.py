@@ -30,7 +30,7 @@ FEW = 400
 def test_verdicts_about_a_suite_hold(cell: suite.Cell) -> None:
     """Each is wrong at most one time in twenty, finds about what a z test finds that knows the variance, and says how much that is."""
     outcome = suite.simulate(cell, FEW, seed=11)
-    page = Page(FEW, [outcome], [], [], [], [], [], Latencies(0, [], []))
+    page = Page(FEW, [outcome], [], [], [], [], [], [], [], Latencies(0, [], []))
 
     assert outcome.now.passes <= within(RISK, FEW)
     assert outcome.now.fails <= within(RISK, FEW)
