@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.loading import load_object
-from pytest_agentbench.runs.contents import Run
+
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Run
 
 #: `write(run, directory) -> path`.
-Report = Callable[[Run, Path], Path]
+Report = Callable[["Run", Path], Path]
 
 REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write"}
 
