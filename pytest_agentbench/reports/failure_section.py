@@ -6,7 +6,7 @@ import functools
 import json
 
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.metrics import windows
+from pytest_agentbench.metrics import registry, windows
 from pytest_agentbench.records import Draft, Json, Rollout
 from pytest_agentbench.stats.percentiles import percentile
 
