@@ -22,8 +22,9 @@ registry.METRICS += (registry.Metric("last_word", "last word", "call", "from the
 """
 
 
-def test_a_made_up_metric_is_everywhere(project: Project) -> None:
+def test_a_made_up_metric_is_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """One entry, and it stands in run.json, report.md, on the terminal, in OpenMetrics, JUnit, a gate's rule, an objective, a diff."""
+    monkeypatch.setenv("GITLAB_CI", "true")
     project.write("made_up.py", MADE_UP)
     project.suite(scenarios=3)
 
