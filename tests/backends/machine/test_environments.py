@@ -80,7 +80,7 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 MAKER = """
 import sys
 from pathlib import Path
-from pytest_agentbench.backends import environments
+from pytest_agentbench.backends.machine import environments
 from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create
 
 def install(made):
@@ -95,7 +95,7 @@ create("slow", lambda line: print(line, flush=True))
 
 def maker(marks: Path, go: Path) -> subprocess.Popen[str]:
     """A process that leaves a mark, and goes on when there is a file."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", MAKER, str(marks), str(go)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
