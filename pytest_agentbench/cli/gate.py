@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, suite_of
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.evidence import Evidence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """The parser of this command."""
     gate = commands.add_parser("gate", help="judge a run again, or by other rules, with no backend")
-    gate.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")
+    gate.takes_run()
     gate.add_argument(
         "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with (default: reports/baselines/<suite>.jsonl)"
     )
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     gate.add_argument(
         "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"
     )
-    gate.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    gate.takes_reports()
     gate.set_defaults(run=run_gate)
 
 
@@ -89,7 +89,7 @@ def suites_of(run: Json) -> Iterator[Found]:
 
     for group, part in run["suites"].items():
         variant = part["variant"]
-        name = group if variant == "default" else group.removesuffix(f"-{variant}")
+        name = suite_of(group, variant)
         scorers = {each["scorer"]: each["options"] for each in part["scored_by"].values()}
         data, folder = DatasetInfo(**part["dataset"]), Path(part["folder"])
         suite = Suite(name, folder, (), data, scorers=scorers, gate=tuple(part["gate"]), deterministic=part.get("deterministic", False))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
-from pytest_agentbench.records import EVALUABLE, Json, Rollout
+from pytest_agentbench.records import EVALUABLE, Json, Rollout, suite_of
 from pytest_agentbench.rollouts.scoring import no_judge, scored, wants_judge
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
@@ -94,7 +94,7 @@ def load_groups(run: Json, folders: Mapping[str, Path], names: Sequence[str]) ->
     """
     groups, suites = {}, dict[Path, Suite]()
     for group, part in run["suites"].items():
-        name = group if part["variant"] == "default" else group.removesuffix(f"-{part['variant']}")
+        name = suite_of(group, part["variant"])
         folder = folders.get(name) or ("folder" in part and Path(part["folder"]))
         if not folder:
             raise ConfigError(f"the run does not say where suite {name!r} is; give its folder with --suite")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.metrics.drafts import Drafts
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -288,11 +289,7 @@ def _git(root: Path) -> Json | None:
 
 def write_run(run: Mapping[str, Any], directory: Path) -> Path:
     """Writes run.json; a reader never sees half of it."""
-    path = directory / FILE
-    draft = path.with_suffix(".json.part")
-    draft.write_text(json.dumps(run, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace")
-    draft.replace(path)
-    return path
+    return write_whole(directory / FILE, json.dumps(run, indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
 
 
 def read_run(directory: Path) -> Json:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from pytest_agentbench.lib import file_lock
 
 #: Environment variable of every process of a stack: the stack's folder.
 VARIABLE = "AGENTBENCH_STACK"
@@ -30,20 +31,17 @@ def marked(home: str) -> dict[str, str]:
 def lock(home: Path) -> int:
     """Takes the lock of a new stack; its descriptor, which the guardian inherits, so that the stack is never without an owner."""
     file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(file, fcntl.LOCK_EX)
+    file_lock.lock(file, wait=True)
     return file
 
 
 def is_alive(home: str) -> bool:
     """Whether a stack has a guardian; the one who asks must not be it."""
     try:
-        with Path(home, LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        with Path(home, LOCK).open("rb") as file:
+            return not file_lock.lock(file, shared=True)
     except OSError:
         return False  # its folder is gone
-    return False
 
 
 def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
