@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.lib.process import child_environment
 
 ROOT = Path(__file__).parents[1]
 

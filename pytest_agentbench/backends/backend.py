@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.backends.machine.versions import told
 from pytest_agentbench.backends.proof.ready import listed_models
@@ -18,6 +17,7 @@ from pytest_agentbench.backends.spec import AnySpec, EmbeddedSpec, UrlSpec
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.losses import cause
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.session.deaths import Death, Deaths

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json, RolloutKey
 

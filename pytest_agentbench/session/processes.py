@@ -13,11 +13,11 @@ from typing import Concatenate, ParamSpec, Protocol
 
 from pytest_agentbench.backends.ab import Arms, failures_of
 from pytest_agentbench.backends.backend import Backend
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey

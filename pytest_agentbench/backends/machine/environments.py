@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.backends.child_process import foreign_environment
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.lib.log_tail import indented, tail
+from pytest_agentbench.lib.process import end_group, foreign_environment
 
 FOLDER = "environments"  # beside the backends' YAMLs; a file for each environment
 DRIVER = "driver: "
@@ -65,7 +64,7 @@ class Installation:
             while step.poll() is None and time.monotonic() - started < STEP:
                 self._wait(step, started)
         finally:
-            _end(step)
+            end_group(step)  # Ctrl-C reaches us, and not a session of its own
         self.say(f"{time.monotonic() - started:6.1f} s")
         if step.returncode:
             raise BackendError(
@@ -77,13 +76,6 @@ class Installation:
             step.wait(BEAT)
         except subprocess.TimeoutExpired:
             self.say(f"{time.monotonic() - started:6.1f} s  ... {''.join(tail(self.log, 1)).strip()[:120]}")
-
-
-def _end(step: subprocess.Popen[bytes]) -> None:
-    """Ends a step that still runs, with all that it started: Ctrl-C reaches us, and not a session of its own."""
-    if step.poll() is None:
-        os.killpg(step.pid, signal.SIGKILL)
-        step.wait()
 
 
 def _in_one_go(made: Installation) -> None:
