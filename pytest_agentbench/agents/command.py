@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.factory import A_PATH
+from pytest_agentbench.agents.options import check_options
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
@@ -43,12 +44,7 @@ class Command:
     black_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("program", "keys", "own_tools"):
-            value = getattr(self, name)
-            if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-                raise TypeError(f"{name} should be a list of texts, not {value!r}")
-        if not isinstance(self.env, dict) or not all(isinstance(each, str) for each in self.env.values()):
-            raise TypeError(f"env should be names and texts, not {self.env!r}")
+        check_options(self)
         if not self.program:
             raise ValueError("program should be a program and its arguments, not []")
         if not Path(self.cwd).is_dir():
