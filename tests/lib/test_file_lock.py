@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from pytest_agentbench.lib.file_lock import lock
@@ -30,9 +31,12 @@ def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
         assert not lock(file)
         assert not lock(file, shared=True)
 
-        holder.kill()
+        with ThreadPoolExecutor() as threads:
+            waiter = threads.submit(lock, file, wait=True)
+            wait([waiter], 0.2)
+            holder.kill()
 
-        assert lock(file, wait=True)
+            assert waiter.result()
 
 
 def test_shared_locks_stand_beside_each_other(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_zombie_does_not_live() -> None:
 
 
 def test_who_listens() -> None:
-    """A port that somebody listens on leads to the process, by IPv4 and IPv6; one that is only bound, or free, to nobody."""
+    """A port that somebody listens on, by IPv4 or IPv6, leads to the process; one only bound, or with a connection left, to nobody."""
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.socket(family) as taken:
             taken.bind((host, 0))
@@ -275,7 +275,10 @@ def test_who_listens() -> None:
             taken.listen()
 
             assert (0, os.getpid()) == (before, process.listener(port))
-        assert 0 == process.listener(port)
+            client = socket.create_connection((host, port))
+            server, _ = taken.accept()
+        with client, server:  # what talks from that port listens no more
+            assert 0 == process.listener(port)
 
 
 def test_names(tmp_path: Path) -> None:
