@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json
 
 Make = Callable[[], Backend]

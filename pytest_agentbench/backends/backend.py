@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.backends.machine.versions import told
 from pytest_agentbench.backends.proof.ready import listed_models
@@ -18,6 +17,8 @@ from pytest_agentbench.backends.spec import AnySpec, EmbeddedSpec, UrlSpec
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest
 
@@ -192,7 +193,7 @@ class Url(Backend):
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
         endpoint = replace(endpoint, model=self.spec.model or self.models[0])
-        threading.Thread(target=self._ask, args=(endpoint,), name="agentbench-versions", daemon=True).start()  # nobody waits for it
+        daemon(self._ask, endpoint, name="versions")  # nobody waits for it
         return endpoint
 
     def _ask(self, endpoint: Endpoint) -> None:

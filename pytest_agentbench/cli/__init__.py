@@ -91,11 +91,11 @@ def parser() -> Parser:
     doctor.add(commands)
 
     show = commands.add_parser("show", help="print a run again, or as another tool would have printed it")
-    show.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")
+    show.takes_run()
     show.add_argument(
         "--as", dest="tool", metavar="TOOL", help="the tool's table by its definitions: aiperf guidellm mlperf nat vllm-bench"
     )
-    show.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    show.takes_reports()
     show.set_defaults(run=run_show)
 
     gate.add(commands)

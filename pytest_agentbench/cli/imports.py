@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="the suite whose scenarios were run: its labels, and scoring again with `agentbench rescore`",
     )
-    imports.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    imports.takes_reports()
     imports.set_defaults(run=run_import)
 
 
