@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from pytest_agentbench.backends import cache_state
-from pytest_agentbench.backends.ab import Arms
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
-from pytest_agentbench.backends.telemetry.sampler import Sources
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.arms import COLD
@@ -42,7 +40,7 @@ class Turns:
         """(what the pool is told, whether the arm was started for this). `endpoint` is the session's, for a session of one backend."""
         self.close()
         try:
-            endpoint, swapped = self.backend.turn(arm) if isinstance(self.backend, Arms) else (endpoint, False)
+            endpoint, swapped = self.backend.turn(arm, endpoint)
         except AgentbenchError as error:
             return {"op": "turn", "failure": str(error)}, False
         block: Json = {"arm": arm, "rollouts": rollouts, "primed": None, "reset": [], "salt": "", "seconds": None, "prefix_cache": None}
@@ -72,16 +70,14 @@ class Turns:
 
     def facts(self, failure: str) -> Facts:
         """`failure` is the session's."""
-        arms = self.backend
-        if not isinstance(arms, Arms):
-            return Facts(failure)
-        return Facts("" if arms.failures else failure, arms.failures, arms.load_s, arms.in_sequence)
+        backend = self.backend
+        return Facts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 
     def _empty(self, endpoint: Endpoint, arm: str, block: Json) -> None:
         """By a reset, or else by a salt that no other block has."""
         if arm not in self._salted:
             try:
-                done = cache_state.reset(endpoint, self._sources(arm))
+                done = cache_state.reset(endpoint, self.backend.sources(arm))
             except BackendError as error:
                 done = cache_state.Reset((), str(error))
             block["reset"] = [*done.done]
@@ -90,8 +86,5 @@ class Turns:
         if arm in self._salted:
             block["salt"] = f"[benchmark run {secrets.token_hex(6)}]"
 
-    def _sources(self, arm: str) -> Sources:
-        return self.backend.sources(arm) if isinstance(self.backend, Arms) else self.backend.metrics()
-
     def _counters(self) -> cache_state.Counters:
-        return cache_state.counters(self._sources(self.blocks[-1]["arm"]).targets)
+        return cache_state.counters(self.backend.sources(self.blocks[-1]["arm"]).targets)

@@ -290,9 +290,9 @@ def test_salted(project: Project) -> None:
 
 #: As if the engine had no such path, which most servers have not.
 NO_RESET = """
-from pytest_agentbench.backends import cachestate
+from pytest_agentbench.backends import cache_state
 
-cachestate.OF_ENGINES = ("/no_such_path",)
+cache_state.OF_ENGINES = ("/no_such_path",)
 """
 
 
