@@ -25,7 +25,7 @@ from tests.project import Project
 #: A suite's test that asks for no score.
 PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
 
-SERVICE = Path(__file__).parent / "serving" / "service.py"
+SERVICE = Path(__file__).parent / "backends" / "service.py"
 
 
 def stack(project: Project, *options: str, name: str = "small", service: Any = None, **keys: Any) -> None:

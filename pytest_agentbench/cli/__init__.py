@@ -133,7 +133,3 @@ def run_show(options: argparse.Namespace) -> None:
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")
     for line in lines(peer(call for rollout in rollouts for call in rollout.all_calls)):
         print(line)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

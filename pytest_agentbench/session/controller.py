@@ -23,10 +23,10 @@ from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.session.causes import Causes, mark_crash
 from pytest_agentbench.session.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
+from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
 from pytest_agentbench.session.shown import Commands, escape_report
-from pytest_agentbench.session.test_outcomes import Outcomes
 from pytest_agentbench.session.worker import BELOW, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.worker_count import readers, sentence
 from pytest_agentbench.suites.arms import CARRY, Side

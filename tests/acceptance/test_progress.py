@@ -82,7 +82,7 @@ def test_no_progress_where_it_is_not_wanted(project: Project, option: str) -> No
     assert "tok/s · " not in written
 
 
-QUICK_BEAT = "from pytest_agentbench import progress\n\nprogress.BEAT = 0.05\n"
+QUICK_BEAT = "from pytest_agentbench.session import progress\n\nprogress.BEAT = 0.05\n"
 
 
 @WAYS

@@ -124,7 +124,7 @@ def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) ->
 def test_a_full_disk(project: Project) -> None:
     """Samples that cannot be written are told, and nothing else is lost."""
     project.suite()
-    project.write("conftest.py", "from pytest_agentbench import services\n\nservices.SAMPLES = '/dev/full'\n")
+    project.write("conftest.py", "from pytest_agentbench.session import processes\n\nprocesses.SAMPLES = '/dev/full'\n")
 
     result = project.run("-v", "scenarios/shop")
 

@@ -18,7 +18,7 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.cli import main
 from pytest_agentbench.suites.suite import load_suite
 
-BANKING = Path(__file__).parents[1] / "scenarios" / "banking"
+BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
 Capture = pytest.CaptureFixture[str]
 

@@ -16,7 +16,7 @@ from pytest_agentbench.errors import MissingError
 from tests.containers.conftest import IMAGE, put_image
 from tests.dockerd import OwnEngine
 
-SERVICE = Path(__file__).parents[1] / "serving" / "service.py"
+SERVICE = Path(__file__).parents[1] / "backends" / "service.py"
 
 #: A web server in a container, and a front that needs it.
 SERVICES: dict[str, Any] = {

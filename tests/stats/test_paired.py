@@ -264,8 +264,8 @@ def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]]
 def test_importing_the_gate_loads_no_numbers() -> None:
     """A worker, and a session without a gate, pay for no numpy."""
     code = (
-        "import sys; from pytest_agentbench.gate import binary, bootstrap, bounded, latency, means, multiple, paired, permutation, power;"
-        "from pytest_agentbench.gate import robust, trials;"
+        "import sys; from pytest_agentbench.stats import binary, bootstrap, bounded, latency, means, multiple, paired, permutation, power;"
+        "from pytest_agentbench.stats import robust, trials;"
         "print(*sys.modules.keys() & {'numpy', 'scipy'})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

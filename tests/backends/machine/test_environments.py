@@ -95,7 +95,7 @@ create("slow", lambda line: print(line, flush=True))
 
 def maker(marks: Path, go: Path) -> subprocess.Popen[str]:
     """A process that leaves a mark, and goes on when there is a file."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", MAKER, str(marks), str(go)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 

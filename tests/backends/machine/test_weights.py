@@ -94,7 +94,7 @@ def get(hub: Hub, folder: Path, *arguments: str, token: str = "") -> subprocess.
         "HF_HUB_OFFLINE": "0",
         "HF_TOKEN": token,
     }
-    environment = {**os.environ, **of_hub, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, **of_hub, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-m", "pytest_agentbench.cli", "weights", "get", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
 

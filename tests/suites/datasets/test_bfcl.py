@@ -31,7 +31,7 @@ from tests.bfcl.installed import needs_data
 
 pytestmark = needs_data
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COUNTS = {
     "simple_python": 400,
     "multiple": 200,

@@ -16,7 +16,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.bfcl import json_schema, label, load, package_schema, python_call
 from pytest_agentbench.suites.suite import load_suite
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 LEAVES = st.fixed_dictionaries(
     {"type": st.sampled_from(["string", "integer", "float", "boolean", "any"])}, optional={"description": st.text(max_size=5)}

@@ -228,7 +228,7 @@ def _download(endpoint: str, revision: str, folder: Path) -> subprocess.Complete
     """`download` in a process of its own, because the client reads its endpoint when it is imported."""
     module = "pytest_agentbench.suites.datasets.hub"
     code = f"from pathlib import Path; from {module} import download; download(['banking'], {revision!r}, Path('out'))"
-    path = str(Path(__file__).parents[2])
+    path = str(Path(__file__).parents[3])
     hub = {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0"}
     environment = {**os.environ, **hub, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": path}
     return subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False)
