@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.metrics.other_tools import load_peer
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.tsq import tsq
-    from pytest_agentbench.suites.suite import Scenario, SuiteInfo
+    from pytest_agentbench.suites.suite import Scenario, SuiteInfo, Tool
     from pytest_agentbench.tools.toolbox import Toolbox
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "SuiteInfo",
     "Target",
     "Tell",
+    "Tool",
     "ToolCall",
     "Toolbox",
     "ask",
@@ -63,6 +64,7 @@ _LATER = {
     "SuiteInfo": "suites.suite",
     "Target": "backends.telemetry.sampler",
     "Tell": "backends.backend",
+    "Tool": "suites.suite",
     "Toolbox": "tools.toolbox",
     "ask": "llm.judge",
     "load_peer": "metrics.other_tools",

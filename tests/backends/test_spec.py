@@ -105,6 +105,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
         ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
         ({"kind": "url"}, "the key 'url' is missing"),
+        ({"kind": "embedded", "policy": "lexicl"}, "no policy 'lexicl'; known: careless, lexical, script"),
         ({"kind": "url", "url": "localhost:8000"}, "url: should start with http:// or https://, not 'localhost:8000'"),
         ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
         ({"kind": "embedded", "prot": 5}, f"unknown key 'prot'; known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter"),
