@@ -195,7 +195,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
 
 
 def _seconds(option: str, text: str) -> float:
-    from pytest_agentbench.session.settings import seconds
+    from pytest_agentbench.session.option_values import seconds
 
     try:
         return seconds(text)
