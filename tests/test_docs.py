@@ -560,10 +560,16 @@ def primed_run(project: Project) -> None:
     project.run("--agentbench-cache=primed", "--agentbench-limit=1", "scenarios/judged")
 
 
+def repeated_run(project: Project) -> None:
+    """The second one of a setup that is no better than before, with as many rounds of trials as its rule takes."""
+    for _ in range(2):
+        project.run("scenarios/shop", "--agentbench-trials=auto", "--agentbench-gate=tsq.mean >= 0.5")
+
+
 def test_run_json_is_documented(project: Project) -> None:
     """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
     runs, records = [], []
-    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run):
+    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run, repeated_run):
         run(project)
         runs.append(project.run_json)
         records += [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]

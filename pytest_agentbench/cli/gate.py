@@ -65,7 +65,7 @@ def run_gate(options: argparse.Namespace) -> int:
     failed = [limit for limit in run["limits"] if limit["failed"]]
     for limit in failed:
         Plain().write_line(f"limit       {limit_text(limit)}")
-    write_gate(Plain(), part)
+    write_gate(Plain(), part, run.get("rounds"))
     return status_of({**run, "gate": part}, evidence, options.inconclusive)
 
 

@@ -95,6 +95,8 @@ class Importing:
             "settings": {"backend": self.tool, "concurrency": self.source.concurrency, "changes": {}, "slo": {}},
             "environment": {"python": "unknown", "platform": "unknown", "cpus": None, "packages": {}, "git": None},
             "backend": {"name": self.tool, "kind": "imported", "note": "", "served_model": self.source.model, "failure": ""},
+            "rounds": None,
+            "earlier": None,
             "interruptions": {"deaths": {}, "attempts": 0},
             "labels": None,
             "plan": {

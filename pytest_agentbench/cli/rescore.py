@@ -72,7 +72,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     for floor in missed:
         print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
     if new["gate"]:
-        write_gate(Plain(), new["gate"])
+        write_gate(Plain(), new["gate"], new.get("rounds"))
     print(f"wrote {target}")
 
 

@@ -78,6 +78,8 @@ class Facts:
     commit: str | None = None  # of the repository
     finished_at: str = ""  # ISO 8601
     quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
+    most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
+    rounds: int = 0  # of them, those after which the rules were last looked at
 
     @classmethod
     def of(cls, run: Json) -> Facts:
@@ -97,6 +99,8 @@ class Facts:
             quarantined={
                 name: ids for name, suite in run["suites"].items() if (ids := [each["scenario"] for each in suite.get("quarantined", ())])
             },
+            most_rounds=rounds["most"] if (rounds := run.get("rounds")) else 0,  # runs of older versions have none
+            rounds=rounds["ran"] if rounds else 0,
             **{name: performance[name] for name in ("rollouts_per_hour", "output_tokens_per_s", "prefix_cache_hit_ratio")},
         )
 
@@ -114,6 +118,11 @@ class Evidence:
         for trial in trials:
             groups.setdefault(trial.group, []).append(trial)
         return cls(facts, groups)
+
+    def up_to(self, rounds: int) -> Evidence:
+        """This without the trials after so many rounds."""
+        kept = {group: [trial for trial in trials if trial.trial <= rounds] for group, trials in self.groups.items()}
+        return Evidence(self.facts, kept)
 
     def hashes(self, group: str, part: str) -> set[str]:
         """The different hashes of an agent or a backend that the rollouts of a group have; known ones only."""

@@ -15,6 +15,7 @@ from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS, samples
 from pytest_agentbench.metrics.stopwatch import SATURATED
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.stats.special import normal_quantile
 
 ROUNDING = 1e-9  # a mean that fell by less did not fall
 
@@ -88,6 +89,33 @@ def faults(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
         yield f"{statuses['infra_error']} of {len(trials)} rollouts ended as infra_error, more than {INFRA_ERRORS * 100:g} %"
     for score, count in Counter(score for trial in trials for score in trial.unscored).items():
         yield f"{count} of its {score} scores are missing: the scorer failed"
+
+
+def luck(run: Json, suite: str, others: Sequence[Json]) -> Iterator[str]:
+    """A sentence for each main score of which a run has the best of several runs of its setup: the next ones will be less lucky."""
+    for group, part in run["suites"].items():
+        score = part["scorers"][0]
+        if suite != _suite_of(group, part) or (mine := _mean_of(run, group, score)) is None:
+            continue
+        known = [mean for each in others if (mean := _mean_of(each, group, score)) is not None]
+        beaten = all(mine < mean - ROUNDING if score in LOWER_IS_BETTER else mine > mean + ROUNDING for mean in known)
+        if known and beaten:
+            count = len(known) + 1
+            excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: of the best of so many alike
+            yield (
+                f"{group} {score}.mean is the best of {count} runs of this setup, and of so many equal runs the best is lucky "
+                f"by {excess:.1f} standard deviations: against it later runs fail although nothing has changed; "
+                "promote by date, or one with more trials"
+            )
+
+
+def _suite_of(group: str, part: Json) -> str:
+    return group if part["variant"] == "default" else group.removesuffix(f"-{part['variant']}")
+
+
+def _mean_of(run: Json, group: str, score: str) -> float | None:
+    mean = run["suites"].get(group, {}).get("scores", {}).get(score, {}).get("mean")
+    return None if mean is None else float(mean["value"])
 
 
 def doubts(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:

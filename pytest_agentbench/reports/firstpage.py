@@ -52,7 +52,7 @@ def rows(run: Json, shown: str) -> Iterator[Row]:
     yield from trouble_rows(run)
     if "imported" in run:
         yield Row("imported", next(imported_lines(run["imported"])))
-    yield from _gate(run.get("gate"))
+    yield from _gate(run.get("gate"), run.get("rounds"))
     yield from _limits(run["limits"])
     yield from _arms(run.get("ab"))
     if run.get("ab"):  # the arms are compared above; a number over both of them would be about nothing
@@ -101,10 +101,10 @@ def _tests(tests: Json) -> Iterator[Row]:
         yield Row("tests", ", ".join(f"{tests[name]} {word}" for name, word in words.items() if tests[name]), "red")
 
 
-def _gate(gate: Json | None) -> Iterator[Row]:
+def _gate(gate: Json | None, rounds: Json | None) -> Iterator[Row]:
     if gate is None:
         return
-    yield Row("gate", gate_text(gate), verdict_colour(gate["verdict"]))
+    yield Row("gate", gate_text(gate, rounds), verdict_colour(gate["verdict"]))
     for rule in worst_first(gate["rules"])[:RULES]:
         yield Row("rule", result_text(rule), verdict_colour(rule["verdict"]))
         if reason := reason_text(rule):

@@ -14,15 +14,38 @@ SHOWN = 10  # scenarios that got worse
 LOAD = "the load may differ"
 
 
-def gate_text(gate: Json) -> str:
-    """The verdict of all rules together, and with what the run was compared."""
+def gate_text(gate: Json, rounds: Json | None = None) -> str:
+    """The verdict of all rules together, after which rounds of trials where they were not fixed, and with what the run was compared."""
     runs = sorted({each["run"] for each in gate["baselines"].values()})
-    facts = [f"compared with {', '.join(runs)}"] if runs else []
+    facts = [rounds_text(rounds)] if rounds else []
+    facts += [f"compared with {', '.join(runs)}"] if runs else []
     if below := gate["tests_below"]:
         facts.append(f"{below} test{'s' * (below > 1)} below a threshold, which {'does' if below == 1 else 'do'} not count here")
     if not gate["decides"]:
         facts.append("shown only: the tests decide")
     return "; ".join([gate["verdict"], *facts])
+
+
+def rounds_text(rounds: Json) -> str:
+    """`the verdict stands after 2 of 5 rounds of trials, 300 rollouts saved`."""
+    ran, most = rounds["ran"], rounds["most"]
+    if rounds["stands"]:
+        return f"the verdict stands after {ran} of {most} rounds of trials" + (
+            f", {rounds['saved']:,} rollouts saved" if rounds["saved"] else ""
+        )
+    if ran == most:
+        return f"after all {most} rounds of trials"
+    return (
+        f"broken off after {ran} of {most} rounds of trials" if ran else f"broken off before the second of {most} rounds of trials was over"
+    )
+
+
+def look_lines(rounds: Json | None) -> Iterator[str]:
+    """`2 of 5: banking tsq.mean >= -0.05 vs baseline: INCONCLUSIVE of suite, -0.004 [-0.061, +0.053] at 99.39 %`, of each look and rule."""
+    for look in rounds["looks"] if rounds else ():
+        for rule in look["rules"]:
+            level = "" if rule["low"] is None else f" at {_percent(rule['confidence'])}"
+            yield f"{look['round']} of {rounds['most'] if rounds else 0}: {_result(rule)}{level}"
 
 
 def rule_text(rule: Json) -> str:
@@ -155,7 +178,12 @@ def _numbers(rule: Json) -> str:
 
 
 def _method(rule: Json) -> str:
-    return rule["method"] if rule["low"] is None else f"{rule['confidence'] * 100:g} % {rule['method']}"
+    return rule["method"] if rule["low"] is None else f"{_percent(rule['confidence'])} {rule['method']}"
+
+
+def _percent(confidence: float) -> str:
+    """`95 %`; `99.39 %` of a look before the last one."""
+    return f"{confidence * 100:.4g} %"
 
 
 def _value(rule: Json, value: float) -> str:

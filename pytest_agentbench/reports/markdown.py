@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comparison
-from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
@@ -87,7 +87,7 @@ def lines(run: Json) -> Iterator[str]:
         yield from _suite(name, suite)
     yield from comparison.markdown(run)
     yield from _limits(run["limits"])
-    yield from _gate(run.get("gate"))
+    yield from _gate(run.get("gate"), run.get("rounds"))
     yield from _performance(run["performance"], run["stopwatch"])
     if serving := run.get("serving"):
         yield from _serving(serving)
@@ -183,13 +183,17 @@ def _limits(limits: Sequence[Json]) -> Iterator[str]:
         yield from (f"- {prose(limit_text(limit))}" for limit in limits)
 
 
-def _gate(gate: Json | None) -> Iterator[str]:
+def _gate(gate: Json | None, rounds: Json | None) -> Iterator[str]:
     if gate is None:
         return
-    yield f"\n## Gate: {prose(gate_text(gate))}\n"
+    yield f"\n## Gate: {prose(gate_text(gate, rounds))}\n"
     for rule in gate["rules"]:
         yield f"- **{prose(rule_text(rule))}**"
         yield from (f"  - {prose(line)}" for line in detail_lines(rule))
+    if looks := [*look_lines(rounds)]:
+        yield "\n### Rounds of trials\n"
+        yield from (f"- {prose(line)}" for line in looks)
+        yield "\nEach look has a level of its own, so that all of them together are as wrong as one at 95 %."
     if claims := [*claim_lines(gate)]:
         yield "\n### Got worse\n"
         yield from (f"- {prose(line)}" for line in claims)

@@ -21,10 +21,23 @@ class Rule(NamedTuple):
 
 
 def headline(run: Json) -> str:
-    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one."""
+    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one.
+
+    With it how often this was tried before, where not every try passed: of many tries one passes by luck.
+    """
     status, gate = run["exit_status"], run.get("gate")
     why = f", exit status {status}: {EXITS[status].text if status in EXITS else 'see pytest'}" if status else ""
-    return f"{run['verdict']}{why}" + (f"; gate {gate['verdict']}" if gate and gate["verdict"] != run["verdict"] else "")
+    other = f"; gate {gate['verdict']}" if gate and gate["verdict"] != run["verdict"] else ""
+    return f"{run['verdict']}{why}{other}{tries_text(run.get('earlier'))}"
+
+
+def tries_text(earlier: Json | None) -> str:
+    """`; the 3rd run of this setup, 2 before it were not PASS`; empty where there is nothing to tell, and of runs of older versions."""
+    if not earlier or not earlier["not_passed"]:
+        return ""
+    number, failed = earlier["runs"] + 1, len(earlier["not_passed"])
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"; the {number}{ending} run of this setup, {failed} before it {'were' if failed > 1 else 'was'} not PASS"
 
 
 def means(run: Json) -> Iterator[str]:

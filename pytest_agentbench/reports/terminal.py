@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
-from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
@@ -115,20 +115,25 @@ def write_whole(terminal: Terminal, run: Json, shown: str, write_rollouts: Calla
     for limit in run["limits"]:
         terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
     if gate := run.get("gate"):
-        write_gate(terminal, gate)
+        write_gate(terminal, gate, run.get("rounds"))
     _write_backend(terminal, run["backend"])
     if resume := resume_text(run):
         terminal.write_line(f"go on with  {resume}", yellow=True)
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
 
 
-def write_gate(terminal: Terminal, gate: Json) -> None:
-    """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have."""
-    terminal.write_line(f"gate        {gate_text(gate)}", bold=True, **_colour(gate["verdict"]))
+def write_gate(terminal: Terminal, gate: Json, rounds: Json | None = None) -> None:
+    """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have.
+
+    `rounds` of trials, where their number was not fixed, come with what was seen after each.
+    """
+    terminal.write_line(f"gate        {gate_text(gate, rounds)}", bold=True, **_colour(gate["verdict"]))
     for rule in gate["rules"]:
         terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule["verdict"]))
         for line in detail_lines(rule):
             terminal.write_line(f"{'':<11} {line}")
+    for line in look_lines(rounds):
+        terminal.write_line(f"round       {line}")
     for line in claim_lines(gate):
         terminal.write_line(f"worse       {line}")
     ranking = [*ranking_lines(gate)]

@@ -27,8 +27,8 @@ OWN = ("python", "platform", "cpus", "packages", "git")
 DATA = ("name", "format", "sha256", "version", "size", "label_source")
 
 
-def suite_setup(suite: Suite, variant: str, trials: int) -> Json:
-    """What a suite brings to a run under a variant; `trials` are those of this session."""
+def suite_setup(suite: Suite, variant: str, trials: int | str) -> Json:
+    """What a suite brings to a run under a variant; `trials` are those of this session, or how their number comes about."""
     data = asdict(suite.dataset)
     return {
         "data": {name: data[name] for name in DATA},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
@@ -16,7 +16,7 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.tally import bar_of
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.session.discovery import Found, check_rule
-from pytest_agentbench.stats.decisions import POPULATION, SUITE
+from pytest_agentbench.stats.decisions import FAIL, POPULATION, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.suites.arms import Arm
@@ -24,6 +24,15 @@ from pytest_agentbench.suites.suite import Suite
 
 MARGIN = 0.05  # of the main score, where a baseline is given and no rule speaks of it
 POWER = 0.8
+
+
+class Look(NamedTuple):
+    """At a run after a whole round of trials."""
+
+    round: int
+    verdict: str  # of the rules that are looked at
+    stands: bool  # whether more rounds would not change it
+    rules: list[Json]
 
 
 @dataclass(frozen=True)
@@ -58,14 +67,31 @@ class Gate:
             "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
         }
 
+    @property
+    def looked_at(self) -> list[Asked]:
+        """Rules for which trials may be added until they are decided."""
+        return [each for each in self.asked if each.is_looked_at]
+
+    def look(self, run: Evidence) -> Look:
+        """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
+        rounds = run.facts.rounds
+        judged = judge_rules([each for each in self.looked_at if each.group in run.groups], run, self.baselines)
+        verdict = session_verdict(judged)
+        return Look(rounds, verdict, verdict == FAIL or not any(each.is_open(rounds) for each in judged), [told(each) for each in judged])
+
     def population(self, group: str) -> set[str]:
         """The scores of a suite of which a rule asks the population."""
         return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
 
-    def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
-        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will."""
+    def warnings(self, found: Sequence[Found], limit: int | None, rounds: int | None = None) -> Iterator[str]:
+        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
+
+        `rounds` is how many trials there may be where they are added until the verdict stands.
+        """
         sizes = {
-            group: (len(judged_scenarios(each.suite, variant, limit)), each.trials) for each, variant, group in _groups(found) if each.suite
+            group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials)
+            for each, variant, group in _groups(found)
+            if each.suite
         }
         for each in self.asked:
             scenarios, trials = sizes[each.group]

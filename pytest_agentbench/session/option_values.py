@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import STATUSES
+from pytest_agentbench.records import MOST_TRIALS, STATUSES
+
+AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
 
 T = TypeVar("T")
 
@@ -34,6 +36,29 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def first_trials(text: str) -> int:
+    """Trials of which tests are made; with rounds tests read the first one."""
+    if text.partition(":")[0] == AUTO:
+        return 1
+    try:
+        return number(1, MOST_TRIALS)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or `{AUTO}`, or `{AUTO}:N` with at most N rounds of them") from error
+
+
+def most_rounds(text: str) -> int | None:
+    """Rounds of trials, one more each time, until the gate's verdict stands; None for a number of trials."""
+    word, colon, most = text.partition(":")
+    if word != AUTO:
+        return None
+    from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS
+
+    try:
+        return number(FIRST_LOOK, MOST_ROUNDS)(most) if colon else USUAL_ROUNDS
+    except ValueError as error:
+        raise ValueError(f"`{AUTO}`, or `{AUTO}:N` with {error} for N") from error
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.runs.directory import LATEST
 from pytest_agentbench.session.option_values import (
     assignment,
     budget,
     finite,
+    first_trials,
     folder,
+    most_rounds,
     names,
     number,
     objective,
@@ -82,6 +83,11 @@ def _option(help: str, metavar: str | None = None, default: str = "", *, name: s
     return dataclasses.field(metadata={"": Option(help, metavar, default, name=name, **how)})
 
 
+def _again(field: Any, read: Callable[[str], Any]) -> Any:
+    """A field with something else that the text of another field's option says; that option has a `name`."""
+    return dataclasses.field(metadata={"": dataclasses.replace(field.metadata[""], read=read)})
+
+
 def _several(prefix: str, **options: Option) -> Any:
     """A field with the values of several options, `<prefix>-<key>`, by their keys."""
     named = {key: dataclasses.replace(each, name=f"{prefix}-{key.replace('_', '-')}") for key, each in options.items()}
@@ -119,7 +125,13 @@ class Settings:
     limit: int | None = _option(
         "take only the first N scenarios of each suite, of those that -k, -m and the like leave: a quick check", "N", read=number(1)
     )
-    trials: int | None = _option("run every scenario N times (default: what suite.yaml says)", "N", read=number(1, MOST_TRIALS))
+    trials: int | None = _option(
+        "run every scenario N times, or with `auto:N` until the gate's verdict stands (default: what suite.yaml says)",
+        "N",
+        name="trials",
+        read=first_trials,
+    )
+    rounds: int | None = _again(trials, most_rounds)  # of `auto`: trials are added round by round, so many at most
     variants: tuple[str, ...] = _option(
         "variants to run, separated by commas, or `all` (default: the suite's own agent)",
         "NAMES",
@@ -217,7 +229,7 @@ def _declared(field: dataclasses.Field[Any]) -> dict[str, Option]:
 
 FIELDS = {field.name: _declared(field) for field in dataclasses.fields(Settings)}
 
-OPTIONS = tuple(option for options in FIELDS.values() for option in options.values())
+OPTIONS = tuple({option.name: option for options in FIELDS.values() for option in options.values()}.values())
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -258,6 +270,9 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError(
             f"--{PREFIX}-inline runs rollouts when tests ask for them; --{PREFIX}-ab and --{PREFIX}-cache need blocks of them"
         )
+    if settings.rounds and (settings.ab or settings.inline):
+        other = "--agentbench-ab compares two arms" if settings.ab else "--agentbench-inline runs what a test asks for"
+        raise pytest.UsageError(f"--{PREFIX}-trials=auto runs rounds of trials until a gate's verdict stands, and {other}: give a number")
     if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
         raise pytest.UsageError(f"--{PREFIX}-workers says how many xdist workers start with -n; add -n N, or leave it out")
     for arm in settings.ab[:1]:
@@ -274,6 +289,12 @@ def bare_resume(args: list[str]) -> None:
             return
         if word == f"--{PREFIX}-resume":
             args[place] = f"{word}={LATEST}"
+
+
+RERUNS_READ = (
+    "--reruns: a test that is run again reads the same rollout, so its score cannot change; "
+    "--agentbench-trials runs each scenario several times, --agentbench-retries tries an infra_error again"
+)
 
 
 def reruns_asked_for(config: pytest.Config) -> bool:

@@ -17,6 +17,7 @@ from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.gate.ab import Comparison
 from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.windows import Span
@@ -115,7 +116,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         if found.suite and (group in ledger.selected or gathered.tallies[group].statuses):
             quarantined, population = controller.outcomes.quarantined(group), controller.gate.population(group) if controller.gate else ()
             suites[group] = build_suite(found.suite, variant, gathered.tallies[group], found.thresholds, quarantined, population)
-            setups[group] = suite_setup(found.suite, variant, found.trials)
+            setups[group] = suite_setup(found.suite, variant, f"auto:{settings.rounds}" if settings.rounds else found.trials)
             limits += [] if services.missing else judge(found, group, suites[group], settings.thresholds)
     with controller.losses.step("pytest_agentbench_update_environment failed"):
         controller.config.hook.pytest_agentbench_update_environment(environment=gathered.environment)
@@ -155,6 +156,7 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
             "warnings": controller.model_warnings,
             "failure": services.failure,
         },
+        "rounds": services.rounds.summary if services.rounds else None,
         "interruptions": services.interruptions,
         "labels": services.labels,
         "plan": {"rollouts": ledger.planned_keys, "finished": ledger.done, "not_run": max(0, ledger.planned_keys - ledger.done)},
@@ -168,11 +170,14 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
         "cache": cache_state(services, settings.cache),
         "ab": compare_arms(controller, gathered.stopwatch) if settings.ab else None,
         "gate": None,
+        "earlier": None,
     }
     run["identity"] = run_identity(run, setups, controller.backend.identity, controller.backend.facts)
     if controller.gate and not services.missing:
         with controller.losses.step("the gate has not judged"):
             run["gate"] = controller.gate.judge(run, gathered.trials, controller.tests_below)
+    with controller.losses.step("earlier runs of this setup are not counted"):
+        run["earlier"] = earlier_tries(run, settings.reports)
     return run
 
 

@@ -31,9 +31,9 @@ pytestmark = pytest.mark.timeout(60)
 SESSION = """
 import os, sys, time
 from pathlib import Path
-from pytest_agentbench.backends import stacks
+from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.spec import StackSpec
-held = stacks.start(StackSpec.model_validate_json(sys.argv[1]), Path(sys.argv[2]), gpu_wait=0, warm_up=0)
+held = registry.start(StackSpec.model_validate_json(sys.argv[1]), Path(sys.argv[2]), gpu_wait=0, warm_up=0)
 held.ready()
 child = os.fork() if sys.argv[3] == "fork" else 1
 if child:

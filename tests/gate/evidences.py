@@ -33,6 +33,6 @@ def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
     return Evidence.of(Facts(known.pop("run", "now"), **known), every)
 
 
-def asked(text: str, *, falling: tuple[str, ...] = ("repeated",), any_part: bool = False) -> Asked:
-    rule = parse_rule(text, ("tsq", "repeated"), falling)
+def asked(text: str, *, falling: tuple[str, ...] = ("repeated",), any_part: bool = False, passes: bool = False) -> Asked:
+    rule = parse_rule(text, ("tsq", "repeated"), falling, passes=passes)
     return Asked("shop", rule, rule.metric in falling, any_part)

@@ -302,10 +302,10 @@ def raising(error: BaseException) -> Any:
         (LimitReached("turns: 3 were not enough"), "limit", "turns: 3 were not enough"),
         (AgentError("lost"), "agent_error", "lost"),
         (InfraError("no network"), "infra_error", "no network"),
-        (KeyError("lamp"), "agent_error", "KeyError: 'lamp' (test_rollouts.py:"),
-        (TimeoutError("its own"), "agent_error", "TimeoutError: its own (test_rollouts.py:"),
-        (SystemExit(3), "agent_error", "SystemExit: 3 (test_rollouts.py:"),
-        (asyncio.CancelledError("its own"), "agent_error", "CancelledError: its own (test_rollouts.py:"),
+        (KeyError("lamp"), "agent_error", "KeyError: 'lamp' (test_rollout.py:"),
+        (TimeoutError("its own"), "agent_error", "TimeoutError: its own (test_rollout.py:"),
+        (SystemExit(3), "agent_error", "SystemExit: 3 (test_rollout.py:"),
+        (asyncio.CancelledError("its own"), "agent_error", "CancelledError: its own (test_rollout.py:"),
     ],
 )
 async def test_what_an_agent_raises_is_its_status(error: BaseException, status: str, reason: str) -> None:

@@ -80,7 +80,7 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 MAKER = """
 import sys
 from pathlib import Path
-from pytest_agentbench.backends import environments
+from pytest_agentbench.backends.machine import environments
 from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create
 
 def install(made):

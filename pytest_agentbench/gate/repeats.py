@@ -1,0 +1,66 @@
+"""Runs of one setup beside each other in a folder of reports: how often it was run until it passed, and which of them was the luckiest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.exit_status import EXITS, FAILED
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.tally import FILE, read_run
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
+
+#: Parts of an identity that make two runs two tries of one thing; hosts, concurrency and budgets do not.
+PARTS = ("code", "packages", "backend", "model", "data", "prompts", "tools", "agent", "scoring")
+
+#: Verdicts on quality. A run that could not measure, or was broken off, was no try: to run it again is what it takes.
+TRIES = (PASS, EXITS[FAILED].verdict, INCONCLUSIVE)
+
+MOST = 200  # runs that are read, the newest
+
+
+def setup_of(run: Json) -> Json | None:
+    """What a run was one of; None where that is not known, as without git."""
+    identity = run.get("identity")
+    if not identity or not identity.get("code"):
+        return None
+    hashes = {part: identity["hashes"].get(part) for part in PARTS}
+    return {**hashes, "suites": identity["options"].get("suites"), "limit": run["settings"].get("limit")}
+
+
+def beside(run: Json, reports: Path) -> list[Json]:
+    """The other runs of the same setup that came to a verdict, the oldest first."""
+    setup = setup_of(run)
+    if setup is None:
+        return []
+    others = [each for each in _runs(reports) if each["id"] != run["id"] and each["verdict"] in TRIES and setup_of(each) == setup]
+    return sorted(others, key=_began)
+
+
+def earlier_tries(run: Json, reports: Path) -> Json:
+    """The part of run.json about runs of the same setup, compared with the same baselines, before this one."""
+    compared = _baselines(run)
+    earlier = [each for each in beside(run, reports) if _began(each) < _began(run) and _baselines(each) == compared]
+    return {"runs": len(earlier), "not_passed": [each["id"] for each in earlier if each["verdict"] != PASS]}
+
+
+def _baselines(run: Json) -> dict[str, str]:
+    return {group: base["run"] for group, base in (run["gate"] or {}).get("baselines", {}).items()}
+
+
+def _began(run: Json) -> datetime:
+    return datetime.fromisoformat(run["started_at"])
+
+
+def _runs(reports: Path) -> Iterator[Json]:
+    """The newest runs; a folder that holds none, or one of another version, is none."""
+    folders = sorted((path.parent for path in reports.glob(f"*/{FILE}") if not path.parent.is_symlink()), key=lambda path: path.name)
+    for folder in folders[-MOST:]:
+        try:
+            run = read_run(folder)
+        except ConfigError:
+            continue
+        if not run.get("rescored"):
+            yield run
