@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol
 
-from pytest_agentbench.backends.ab import Arms, failures_of
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.telemetry.sampler import Sampler
@@ -185,7 +184,7 @@ class Services:
 
     def unused(self, key: RolloutKey) -> Collection[str]:
         """Processes of the other arm."""
-        return self.backend.unused(arm_of(key.variant)) if isinstance(self.backend, Arms) else ()
+        return self.backend.unused(arm_of(key.variant))
 
     def _saved(self) -> str:
         """What is not lost, to be put behind a reason."""
@@ -213,7 +212,7 @@ class Services:
         self.desk.wanted.set()  # a boot that nobody wanted ends here
         if self.turns is not None:
             self.turns.close()
-        self.failure = self.failure or self._redactor.plain("; ".join(failures_of(self.backend).values()))
+        self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()
@@ -245,8 +244,7 @@ class Services:
             self.fail(self.failure)
             return
         self.desk.begun()
-        if isinstance(self.backend, Arms):
-            self.backend.on_gone = self._gone
+        self.backend.follow(self._gone)
         self._parts.begin(self.endpoint)
         daemon(self._watch_backend, name="watch-backend")
 

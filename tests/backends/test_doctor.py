@@ -18,11 +18,12 @@ from pytest_agentbench.backends.doctor import checks, weights
 from pytest_agentbench.backends.doctor.check import Check
 from pytest_agentbench.backends.doctor.docker import toolkit_check
 from pytest_agentbench.backends.doctor.gpus import fabric_check
+from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.backends.machine.gpus import lease
-from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 
 pytestmark = pytest.mark.timeout(60)

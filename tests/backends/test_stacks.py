@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.backends.common_spec import Terms
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.backend import Stacked
 from pytest_agentbench.backends.stack.guardian import Guardian
@@ -281,7 +282,7 @@ def kept(**keys: str) -> registry.Held:
 
 def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     """Only a stack that has served stays."""
-    backend = Stacked(spec(services={"engine": service("--slow", "600")}), keep=60)
+    backend = Stacked(spec(services={"engine": service("--slow", "600")}), Terms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
     with pytest.raises(BackendError, match=r"stopped while it started|its guardian is gone"):
