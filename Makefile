@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint benchmarks wheel clean
+.PHONY: bench test test-slow test-real test-gpu lint schemas benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -30,6 +30,9 @@ lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+schemas: $(VENV)/test.stamp  ## the JSON Schemas and the tables of docs/run-json.md, from the records
+	$(BIN)/python -m tests.generated
 
 benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
 	$(BIN)/python -m tests.benchmarks

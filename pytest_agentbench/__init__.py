@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.llm.judge import Form, ask
     from pytest_agentbench.metrics import timings
     from pytest_agentbench.metrics.other_tools import load_peer
+    from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.suite import Scenario, SuiteInfo
@@ -35,6 +36,7 @@ __all__ = [
     "LLMCall",
     "LimitReached",
     "Rollout",
+    "Run",
     "Scenario",
     "Score",
     "Source",
@@ -57,6 +59,7 @@ _LATER = {
     "LLM": "llm.client",
     "Backend": "backends.backend",
     "Form": "llm.judge",
+    "Run": "runs.contents",
     "Scenario": "suites.suite",
     "Source": "exports",
     "Sources": "backends.telemetry.sampler",

@@ -15,6 +15,9 @@ from pytest_agentbench.errors import NoScore, ScorerFailed
 
 Json = dict[str, Any]
 
+#: Metadata of the field of a record whose entries stand among the record's own keys where JSON has it: backends and plugins add some.
+OPEN = {"open": True}
+
 #: Every way a rollout can end. Only `infra_error` is tried again; only `EVALUABLE` ones carry scores.
 STATUSES = ("ok", "limit", "agent_error", "infra_error", "cancelled")
 EVALUABLE = frozenset({"ok", "limit"})
@@ -242,7 +245,9 @@ class Draft:
     reason: str = ""  # why it is not `ok`
     answer: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    verdict: Json | None = None  # what the judge said; None of a draft that was not judged
+    # what the judge said: `is_sufficient`, `confidence` (0 to 1), `reasoning`, `suggestions`, `missing_steps`, and `judge`, which has
+    # `model`, `prompt_sha256` (of the prompt's template and the form) and `parameters`; None of a draft that was not judged
+    verdict: Json | None = None
     accepted: bool = False  # whether the judge was content
     chosen: bool = False  # whether it is the one that counts
     scores: Mapping[str, Score] = field(default_factory=dict)
@@ -309,7 +314,9 @@ class Rollout:
     status: str  # one of STATUSES
     reason: str = ""  # why it is not `ok`: which limit, which error
     session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, prompts, backend; `scorers`: of each score
+    # hashes of [what it depends on](resume.md#what-makes-it-refuse), of 16 hexadecimal digits: `scenario`, `agent`, `prompts`, `backend`;
+    # `scorers`: score -> of how it came about. Empty texts for calls by hand, which depend on the backend alone
+    content: Json = field(default_factory=dict)
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
     cluster: str | None = None  # of its scenario: those of one cluster are not independent
     attempt: int = 1  # which attempt this is, counted from 1
@@ -322,7 +329,8 @@ class Rollout:
     drafts: tuple[Draft, ...] = ()  # of an agent that judges its own work
     tool_calls: tuple[ToolCall, ...] = ()
     programs: tuple[Program, ...] = ()  # that a command agent ran, one for each message of the user
-    expected: tuple[Json, ...] = ()  # the labels: {tool, parameters, goal}
+    # the labels: {tool, parameters, goal}; [those with several right values](bfcl.md#labels) have `accepts` and `optional` for `parameters`
+    expected: tuple[Json, ...] = ()
     answer: str = ""
     turns: int = 0  # LLM calls that the agent made
     messages: tuple[Json, ...] = ()  # the transcript in Chat Completions form

@@ -18,7 +18,10 @@ SLOW = (
     "robustness/",
     "containers/",
     "test_docs.py::test_snippets",
-    *(f"acceptance/test_{name}.py" for name in ("ab", "bfcl", "diff", "gate", "gate_commands", "import", "rescore", "resume", "stacks")),
+    *(
+        f"acceptance/test_{name}.py"
+        for name in ("ab", "bfcl", "diff", "gate", "gate_commands", "import", "rescore", "resume", "rounds", "stacks")
+    ),
 )
 
 

@@ -26,8 +26,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import fastjsonschema
 import pytest
 from pydantic import BaseModel
 
@@ -43,18 +44,21 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.engine.script import Match, Rule, load_rules
 from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
-from pytest_agentbench.gate.rules import LATENCIES, LATENCY_STATISTICS, RATES, SHARES
+from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.loading import options_of
 from pytest_agentbench.lib.process import Child, child_environment
-from pytest_agentbench.metrics.goodput import OBJECTIVES
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.suites.datasets.hub import DOMAINS
 from pytest_agentbench.suites.spec import DatasetSpec, JudgeSpec, SuiteSpec
 from pytest_agentbench.suites.suite import load_suite
+from tests.generated import FILES, SCHEMAS
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
 
@@ -386,9 +390,9 @@ WORDS: Mapping[str, list[str]] = {
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *keys(JudgeSpec), *(name for name in AGENTS if "evaluating" in name)],
     "gates.md": [
-        *LATENCIES,
+        *registry.asked(),
         *LATENCY_STATISTICS,
-        *RATES,
+        *registry.rates(),
         *SHARES,
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(Facts)) if field.name != "stopwatch"),
@@ -396,7 +400,7 @@ WORDS: Mapping[str, list[str]] = {
     "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
-    "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
+    "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "import.md": [*TOOLS, "--suite", "--reports"],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
@@ -433,48 +437,6 @@ def test_domains_are_listed() -> None:
     text = (ROOT / "docs" / "suites.md").read_text(encoding="utf-8")
 
     assert [] == [domain for domain in DOMAINS if domain not in text]
-
-
-#: What the type column of a page says, and what JSON then holds.
-TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "object": (dict,),
-    "list": (list,),
-    "null": (type(None),),
-    "any": (object,),
-}
-
-
-def documented(heading: str) -> dict[str, tuple[type, ...]]:
-    """Key -> its types, of the table below a heading of run-json.md."""
-    section = (ROOT / "docs" / "run-json.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`[^|]+`) \| ([\w ]+) \|", section, flags=re.MULTILINE)
-    return {key: sum((TYPES[name] for name in types.split(" or ")), ()) for names, types in rows for key in re.findall(r"`([^`]+)`", names)}
-
-
-def faults(value: Any, path: str, table: Mapping[str, tuple[type, ...]], seen: set[str]) -> Iterator[str]:
-    """What a table does not say, or says wrongly, about a value and all within it."""
-    if path:
-        seen.add(path)
-        if not isinstance(value, table[path]) or (isinstance(value, bool) and not {bool, object} & set(table[path])):
-            yield f"{path} is {value!r}"
-    inner: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        inner = [
-            (next((key for key in (f"{path}.{name}".lstrip("."), f"{path}.*") if key in table), f"{path}.{name}?"), each)
-            for name, each in value.items()
-        ]
-    elif isinstance(value, list):
-        inner = [(f"{path}[]" if f"{path}[]" in table else f"{path}[]?", each) for each in value]
-    for key, each in inner:
-        if key.endswith("?"):
-            if object not in table.get(path, ()):
-                yield f"{key} is not on the page"
-        else:
-            yield from faults(each, key, table, seen)
 
 
 BROKEN_AGENT = """
@@ -558,17 +520,23 @@ def primed_run(project: Project) -> None:
     project.run("--agentbench-cache=primed", "--agentbench-limit=1", "scenarios/judged")
 
 
-def test_run_json_is_documented(project: Project) -> None:
-    """What run-json.md says about run.json and rollouts.jsonl is what a run writes: all keys, of these types, and no others."""
-    runs, records = [], []
-    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run):
-        run(project)
-        runs.append(project.run_json)
-        records += [json.loads(line) for line in (project.directory / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
+def repeated_run(project: Project) -> None:
+    """The second one of a setup that is no better than before, with as many rounds of trials as its rule takes."""
+    for _ in range(2):
+        project.run("scenarios/shop", "--agentbench-trials=auto", "--agentbench-gate=tsq.mean >= 0.5")
 
-    for heading, values in (("The schema agentbench-run/1", runs), ("rollouts.jsonl", records)):
-        table, seen = documented(heading), set[str]()
-        assert [] == [fault for value in values for fault in faults(value, "", table, seen)]
-        assert set() == set(table) - seen - {"stopwatch.unusable[]"}  # on a quiet machine that list is empty
+
+def test_files_are_as_their_schemas_say(project: Project) -> None:
+    """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas, with these types, and no others; a Run is read of it."""
+    valid = {name: fastjsonschema.compile(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))) for name in FILES}
+    records = []
+    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run, repeated_run):
+        run(project)
+        valid["run"](project.run_json)
+        assert project.run_json == json.loads(json.dumps(plain(read_run(project.directory))))
+        for name, file in (("rollout", "rollouts.jsonl"), ("sample", "samples.jsonl")):
+            text = (project.directory / file).read_text(encoding="utf-8") if (project.directory / file).exists() else ""
+            lines = [valid[name](json.loads(line)) for line in text.splitlines()]
+            records += lines if name == "rollout" else []
     assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
     assert {"scenario", "adhoc", "primer"} == {record["kind"] for record in records}

@@ -9,11 +9,11 @@ from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.proof.api import Api, Said
-from pytest_agentbench.backends.telemetry.engine_stats import COUNTERS, SERVERS
+from pytest_agentbench.backends.telemetry.engine_stats import COUNTERS, SERVERS, CacheHits
 from pytest_agentbench.backends.telemetry.prometheus_page import Page
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target, Watched
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.routing_hints import root
 
 #: POSTs that empty the cache of one engine: vLLM (in its development mode, VLLM_SERVER_DEV_MODE=1), SGLang.
@@ -24,6 +24,19 @@ OF_FRONTENDS = "/clear_kv_blocks"
 TIMEOUT = 10.0  # seconds for a reset
 
 Counters = dict[tuple[str, int, str], float]  # (service, replica, counter) -> all its series together
+
+
+@dataclass(frozen=True)
+class CacheBlock:
+    """Rollouts of one arm that ran without another arm's between them, and the state of the prefix cache."""
+
+    arm: str  # empty without arms
+    rollouts: int
+    primed: int | None = None  # first calls that were made before; null where none was to be
+    reset: tuple[str, ...] = ()  # URLs that emptied the cache
+    salt: str = ""  # before the system prompts; empty: none
+    seconds: float | None = None  # from the first rollout to the last; null for a block that did not begin
+    prefix_cache: CacheHits | None = None  # from before to after; null for a block that did not begin
 
 
 @dataclass(frozen=True)
@@ -106,8 +119,8 @@ def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str
     return dict(by)
 
 
-def together(parts: Iterable[Json]) -> Json:
+def together(parts: Iterable[CacheHits]) -> CacheHits:
     """Hit ratio of several blocks, by the counters of the server; None where they do not tell."""
-    told = [part for part in parts if part["queried_tokens"]]
-    hits, queries = (sum(part[name] for part in told) for name in ("hit_tokens", "queried_tokens"))
-    return {"hit_ratio": hits / queries if queries else None, "hit_tokens": hits, "queried_tokens": queries}
+    known = [part for part in parts if part.queried_tokens]
+    hits, queries = sum(part.hit_tokens or 0 for part in known), sum(part.queried_tokens or 0 for part in known)
+    return CacheHits(hits / queries if queries else None, hits, queries)

@@ -10,7 +10,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO, cast
 
-from pytest_agentbench.cli import backend, baseline, calibrate, diff, doctor, env, gate, imports, init, power, rescore, scrub, weights
+from pytest_agentbench.cli import (
+    backend,
+    baseline,
+    calibrate,
+    diff,
+    doctor,
+    env,
+    gate,
+    imports,
+    init,
+    power,
+    rescore,
+    schema,
+    scrub,
+    weights,
+)
 from pytest_agentbench.cli.parser import Parser
 from pytest_agentbench.cli.pipes import Pipe, ReaderGone, abandon
 from pytest_agentbench.cli.plain import Plain
@@ -88,6 +103,7 @@ def parser() -> Parser:
     calibrate.add(commands)
     power.add(commands)
     rescore.add(commands)
+    schema.add(commands)
     scrub.add(commands)
     imports.add(commands)
     env.add(commands)
@@ -119,15 +135,11 @@ def run_show(options: argparse.Namespace) -> None:
     directory = find_run(options.name, options.reports)
     run = read_run(directory)
     if options.tool is None:
-        if "stopwatch" not in run:
-            raise ConfigError(f"{directory} is of an older version, which did not judge its stopwatch; --as reads its raw records")
         write_whole(Plain(), run, str(directory))
         return
     peer = load_peer(options.tool)
-    if "imported" in run and run["stopwatch"]["verdict"] is None:
-        raise ConfigError(
-            f"{directory} is by {run['imported']['tool']}, which took no times of calls; {options.tool} would print nothing true"
-        )
+    if run.imported and run.stopwatch.verdict is None:
+        raise ConfigError(f"{directory} is by {run.imported.tool}, which took no times of calls; {options.tool} would print nothing true")
     if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
         raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {options.tool} could not have measured")
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")

@@ -25,7 +25,8 @@ def run_promote(options: argparse.Namespace) -> None:
     from pytest_agentbench.cli.plain import mean_text
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import default_baseline, read_evidence
-    from pytest_agentbench.gate.promotion import check_reason, doubts, plan_promotion
+    from pytest_agentbench.gate.promotion import check_reason, doubts, luck, plan_promotion
+    from pytest_agentbench.gate.repeats import beside
     from pytest_agentbench.runs.tally import find_run, read_run
 
     directory = find_run(options.name, options.reports)
@@ -40,11 +41,12 @@ def run_promote(options: argparse.Namespace) -> None:
         raise ConfigError(f"--to names the file of one suite, and the run has {', '.join(chosen)}; choose with --suite")
     if options.to and options.to.suffix != ".jsonl":
         raise ConfigError(f"--to {options.to}: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it")
+    others = beside(run, options.reports)
     plans = [plan_promotion(run, evidence, suite, options.to or default_baseline(suite, options.reports)) for suite in chosen]
     for plan in plans:
         for change in plan.changes:
             print(f"{change.group} {change.score}.mean: {mean_text(change.was)} -> {mean_text(change.now)} ({change.scenarios} scenarios)")
-        for doubt in doubts(run, evidence, plan.suite):
+        for doubt in (*doubts(run, evidence, plan.suite), *luck(run, plan.suite, others)):
             print(f"{plan.suite}: {doubt}")
     check_reason(plans, options.reason)
     for plan in plans:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.records import Json, suite_of
+from pytest_agentbench.records import suite_of
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.evidence import Evidence
+    from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.session.discovery import Found
     from pytest_agentbench.suites.arms import Arm
 
@@ -50,6 +51,8 @@ class Options:
 
 def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
+    from dataclasses import replace
+
     from pytest_agentbench.cli.plain import Plain
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.reports.terminal import write_gate
@@ -59,17 +62,16 @@ def run_gate(options: argparse.Namespace) -> int:
 
     directory = find_run(options.name, options.reports)
     run = read_run(directory)
-    part, evidence = judge_again(run, directory, [*suites_of(run)], Options(tuple(options.gate), options.baseline, options.reports))
-    if part is None:
-        raise ConfigError(f"nothing is asked of {run['id']}: its suites have no rules; give some with --gate, or a --baseline")
-    failed = [limit for limit in run["limits"] if limit["failed"]]
-    for limit in failed:
+    found, evidence = judge_again(run, directory, [*suites_of(run)], Options(tuple(options.gate), options.baseline, options.reports))
+    if found is None:
+        raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
+    for limit in (limit for limit in run.limits if limit.failed):
         Plain().write_line(f"limit       {limit_text(limit)}")
-    write_gate(Plain(), part)
-    return status_of({**run, "gate": part}, evidence, options.inconclusive)
+    write_gate(Plain(), found, run.rounds)
+    return status_of(replace(run, gate=found), evidence, options.inconclusive)
 
 
-def status_of(run: Json, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
+def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
     """The exit status that a session would have had for its limits and its gate.
 
     Of its tests those failed that could not measure, and with `failed` others, too.
@@ -77,20 +79,18 @@ def status_of(run: Json, evidence: Evidence, inconclusive: str, *, failed: bool 
     from pytest_agentbench.gate.exit_status import Ending, deciding, exit_status
 
     errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
-    failure = bool(run["backend"]["failure"])
-    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, limits=run["limits"], gate=deciding(run))
+    failure = bool(run.backend.failure)
+    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, limits=run.limits, gate=deciding(run))
     return exit_status(ending, inconclusive)
 
 
-def suites_of(run: Json) -> Iterator[Found]:
+def suites_of(run: Run) -> Iterator[Found]:
     """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
     from pytest_agentbench.session.discovery import Found
-    from pytest_agentbench.suites.suite import DatasetInfo, Suite
+    from pytest_agentbench.suites.suite import Suite
 
-    for group, part in run["suites"].items():
-        variant = part["variant"]
-        name = suite_of(group, variant)
-        scorers = {each["scorer"]: each["options"] for each in part["scored_by"].values()}
-        data, folder = DatasetInfo(**part["dataset"]), Path(part["folder"])
-        suite = Suite(name, folder, (), data, scorers=scorers, gate=tuple(part["gate"]), deterministic=part.get("deterministic", False))
-        yield Found(folder, suite, part["thresholds"], (variant,), 1)
+    for group, part in run.suites.items():
+        name = suite_of(group, part.variant)
+        scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
+        suite = Suite(name, folder, (), part.dataset, scorers=scorers, gate=part.gate, deterministic=part.deterministic)
+        yield Found(folder, suite, part.thresholds, (part.variant,), 1)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,13 +16,16 @@ from pytest_agentbench.gate.exit_status import IMPORTED
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
-from pytest_agentbench.metrics.stopwatch import WARN
+from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.reports import write_reports
+from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
 from pytest_agentbench.runs.directory import discard, named_directory
 from pytest_agentbench.runs.identity import prompt_hashes
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
-from pytest_agentbench.runs.tally import SCHEMA, SuiteTally, build_suite, write_run
+from pytest_agentbench.runs.options import RunOptions
+from pytest_agentbench.runs.tally import redacted, unknown_environment, write_run
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import Contents
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
@@ -37,10 +38,10 @@ class Importing:
         self.tool, self.source, self.suite = tool, source, suite
         self.scenarios = {each.id: each for each in suite.scenarios} if suite else {}
         self.contents = Contents({suite.name: suite} if suite else {}, "", prompt_hashes)
-        self.tallies: dict[str, SuiteTally] = {}  # variant -> what was counted
-        self.performance = Performance(source.concurrency or 1)
+        self.variants: dict[str, str] = {}  # group -> the variant that it is of
+        self.tallies = Tallies(Performance(source.concurrency or 1))
         self.seen: set[RolloutKey] = set()
-        self.unknown: Counter[str] = Counter()  # what rollouts lack -> how many of them do
+        self.untimed = 0  # rollouts without start and end
 
     def add(self, rollout: Rollout) -> Rollout:
         """Counts a rollout; returns it as a rollout of the suite that it is of."""
@@ -56,69 +57,46 @@ class Importing:
         if rollout.key in self.seen:
             raise ConfigError(f"{self.tool} has two results of {rollout.key}; an id names one scenario")
         self.seen.add(rollout.key)
-        self.tallies.setdefault(rollout.variant, SuiteTally()).add(rollout, self.source.scores[0])
-        if rollout.ended_ns:
-            self.performance.add(rollout)
-        else:  # a span from 1970 on would be in every rate
-            self.unknown["start and end"] += 1
+        self.variants[rollout.key.group] = rollout.variant
+        self.tallies.add(rollout, self.source.scores[0])
+        self.untimed += not rollout.ended_ns
         return rollout
 
-    def run(self, name: str, path: Path, command: list[str]) -> Json:
-        """run.json, when all rollouts were added."""
+    def run(self, name: str, path: Path, command: Sequence[str]) -> Run:
+        """The run, when all rollouts were added."""
         now = _text(time.time())
-        span = windows.outer(self.performance.sessions[1].rollouts)
+        span = windows.outer(self.tallies.performance.sessions[1].rollouts)
         began, ended = (_text(at / 1e9) for at in span) if span else (now, now)
+        facts = SessionFacts(
+            id=name,
+            started_at=began,
+            finished_at=ended,
+            command=tuple(command),
+            verdict=IMPORTED,
+            imported=Imported(
+                tool=self.tool,
+                path=str(path),
+                at=now,
+                stopwatch=self.source.stopwatch,
+                notes=(*self.source.notes, *self._missing()),
+                facts=self.source.facts,
+                means=(),
+            ),
+            settings=RunOptions(backend=self.tool, concurrency=self.source.concurrency),
+            environment=unknown_environment(),
+            backend=BackendUse(name=self.tool, note="", kind="imported", served_model=self.source.model, failure=""),
+            plan=Plan(max(self.source.planned, len(self.seen)), len(self.seen), max(0, self.source.planned - len(self.seen))),
+            stopwatch=self._stopwatch(),
+        )
+        run = build_run(facts, [*self._asked()], self.tallies)
+        assert run.imported is not None
+        return dataclasses.replace(run, imported=dataclasses.replace(run.imported, means=tuple(self._means(run))))
+
+    def _asked(self) -> Iterator[AskedSuite]:
         suite = self._suite()
-        suites = {
-            RolloutKey(suite.name, "", variant).group: build_suite(
-                dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={}), variant, tally, {}
-            )
-            for variant, tally in self.tallies.items()
-        }
-        return {
-            "schema": SCHEMA,
-            "id": name,
-            "started_at": began,
-            "finished_at": ended,
-            "command": command,
-            "verdict": IMPORTED,
-            "exit_status": None,
-            "imported": {
-                "tool": self.tool,
-                "path": str(path),
-                "at": now,
-                "stopwatch": self.source.stopwatch,
-                "notes": [*self.source.notes, *self._missing()],
-                "facts": self.source.facts,
-                "means": [*self._means(suites)],
-            },
-            "settings": {"backend": self.tool, "concurrency": self.source.concurrency, "changes": {}, "slo": {}},
-            "environment": {"python": "unknown", "platform": "unknown", "cpus": None, "packages": {}, "git": None},
-            "backend": {"name": self.tool, "kind": "imported", "note": "", "served_model": self.source.model, "failure": ""},
-            "interruptions": {"deaths": {}, "attempts": 0},
-            "labels": None,
-            "plan": {
-                "rollouts": max(self.source.planned, len(self.seen)),
-                "finished": len(self.seen),
-                "not_run": max(0, self.source.planned - len(self.seen)),
-            },
-            "suites": suites,
-            "stopwatch": self._stopwatch(),
-            "performance": {**self.performance.summary(), **({} if self._timed else {"split": None})},
-            "serving": None,
-            "processes": {},
-            "limits": [],
-            "tests": {},
-            "cache": None,
-            "ab": None,
-            "gate": None,
-            "identity": None,
-            "sessions": [],
-            "repeated": 0,
-            "resume": None,
-            "damaged": [],
-            "losses": [],
-        }
+        for group, variant in self.variants.items():
+            own = dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={})
+            yield AskedSuite(group, own, variant)
 
     def _suite(self) -> Suite:
         scorers: Mapping[str, Json] = {name: {} for name in self.source.scores}
@@ -128,28 +106,28 @@ class Importing:
         data = DatasetInfo(Path(self.source.dataset).stem or "unknown", "unknown", self.source.dataset, "", "unknown", size)
         return Suite(self.source.suite, Path(), (), data, scorers=scorers)
 
-    def _means(self, suites: Json) -> Iterator[Json]:
+    def _means(self, run: Run) -> Iterator[OwnMean]:
         """The means that the tool gives beside ours, and where they differ why."""
-        for group, part in suites.items():
-            for score, theirs in self.source.means.get(part["variant"], {}).items():
-                mean = part["scores"][score]["mean"]
-                ours = mean and mean["value"]
+        for group, suite in run.suites.items():
+            for score, theirs in self.source.means.get(suite.variant, {}).items():
+                mean = suite.scores[score].mean
+                ours = mean.value if mean else None
                 same = ours is not None and math.isclose(theirs, ours, abs_tol=1e-6)
-                yield {"suite": group, "score": score, "theirs": theirs, "ours": ours, "why": "" if same else self.source.averages}
+                yield OwnMean(group, score, theirs, ours, "" if same else self.source.averages)
 
-    def _stopwatch(self) -> Json:
+    def _stopwatch(self) -> Stopwatch:
         """Nobody judged the other tool's stopwatch, so the verdict is no better than a warning."""
-        own = self.performance.stopwatch({})
-        verdict = WARN if self._timed else None
-        return {**own, "verdict": verdict, "reasons": [self.source.stopwatch] * self._timed, "notes": [], "clean_share": None}
+        own, timed = self.tallies.performance.stopwatch({}), self._timed
+        reasons = (self.source.stopwatch,) if timed else ()
+        return dataclasses.replace(own, verdict=WARN if timed else None, reasons=reasons, notes=(), clean_share=None)
 
     @property
     def _timed(self) -> bool:
         """Whether anybody took the times of calls."""
-        return bool(self.performance.latencies["e2e"])
+        return bool(self.tallies.performance.latencies["e2e"])
 
     def _missing(self) -> list[str]:
-        notes = [f"{count} of {len(self.seen)} rollouts have no {what}; they are in no timing" for what, count in self.unknown.items()]
+        notes = [f"{self.untimed} of {len(self.seen)} rollouts have no start and end; they are in no timing"] if self.untimed else []
         if self.source.concurrency is None:
             notes.append("the concurrency that was asked for is not recorded; steady rates are those of the time with anything in flight")
         if self.suite and (without := len(self.scenarios) - len({key.scenario for key in self.seen})):
@@ -164,8 +142,8 @@ def _text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
-def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Json]:
-    """Writes the run; returns its directory and run.json. Nothing is left behind where the results turn out to be unreadable."""
+def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: Path) -> tuple[Path, Run]:
+    """Writes the run; returns its directory and the run. Nothing is left behind where the results turn out to be unreadable."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
     target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
     importing = Importing(tool, source, suite)
@@ -175,7 +153,7 @@ def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: P
                 lines.write(sealed(redact(record_line(importing.add(rollout)).decode()).encode()) + b"\n")
         if not importing.seen:
             raise ConfigError(f"{path}: there is no result in it")
-        run: Json = json.loads(redact(json.dumps(importing.run(target.name, path, ["agentbench", "import", tool, str(path)]))))
+        run = redacted(importing.run(target.name, path, ("agentbench", "import", tool, str(path))), redact)
         write_run(run, target)
         write_reports(run, target)
     except BaseException:

@@ -36,12 +36,13 @@ def run_import(options: argparse.Namespace) -> None:
         raise ConfigError(f"{options.path} is no directory; name the one that {options.tool} wrote")
     suite = load_suite(suite_file(options.suite)) if options.suite else None
     target, run = write(options.tool, reader(options.path), options.path, suite, options.reports)
-    for name, part in run["suites"].items():
-        print(f"{name}: {statuses_text(part['rollouts'])}")
-        for score, means in part["scores"].items():
-            print(f"{name} {score}: {score_text(means['mean'])}")
-    for mean in run["imported"]["means"]:
+    assert run.imported is not None
+    for name, result in run.suites.items():
+        print(f"{name}: {statuses_text(result.rollouts)}")
+        for score, means in result.scores.items():
+            print(f"{name} {score}: {score_text(means.mean)}")
+    for mean in run.imported.means:
         print(own_mean_text(mean))
-    for note in run["imported"]["notes"]:
+    for note in run.imported.notes:
         print(f"note: {one_line(note)}")
     print(f"wrote {target}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.records import Json
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Run
 
 
 def add(commands: Any) -> None:
@@ -38,7 +39,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     from pytest_agentbench.lib.foreign import one_line
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
-    from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
+    from pytest_agentbench.rollouts.rescore import changes, floors, load_groups, refuse_empty, rescore
     from pytest_agentbench.runs.directory import discard
     from pytest_agentbench.runs.tally import find_run, read_run, write_run
     from pytest_agentbench.suites.suite import load_suite, suite_file
@@ -48,16 +49,16 @@ def run_rescore(options: argparse.Namespace) -> None:
     refuse_empty(run, source)
     folders = {load_suite(file).name: file.parent for file in map(suite_file, options.suite)}
     groups = load_groups(run, folders, options.scorer)
-    target, new, changes = asyncio.run(rescore(run, source, groups))
+    target, new, tallies = asyncio.run(rescore(run, source, groups))
     try:
-        missed = [*floors(groups)]
+        missed = [*floors(groups, tallies)]
         new = judged(new, target, options, failed=bool(missed))
         write_run(new, target)
         write_reports(new, target)
     except BaseException:
         discard(target)
         raise
-    for change in changes:
+    for change in changes(groups, new):
         print(
             f"{change.group} {change.score}: mean {mean_text(change.was)}, now {mean_text(change.now)}; "
             f"{change.changed} of {change.rollouts} rollouts changed"
@@ -69,28 +70,28 @@ def run_rescore(options: argparse.Namespace) -> None:
             print(f"{name} {score}: kept as it was, its scorer asks a judge")
     for floor in missed:
         print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
-    if new["gate"]:
-        write_gate(Plain(), new["gate"])
+    if new.gate:
+        write_gate(Plain(), new.gate, new.rounds)
     print(f"wrote {target}")
 
 
-def judged(run: Json, directory: Path, options: argparse.Namespace, *, failed: bool) -> Json:
+def judged(run: Run, directory: Path, options: argparse.Namespace, *, failed: bool) -> Run:
     """The run with the verdict of its gate on its new scores, and the exit status that a session would have had for them.
 
     `failed`: some rollouts do not reach a floor, which fails a session unless its gate decides.
     Raises ConfigError where the baseline is not there that the run was compared with.
     """
+    from dataclasses import replace
+
     from pytest_agentbench.cli.gate import Options, status_of, suites_of
     from pytest_agentbench.gate.exit_status import IMPORTED, SKIPPED, deciding, verdict
     from pytest_agentbench.session.gate import judge_again
-    from pytest_agentbench.suites.arms import Arm
 
-    if run["verdict"] in (SKIPPED, IMPORTED):
+    if run.verdict in (SKIPPED, IMPORTED):
         return run
-    settings = run["settings"]
-    rules, baseline = tuple(settings["gate"]), options.baseline or settings["baseline"]
-    asking = Options(rules, baseline, options.reports, settings["verdict"], tuple(Arm(**arm) for arm in settings["ab"]))
-    part, evidence = judge_again(run, directory, [*suites_of(run)], asking)
-    new = {**run, "gate": part}
-    status = status_of(new, evidence, settings["inconclusive"], failed=failed and not deciding(new))
-    return {**new, "verdict": verdict(status, deciding(new), missing=False), "exit_status": status}
+    settings = run.settings
+    asking = Options(settings.gate, options.baseline or settings.baseline, options.reports, settings.verdict, settings.ab)
+    gate, evidence = judge_again(run, directory, [*suites_of(run)], asking)
+    new = replace(run, gate=gate)
+    status = status_of(new, evidence, settings.inconclusive, failed=failed and not deciding(new))
+    return replace(new, verdict=verdict(status, deciding(new), missing=False), exit_status=status)

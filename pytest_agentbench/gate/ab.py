@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.backends.cache_state import together
+from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.rules import LATENCIES
 from pytest_agentbench.gate.verdict import latencies, samples
-from pytest_agentbench.metrics import windows
-from pytest_agentbench.metrics.stopwatch import doubt
+from pytest_agentbench.metrics import registry, windows
+from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
-from pytest_agentbench.records import STATUSES, Json, Rollout, RolloutKey
+from pytest_agentbench.records import STATUSES, Rollout, RolloutKey
+from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
@@ -63,19 +63,24 @@ class Totals:
                 self.cached_tokens += call.cached_tokens
                 self.cached_of += call.prompt_tokens
 
-    def summary(self) -> Json:
+    def result(self, arm: Arm, facts: Facts, blocks: Sequence[CacheBlock]) -> ArmResult:
         """Rates are over the time in which any rollout of the arm ran."""
         busy_s = sum(windows.total_ns(windows.at_least(spans, 1)) for spans in self.spans.values()) / 1e9
-        return {
-            "model": names(self.models.summary()),
-            "rollouts": {status: self.statuses[status] for status in STATUSES},
-            "calls": self.calls,
-            "failed_calls": self.failed_calls,
-            "busy_s": busy_s,
-            "rollouts_per_hour": self.evaluable * 3600 / busy_s if busy_s else None,
-            "output_tokens_per_s": self.output_tokens / busy_s if busy_s else None,
-            "cached_share": self.cached_tokens / self.cached_of if self.cached_of else None,
-        }
+        return ArmResult(
+            **vars(arm),
+            model=names(self.models.summary()),
+            load_s=facts.load_s.get(arm.name),
+            failure=facts.failures.get(arm.name, ""),
+            blocks=len(blocks),
+            rollouts={status: self.statuses[status] for status in STATUSES},
+            calls=self.calls,
+            failed_calls=self.failed_calls,
+            busy_s=busy_s,
+            rollouts_per_hour=self.evaluable * 3600 / busy_s if busy_s else None,
+            output_tokens_per_s=self.output_tokens / busy_s if busy_s else None,
+            cached_share=self.cached_tokens / self.cached_of if self.cached_of else None,
+            prefix_cache=together(block.prefix_cache for block in blocks if block.prefix_cache),
+        )
 
 
 class Comparison:
@@ -95,29 +100,18 @@ class Comparison:
         self._totals[side.arm].add(rollout)
         self._trials[rollout.suite, side].append(trial_of(rollout))
 
-    def summary(self, facts: Facts, blocks: Sequence[Json], stopwatch: Json) -> Json:
-        """What run.json says; of timings that the stopwatch doubts nothing is concluded."""
-        arms = [self._arm(arm, facts, blocks) for arm in self._arms]
+    def summary(self, facts: Facts, blocks: Sequence[CacheBlock], stopwatch: Stopwatch) -> ArmsCompared:
+        """Of timings that the stopwatch doubts nothing is concluded."""
+        arms = tuple(self._totals[arm.name].result(arm, facts, [block for block in blocks if block.arm == arm.name]) for arm in self._arms)
         doubts, sequence = "; ".join(filter(None, (facts.failure, *facts.failures.values()))), facts.in_sequence
-        return {
-            "arms": arms,
-            "order": "in sequence" if sequence else "interleaved",
-            "comparisons": [*self._comparisons(doubts, stopwatch)],
-            "warnings": [*self._warnings(arms, blocks, sequence=sequence)],
-        }
+        return ArmsCompared(
+            arms=arms,
+            order="in sequence" if sequence else "interleaved",
+            comparisons=tuple(self._comparisons(doubts, stopwatch)),
+            warnings=tuple(self._warnings(arms, blocks, sequence=sequence)),
+        )
 
-    def _arm(self, arm: Arm, facts: Facts, blocks: Sequence[Json]) -> Json:
-        own = [block for block in blocks if block["arm"] == arm.name]
-        return {
-            **asdict(arm),
-            "load_s": facts.load_s.get(arm.name),
-            "failure": facts.failures.get(arm.name, ""),
-            "blocks": len(own),
-            **self._totals[arm.name].summary(),
-            "prefix_cache": together([block["prefix_cache"] for block in own if block["prefix_cache"]]),
-        }
-
-    def _comparisons(self, doubts: str, stopwatch: Json) -> Iterator[Json]:
+    def _comparisons(self, doubts: str, stopwatch: Stopwatch) -> Iterator[MetricCompared]:
         base_arm, new_arm = (arm.name for arm in self._arms)
         for name, found in self._found.items():
             assert found.suite is not None
@@ -128,7 +122,7 @@ class Comparison:
                     before, after = (samples(trials, score, falling=score in LOWER_IS_BETTER) for trials in (base, new))
                     decision = compare_scores(score, after, before)
                     yield _said(group, score, (mean_of(before), mean_of(after)), decision, (BETTER, WORSE), doubts)
-                for metric in LATENCIES:
+                for metric in registry.asked():
                     times, later = (latencies(trials, metric) for trials in (base, new))
                     for q in PERCENTILES:
                         decision = compare_interleaved(later, times, q)
@@ -137,25 +131,23 @@ class Comparison:
                             group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubts or doubt(stopwatch, f"{metric}.p{q}")
                         )
 
-    def _warnings(self, arms: Sequence[Json], blocks: Sequence[Json], *, sequence: bool) -> Iterator[str]:
+    def _warnings(self, arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequence: bool) -> Iterator[str]:
         first, second = (hit_ratio(arm) for arm in arms)
-        names = [arm["name"] for arm in arms]
+        names = [arm.name for arm in arms]
         if first is not None and second is not None and abs(first - second) > APART:
             yield (
                 f"the prefix cache was not in the same state: {first * 100:.0f} % of the prompt tokens were hits in {names[0]}, "
                 f"{second * 100:.0f} % in {names[1]}; see --agentbench-cache"
             )
-        if len({bool(block["salt"]) for block in blocks}) > 1:
+        if len({bool(block.salt) for block in blocks}) > 1:
             yield "one arm's cache was reset, the other one's prompts were salted, which makes them a few tokens longer"
         if sequence:
             yield f"{names[0]} ran before {names[1]}, because both do not fit on this machine: what changed with time is in the difference"
 
 
-def hit_ratio(arm: Json) -> float | None:
+def hit_ratio(arm: ArmResult) -> float | None:
     """By the counters of the server, or else by the usage of the calls."""
-    told: float | None = arm["prefix_cache"]["hit_ratio"]
-    by_calls: float | None = arm["cached_share"]
-    return by_calls if told is None else told
+    return arm.cached_share if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
 
 
 def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sample]) -> Decision:
@@ -174,9 +166,9 @@ def mean_of(measured: Mapping[str, Sample]) -> float | None:
 
 def _said(
     suite: str, metric: str, values: tuple[float | None, float | None], decision: Decision, words: tuple[str, str], doubt: str
-) -> Json:
-    """A comparison as run.json has it, `values` being the first arm's and the second one's; with a doubt nothing is concluded."""
+) -> MetricCompared:
+    """`values` being the first arm's and the second one's; with a doubt nothing is concluded."""
     if doubt:
         decision = replace(decision, verdict=INCONCLUSIVE, reason=doubt)
     finding = {PASS: words[0], FAIL: words[1]}.get(decision.verdict) or ("inconclusive" if decision.reason else SAME)
-    return {"suite": suite, "metric": metric, "base": values[0], "new": values[1], "finding": finding, **asdict(decision)}
+    return MetricCompared(**vars(decision), suite=suite, metric=metric, base=values[0], new=values[1], finding=finding)

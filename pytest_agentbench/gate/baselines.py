@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import orjson
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import Evidence, Facts, trial_of
+from pytest_agentbench.gate.evidence import SCHEMA, Evidence, Facts, trial_of
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal
@@ -34,9 +35,20 @@ def read_evidence(path: Path) -> Evidence:
         trials = (trial_of(rollout) for rollout in read_journal(path) if rollout.kind == "scenario")
         return Evidence.of(Facts.of(read_run(path)), trials)
     try:
-        return Evidence.from_lines(_lines(path))
+        lines = _lines(path)
+        header = next(lines, {})
+        refuse_another_schema(path, header)
+        return Evidence.from_lines(chain([header], lines))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path} is no baseline: {error}; `agentbench baseline promote RUN` writes one") from error
+
+
+def refuse_another_schema(path: Path, header: Json) -> None:
+    """Raises ConfigError for a baseline of another version, with what makes it again."""
+    schema, suite = header.get("schema"), header.get("suite")
+    if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.partition("/")[0]):
+        again = f"`pytest -m {suite}`, then `agentbench baseline promote --suite {suite} --to {path}`"
+        raise ConfigError(f"{path} is of schema {schema}, and this version reads {SCHEMA}; {again} make it again")
 
 
 def _lines(path: Path) -> Iterator[Json]:

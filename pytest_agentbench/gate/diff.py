@@ -10,8 +10,13 @@ from typing import Any
 from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import latencies, samples
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
+from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import Decision
@@ -22,22 +27,21 @@ from pytest_agentbench.suites.hashes import changes
 #: Parts of an identity that hold something for each suite under each variant.
 OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
 
-TIMINGS = ("ttft", "tpot", "e2e", "rollout")  # of which medians are compared
 MOST = 5  # scenarios that are shown of each score
 APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """A run, as it is compared."""
 
-    facts: Json  # run.json
+    facts: Run
     evidence: Evidence
 
     @property
-    def identity(self) -> Json | None:
-        """None of a run that wrote none: it is imported, or of an older version."""
-        return self.facts.get("identity")
+    def identity(self) -> RunIdentity | None:
+        """None of a run that was imported."""
+        return self.facts.identity
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ class Scored:
 
     group: str
     score: str
-    old: Json | None  # means, as run.json has them
-    new: Json | None
+    old: Mean | None
+    new: Mean | None
     decision: Decision  # of new - old, on the scenarios that both runs have
     moved: tuple[Moved, ...]  # most first
 
@@ -75,28 +79,29 @@ class Scored:
 class Timed:
     """The median of a latency."""
 
-    name: str  # one of TIMINGS
+    name: str  # of a metric
     old: float | None  # milliseconds, of all calls or rollouts of the run
     new: float | None
     decision: Decision  # of new / old, on the scenarios that both runs have
     doubtful: bool = False  # neither faster nor slower is said of it
 
 
-def read(directory: Path) -> Run:
+def read(directory: Path) -> ComparedRun:
     """Raises ConfigError for what is no finished run."""
-    return Run(read_run(directory), read_evidence(directory))
+    return ComparedRun(read_run(directory), read_evidence(directory))
 
 
-def common(old: Run, new: Run) -> list[str]:
+def common(old: ComparedRun, new: ComparedRun) -> list[str]:
     """Suites, each under a variant, that both runs have."""
-    return [group for group in new.facts["suites"] if group in old.facts["suites"]]
+    return [group for group in new.facts.suites if group in old.facts.suites]
 
 
-def setup_changes(old: Run, new: Run) -> Iterator[Changed]:
+def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
     """What is not the same in the identities of two runs, of suites that both have; nothing where one run has no identity."""
-    was, now = old.identity or {}, new.identity or {}
-    groups = common(old, new)
-    for part in (part for part in was.get("hashes", ()) if part in now.get("hashes", ())):
+    if old.identity is None or new.identity is None:
+        return
+    was, now, groups = plain(old.identity), plain(new.identity), common(old, new)
+    for part in (part for part in was["hashes"] if part in now["hashes"]):
         before, after = (_of_groups(each[part], groups) if part in OF_SUITES else each[part] for each in (was, now))
         if part == "options":
             before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))
@@ -109,10 +114,10 @@ def _of_groups(part: Json, groups: Sequence[str]) -> Json:
     return {group: part.get(group) for group in groups}
 
 
-def score_changes(old: Run, new: Run) -> Iterator[Scored]:
+def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Scored]:
     """The scores that both runs have, paired by scenarios with equal content."""
     for group in common(old, new):
-        means, before = (run.facts["suites"][group]["scores"] for run in (new, old))
+        means, before = (run.facts.suites[group].scores for run in (new, old))
         for score in (name for name in means if name in before):
             falling = score in LOWER_IS_BETTER
             base, now = (samples(run.evidence.groups.get(group, ()), score, falling=falling) for run in (old, new))
@@ -122,20 +127,20 @@ def score_changes(old: Run, new: Run) -> Iterator[Scored]:
             pairs, _ = pair(now, base)
             moved = [Moved(name, each.base.mean, each.new.mean) for name, each in pairs.items() if each.difference]
             most = sorted(moved, key=lambda each: (-abs(each.new - each.old), each.scenario))[:MOST]
-            yield Scored(group, score, before[score]["mean"], means[score]["mean"], decision, tuple(most))
+            yield Scored(group, score, before[score].mean, means[score].mean, decision, tuple(most))
 
 
-def speed_changes(old: Run, new: Run) -> Iterator[Timed]:
+def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Timed]:
     """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
     shared = _shared(old, new)
     doubtful = any(True for _ in doubts(old, new))
-    for name in TIMINGS:
+    for name in registry.asked():
         base, now = (_latencies(run, name, shared) for run in (old, new))
-        before, after = ((run.facts["performance"][f"{name}_ms"] or {}).get("p50") for run in (old, new))
+        before, after = (spread.p50 if (spread := run.facts.performance.latency(name)) else None for run in (old, new))
         yield Timed(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
 
 
-def _shared(old: Run, new: Run) -> set[tuple[str, str]]:
+def _shared(old: ComparedRun, new: ComparedRun) -> set[tuple[str, str]]:
     """(suite under a variant, scenario) of all that both runs have with equal content."""
     before, after = (
         {(group, trial.scenario, _content(trial)) for group, trials in run.evidence.groups.items() for trial in trials}
@@ -148,7 +153,7 @@ def _content(trial: Trial) -> str:
     return str(trial.content.get("scenario", ""))
 
 
-def _latencies(run: Run, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
+def _latencies(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
     return [
         timing._replace(scenario=f"{group}[{timing.scenario}]")
         for group, trials in run.evidence.groups.items()
@@ -157,29 +162,32 @@ def _latencies(run: Run, name: str, shared: set[tuple[str, str]]) -> list[Timing
     ]
 
 
-def doubts(old: Run, new: Run) -> Iterator[str]:
+def doubts(old: ComparedRun, new: ComparedRun) -> Iterator[str]:
     """A sentence for each reason why the speeds of two runs say little about each other."""
     for word, run in (("old", old), ("new", new)):
-        yield from dict.fromkeys(f"in the {word} run {why}" for name in TIMINGS if (why := doubt(run.facts["stopwatch"], f"{name}.p50")))
+        yield from dict.fromkeys(
+            f"in the {word} run {why}" for name in registry.asked() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
+        )
     if (was := old.identity) and (now := new.identity):
-        if was["hardware"] != now["hardware"]:
+        if was.hardware != now.hardware:
             yield "other GPUs, or another driver"
-        elif was["hardware"]["gpus"] is None:
+        elif was.hardware.gpus is None:
             yield "nobody knows what hardware served either run"
-        if any(was["host"][name] != now["host"][name] for name in ("cpus", "cpu", "machine")):
+        if any(getattr(was.host, name) != getattr(now.host, name) for name in ("cpus", "cpu", "machine")):
             yield "another host"
-        yield from _other_conditions(was["options"], now["options"])
-    elif (before := old.facts["settings"]["concurrency"]) != (after := new.facts["settings"]["concurrency"]):
+        yield from _other_conditions(was.options, now.options)
+    elif (before := old.facts.settings.concurrency) != (after := new.facts.settings.concurrency):
         yield f"another concurrency: {before} and {after} rollouts in flight"
-    ratios = [run.facts["performance"]["prefix_cache_hit_ratio"] for run in (old, new)]
-    if None not in ratios and abs(ratios[0] - ratios[1]) > APART:
-        yield f"the prefix cache was not in the same state: hit ratio {ratios[0]:.2f} and {ratios[1]:.2f}"
+    was_hit, now_hit = (run.facts.performance.prefix_cache_hit_ratio for run in (old, new))
+    if was_hit is not None and now_hit is not None and abs(was_hit - now_hit) > APART:
+        yield f"the prefix cache was not in the same state: hit ratio {was_hit:.2f} and {now_hit:.2f}"
 
 
-def _other_conditions(was: Json, now: Json) -> Iterator[str]:
+def _other_conditions(was: MeasuringOptions, now: MeasuringOptions) -> Iterator[str]:
     for name, what in CONDITIONS.items():
-        if was.get(name) != now.get(name):
-            yield f"{what}: {_word(was.get(name))} and {_word(now.get(name))}"
+        before, after = getattr(was, name), getattr(now, name)
+        if before != after:
+            yield f"{what}: {_word(before)} and {_word(after)}"
 
 
 #: Options that speeds depend on.

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.goodput import EXPECTED, longest_gap_ns
+from pytest_agentbench.metrics import registry, timings
+from pytest_agentbench.metrics.goodput import is_unknown, values_of
 from pytest_agentbench.records import Json, LLMCall, Rollout
 
-SCHEMA = "agentbench-baseline/1"  # docs/gates.md describes it
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Run
+
+SCHEMA = "agentbench-baseline/3"  # docs/gates.md describes it
 
 
-class CallTimes(NamedTuple):
-    """One LLM call; milliseconds, None for what it does not have. A failed call has no times."""
+@dataclass(frozen=True)
+class CallTimes:
+    """One LLM call; a failed one has no times."""
 
-    ttft: float | None
-    tpot: float | None
-    e2e: float | None
-    itl: float | None  # its longest gap
+    ms: Mapping[str, float]  # metric of the registry -> milliseconds, those that it has; of `itl` its longest gap
     output_tokens: int
     failed: bool
 
@@ -27,10 +28,10 @@ class CallTimes(NamedTuple):
         """Whether it met all objectives (milliseconds); None where that cannot be known."""
         if self.failed:
             return False
-        values = {name: getattr(self, name) for name in slo}
+        values = {name: self.ms.get(name) for name in slo}
         if any(value is not None and value > slo[name] for name, value in values.items()):
             return False
-        return None if any(values[name] is None for name in EXPECTED if name in values) else True
+        return None if is_unknown(values) else True
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Trial:
     calls: tuple[CallTimes, ...] = ()  # of all attempts
 
     def to_dict(self) -> Json:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "calls": [asdict(call) for call in self.calls]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        calls = tuple(CallTimes(*call) for call in data["calls"])
+        calls = tuple(CallTimes(**call) for call in data["calls"])
         return cls(**{**data, "calls": calls, "unscored": tuple(data["unscored"])})
 
 
@@ -78,26 +79,29 @@ class Facts:
     commit: str | None = None  # of the repository
     finished_at: str = ""  # ISO 8601
     quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
+    most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
+    rounds: int = 0  # of them, those after which the rules were last looked at
 
     @classmethod
-    def of(cls, run: Json) -> Facts:
-        """Of what run.json holds."""
-        performance = run["performance"]
+    def of(cls, run: Run) -> Facts:
+        """What a gate wants to know of a run."""
         return cls(
-            run=run["id"],
-            planned=run["plan"]["rollouts"],
-            lost=run["plan"]["not_run"],
-            scenarios={name: suite["dataset"]["size"] for name, suite in run["suites"].items()},
-            stopwatch=run["stopwatch"]["verdict"],
-            unusable=tuple(run["stopwatch"].get("unusable", ())),
-            cache=run["settings"].get("cache", "carry"),
-            slo=run["settings"]["slo"],
-            commit=(run["environment"]["git"] or {}).get("commit"),
-            finished_at=run["finished_at"],
-            quarantined={
-                name: ids for name, suite in run["suites"].items() if (ids := [each["scenario"] for each in suite.get("quarantined", ())])
-            },
-            **{name: performance[name] for name in ("rollouts_per_hour", "output_tokens_per_s", "prefix_cache_hit_ratio")},
+            run=run.id,
+            planned=run.plan.rollouts,
+            lost=run.plan.not_run,
+            scenarios={name: suite.dataset.size for name, suite in run.suites.items()},
+            stopwatch=run.stopwatch.verdict,
+            unusable=run.stopwatch.unusable,
+            cache=run.settings.cache,
+            rollouts_per_hour=run.performance.rollouts_per_hour,
+            output_tokens_per_s=run.performance.output_tokens_per_s,
+            prefix_cache_hit_ratio=run.performance.prefix_cache_hit_ratio,
+            slo=run.settings.slo,
+            commit=run.environment.git.commit if run.environment.git else None,
+            finished_at=run.finished_at,
+            quarantined={name: ids for name, suite in run.suites.items() if (ids := [each.scenario for each in suite.quarantined])},
+            most_rounds=run.rounds.most if run.rounds else 0,
+            rounds=run.rounds.ran if run.rounds else 0,
         )
 
 
@@ -115,6 +119,11 @@ class Evidence:
             groups.setdefault(trial.group, []).append(trial)
         return cls(facts, groups)
 
+    def up_to(self, rounds: int) -> Evidence:
+        """This without the trials after so many rounds."""
+        kept = {group: [trial for trial in trials if trial.trial <= rounds] for group, trials in self.groups.items()}
+        return Evidence(self.facts, kept)
+
     def hashes(self, group: str, part: str) -> set[str]:
         """The different hashes of an agent or a backend that the rollouts of a group have; known ones only."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
@@ -122,7 +131,7 @@ class Evidence:
     def scored_by(self, group: str, score: str) -> set[str]:
         """The different hashes of how a score of a group's rollouts came about; known ones only."""
         found = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
-        return {hash for each in found if isinstance(each, Mapping) and (hash := each.get(score))}  # older versions have one hash of all
+        return {hash for each in found if each and (hash := each.get(score))}
 
     def without(self, group: str, scenarios: Collection[str]) -> Evidence:
         """This without some scenarios of a group, as if its data set did not have them."""
@@ -146,7 +155,7 @@ class Evidence:
         if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
         del header["replaces"], header["reason"]
-        return cls.of(Facts(**{**header, "unusable": tuple(header.get("unusable", ()))}), map(Trial.from_dict, every))
+        return cls.of(Facts(**{**header, "unusable": tuple(header["unusable"])}), map(Trial.from_dict, every))
 
 
 def trial_of(rollout: Rollout) -> Trial:
@@ -170,15 +179,6 @@ def trial_of(rollout: Rollout) -> Trial:
 
 def call_times(call: LLMCall) -> CallTimes:
     """The derived timings of a call."""
-    return CallTimes(
-        ttft=_milliseconds(timings.ttft_ns(call)),
-        tpot=_milliseconds(timings.tpot_ns(call)),
-        e2e=_milliseconds(timings.e2e_ns(call)),
-        itl=_milliseconds(longest_gap_ns(call)),
-        output_tokens=timings.output_tokens(call),
-        failed=call.error_kind is not None,
-    )
-
-
-def _milliseconds(nanoseconds: float | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / 1e6
+    values = values_of(call, registry.objectives())
+    known = {name: value / 1e6 for name, value in values.items() if value is not None}
+    return CallTimes(known, output_tokens=timings.output_tokens(call), failed=call.error_kind is not None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import Limit
 from pytest_agentbench.runs.tally import NOTHING_MEASURED
+from pytest_agentbench.runs.verdicts import GateResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 
 SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
@@ -46,15 +48,14 @@ class Ending(NamedTuple):
     status: int  # pytest's
     only_unmeasured: bool  # no test failed but those that had nothing to judge, and those that a wrong suite kept from being collected
     failure: bool  # the backend, the tap or the pool failed
-    limits: Sequence[Json]  # as run.json has them
-    gate: Json | None  # the part of run.json about a gate that decides
+    limits: Sequence[Limit]
+    gate: GateResult | None  # of a gate that decides
     mistake: bool = False  # a suite cannot be used
 
 
-def deciding(run: Json) -> Json | None:
-    """What a gate says that has a say in the exit status, of run.json."""
-    gate: Json | None = run["gate"]
-    return gate if gate and gate["decides"] else None
+def deciding(run: Run) -> GateResult | None:
+    """What a gate says that has a say in the exit status."""
+    return run.gate if run.gate and run.gate.decides else None
 
 
 def exit_status(ending: Ending, inconclusive: str) -> int:
@@ -65,15 +66,15 @@ def exit_status(ending: Ending, inconclusive: str) -> int:
     status, gate = ending.status, ending.gate
     if status not in (OK, FAILED, NO_TESTS):
         return status
-    failed = [limit for limit in ending.limits if limit["failed"]]
-    unknown = [limit for limit in failed if limit["name"] == NOTHING_MEASURED or limit["value"] is None]
-    if (gate and gate["verdict"] == FAIL) or len(failed) > len(unknown) or (status == FAILED and not ending.only_unmeasured):
+    failed = [limit for limit in ending.limits if limit.failed]
+    unknown = [limit for limit in failed if limit.name == NOTHING_MEASURED or limit.value is None]
+    if (gate and gate.verdict == FAIL) or len(failed) > len(unknown) or (status == FAILED and not ending.only_unmeasured):
         return FAILED
     if ending.mistake:
         return USAGE_ERROR
-    if ending.failure or unknown or status == FAILED or (gate and gate["unmeasured"]):
+    if ending.failure or unknown or status == FAILED or (gate and gate.unmeasured):
         return CANNOT_MEASURE
-    return CANNOT_TELL if gate and gate["verdict"] == INCONCLUSIVE and inconclusive == "fail" else status
+    return CANNOT_TELL if gate and gate.verdict == INCONCLUSIVE and inconclusive == "fail" else status
 
 
 def with_losses(status: int) -> int:
@@ -81,10 +82,10 @@ def with_losses(status: int) -> int:
     return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
 
 
-def verdict(status: int, gate: Json | None, *, missing: bool) -> str:
+def verdict(status: int, gate: GateResult | None, *, missing: bool) -> str:
     """The word for an exit status: only 0 has several, as the gate that decides may not be able to tell, or the machine lack something."""
     if status == OK and missing:
         return SKIPPED
-    if status == OK and gate and gate["verdict"] == INCONCLUSIVE:
+    if status == OK and gate and gate.verdict == INCONCLUSIVE:
         return INCONCLUSIVE
     return EXITS[status].verdict if status in EXITS else FAIL

@@ -13,8 +13,10 @@ from pytest_agentbench.gate.baselines import read_evidence, write_baseline
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS, samples
 from pytest_agentbench.metrics.stopwatch import SATURATED
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import suite_of
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.stats.special import normal_quantile
 
 ROUNDING = 1e-9  # a mean that fell by less did not fall
 
@@ -66,22 +68,22 @@ def check_reason(plans: Iterable[Promotion], reason: str) -> None:
             raise ConfigError(f"{plan.path} would become worse in {what}; --reason TEXT says why that is right, and is kept in the file")
 
 
-def plan_promotion(run: Json, evidence: Evidence, suite: str, path: Path) -> Promotion:
+def plan_promotion(run: Run, evidence: Evidence, suite: str, path: Path) -> Promotion:
     """Raises ConfigError for a run that is no basis, and for a file in its place that is no baseline."""
     if found := [*faults(run, evidence, suite)]:
-        raise ConfigError(f"{run['id']} is no baseline for {suite}: {'; '.join(found)}")
+        raise ConfigError(f"{run.id} is no baseline for {suite}: {'; '.join(found)}")
     return Promotion(suite, path, evidence, read_evidence(path) if path.exists() else None)
 
 
-def faults(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
+def faults(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """Why a run says too little about a suite to be a baseline, or to suggest anything."""
     trials = _of(evidence, suite)
     statuses = Counter(trial.status for trial in trials)
-    if failure := run["backend"]["failure"]:
-        yield str(failure)
-    if left := run["plan"]["not_run"] + statuses["cancelled"]:
-        resume = f" (go on with {run['resume']})" if run["resume"] else ""
-        yield f"{left} of {run['plan']['rollouts']} planned rollouts were not run{resume}"
+    if run.backend.failure:
+        yield run.backend.failure
+    if left := run.plan.not_run + statuses["cancelled"]:
+        resume = f" (go on with {run.resume})" if run.resume else ""
+        yield f"{left} of {run.plan.rollouts} planned rollouts were not run{resume}"
     if not statuses["ok"] + statuses["limit"]:
         yield "no rollout was evaluable"
     elif statuses["infra_error"] > INFRA_ERRORS * len(trials):
@@ -90,7 +92,30 @@ def faults(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
         yield f"{count} of its {score} scores are missing: the scorer failed"
 
 
-def doubts(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
+def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
+    """A sentence for each main score of which a run has the best of several runs of its setup: the next ones will be less lucky."""
+    for group, part in run.suites.items():
+        score = part.main_score
+        if suite != suite_of(group, part.variant) or (mine := _mean_of(run, group, score)) is None:
+            continue
+        known = [mean for each in others if (mean := _mean_of(each, group, score)) is not None]
+        beaten = all(mine < mean - ROUNDING if score in LOWER_IS_BETTER else mine > mean + ROUNDING for mean in known)
+        if known and beaten:
+            count = len(known) + 1
+            excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: of the best of so many alike
+            yield (
+                f"{group} {score}.mean is the best of {count} runs of this setup, and of so many equal runs the best is lucky "
+                f"by {excess:.1f} standard deviations: against it later runs fail although nothing has changed; "
+                "promote by date, or one with more trials"
+            )
+
+
+def _mean_of(run: Run, group: str, score: str) -> float | None:
+    means = run.suites[group].scores.get(score) if group in run.suites else None
+    return means.mean.value if means and means.mean else None
+
+
+def doubts(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """What makes a run a poor baseline, though it is one."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
@@ -98,7 +123,7 @@ def doubts(run: Json, evidence: Evidence, suite: str) -> Iterator[str]:
         size, ran = evidence.facts.scenarios.get(group, 0), len({trial.scenario for trial in trials})
         if trials[0].suite == suite and ran < ENOUGH * size:
             yield f"{group}: {ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
-    if (run["environment"]["git"] or {}).get("dirty"):
+    if run.environment.git and run.environment.git.dirty:
         yield "the run's working tree had changes that are in no commit"
 
 

@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.rules import Rule
 from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.stats import multiple
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing, judge
 from pytest_agentbench.stats.latency import Timing, compare_latency, latency_limit
 from pytest_agentbench.stats.multiple import Suspect
 from pytest_agentbench.stats.paired import Sample, against_limit, breaking, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar, against_share
+from pytest_agentbench.stats.sequential import FIRST_LOOK, Looks
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
@@ -59,6 +60,11 @@ class Asked:
             return self.bar.score if self.bar else ""
         return self.rule.metric if self.rule.kind == "score" else ""
 
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether it may decide before the last round of trials, as those of values with limits; others are judged once, in the end."""
+        return self.rule.kind == "passes" or (self.rule.kind == "score" and not self.falling)
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -69,15 +75,40 @@ class Judged:
     notes: tuple[str, ...] = ()  # what a reader should know beside the decision's own reason
     suspects: tuple[Suspect, ...] = ()  # scenarios that may have got worse
 
+    def is_open(self, rounds: int) -> bool:
+        """Whether more trials than there are after so many rounds may decide it."""
+        found, rule = self.decision, self.asked.rule
+        if found.verdict != INCONCLUSIVE:
+            return False
+        if found.low is None:
+            return rule.kind == "passes" and rule.pass_rate.k > rounds
+        return judge(found.low, found.high, found.threshold) == INCONCLUSIVE
+
 
 def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, Evidence]) -> list[Judged]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
     doubts = {group: tuple(_doubts(group, asked, run)) for group in {each.group for each in asked}}
     confidence = 1 - (1 - CONFIDENCE) / max(1, sum(map(_without_margin, asked)))
+    looked = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
     return [
-        _judged(each, run, baselines.get(each.group), doubts[each.group], confidence if _without_margin(each) else CONFIDENCE)
+        _judged(
+            each,
+            looked if each.is_looked_at else run,
+            base := baselines.get(each.group),
+            doubts[each.group],
+            _confidence(each, run.facts, base, confidence if _without_margin(each) else CONFIDENCE),
+        )
         for each in asked
     ]
+
+
+def _confidence(asked: Asked, facts: Facts, base: Evidence | None, alone: float) -> float:
+    """Of a rule's interval, which would have that of `alone` if nobody had looked before."""
+    if not facts.most_rounds or not asked.is_looked_at:
+        return alone
+    old = base.groups.get(asked.group, ()) if base and asked.rule.versus else ()
+    base_trials = len(old) / len({trial.scenario for trial in old}) if old else 0.0
+    return Looks(facts.most_rounds, base_trials).confidence(facts.rounds, alone)
 
 
 def _without_margin(asked: Asked) -> bool:
@@ -311,7 +342,7 @@ def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
     if metric == "rollout":
         values = [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
     else:
-        values = [value for call in trial.calls if (value := getattr(call, metric)) is not None]
+        values = [value for call in trial.calls if (value := call.ms.get(metric)) is not None]
     return tuple(max(value, SHORTEST_MS) for value in values)
 
 

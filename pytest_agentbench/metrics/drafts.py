@@ -6,7 +6,37 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_agentbench.records import Draft, Json, Rollout, Score
+from pytest_agentbench.records import Draft, Rollout, Score
+
+
+@dataclass(frozen=True)
+class DraftMeans:
+    """A score over the rollouts whose first and whose chosen draft have it."""
+
+    rollouts: int  # what the means are over
+    first: float  # mean of the first drafts
+    chosen: float  # mean of those that count
+
+
+@dataclass(frozen=True)
+class DraftsSummary:
+    """Drafts of an agent that [judges itself](judges.md)."""
+
+    rollouts: int  # with drafts
+    drafts: int  # of all of them
+    accepted: int  # rollouts with an accepted draft
+    scores: Mapping[str, DraftMeans]  # score -> means
+
+
+@dataclass(frozen=True)
+class JudgeCost:
+    """What judges of agents and scorers cost."""
+
+    calls: int
+    failed_calls: int  # of them, those that failed
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float  # all calls together
 
 
 @dataclass
@@ -41,20 +71,22 @@ class Drafts:
         for name in first.keys() & chosen.keys():
             self.pairs[name].append((float(first[name]), float(chosen[name])))
 
-    def summary(self) -> Json:
-        """The keys `drafts` and `judge` of a suite in run.json; null where there was nothing of the kind."""
+    def summary(self) -> DraftsSummary | None:
+        """None where there were no drafts."""
         scores = {name: _means(pairs) for name, pairs in sorted(self.pairs.items())}
-        drafts = {"rollouts": self.rollouts, "drafts": self.drafts, "accepted": self.accepted, "scores": scores}
-        tokens = {"prompt_tokens": self.prompt_tokens, "output_tokens": self.output_tokens}
-        judge = {"calls": self.calls, "failed_calls": self.failed, **tokens, "seconds": self.took_ns / 1e9}
-        return {"drafts": drafts if self.rollouts else None, "judge": judge if self.calls else None}
+        return DraftsSummary(self.rollouts, self.drafts, self.accepted, scores) if self.rollouts else None
+
+    def cost(self) -> JudgeCost | None:
+        """None where no judge was asked."""
+        tokens = self.prompt_tokens, self.output_tokens
+        return JudgeCost(self.calls, self.failed, *tokens, self.took_ns / 1e9) if self.calls else None
 
 
 def _scores_of_chosen(drafts: tuple[Draft, ...]) -> Mapping[str, Score]:
     return next((draft.scores for draft in drafts if draft.chosen), {})
 
 
-def _means(pairs: list[tuple[float, float]]) -> Json:
+def _means(pairs: list[tuple[float, float]]) -> DraftMeans:
     """Over the same rollouts, those whose first and whose chosen draft have the score."""
     first, chosen = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
-    return {"rollouts": len(pairs), "first": first, "chosen": chosen}
+    return DraftMeans(len(pairs), first, chosen)

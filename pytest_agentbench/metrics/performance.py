@@ -5,26 +5,96 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_agentbench.metrics import timings, windows
-from pytest_agentbench.metrics.goodput import Goodput
+from pytest_agentbench.metrics import registry, timings, windows
+from pytest_agentbench.metrics.goodput import Goodput, GoodputSummary
 from pytest_agentbench.metrics.lateness import Lateness
-from pytest_agentbench.metrics.stopwatch import Reading, busiest, judge
-from pytest_agentbench.metrics.windows import Span, Timeline
-from pytest_agentbench.records import Json, LLMCall, Rollout
-from pytest_agentbench.stats.percentiles import LOW, Pool, adjusted, numbers, percentile, series, spread, tail
+from pytest_agentbench.metrics.registry import Metric
+from pytest_agentbench.metrics.stopwatch import Reading, Stopwatch, busiest, judge
+from pytest_agentbench.metrics.windows import InFlight, Span, Timeline
+from pytest_agentbench.records import OPEN, LLMCall, Rollout
+from pytest_agentbench.stats.percentiles import (
+    AdjustedSpread,
+    LatencySpread,
+    Pool,
+    RateSpread,
+    adjusted,
+    latency_spread,
+    numbers,
+    percentile,
+    rate_spread,
+    series,
+    tail,
+)
 
-#: Latencies of which a call has one, in the order of reports.
-LATENCIES: Mapping[str, Callable[[LLMCall], float | None]] = {
-    "ttft": timings.ttft_ns,
-    "first_event": timings.first_event_ns,
-    "first_answer": timings.first_answer_ns,
-    "tpot": timings.tpot_ns,
-    "e2e": timings.e2e_ns,
-    "client_queue": timings.client_queue_ns,
-}
+
+@dataclass(frozen=True)
+class SteadyCalls:
+    """Rates while at least 90 % of what was asked for was in flight."""
+
+    seconds: float  # length of the window
+    share: float | None  # of `span_s`
+    output_tokens_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyRollouts(SteadyCalls):
+    """The same of rollouts."""
+
+    rollouts_per_hour: float
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Rates of the [steady window](metrics.md#throughput)."""
+
+    asked: int  # concurrency asked for
+    calls_without_chunks: int  # successful calls whose tokens are in no window, because nobody knows when they came
+    rollouts: SteadyRollouts | None  # while so many rollouts were in flight; null when that never was
+    calls: SteadyCalls | None  # while so many calls were
+
+
+@dataclass(frozen=True)
+class PartOfTime:
+    """What somebody had of the time of the rollouts."""
+
+    share: float  # of the time of all rollouts together, 0 to 1
+    mean_ms: float  # per rollout
+    p50_ms: float | None  # per rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerformanceSummary:
+    """The [serving metrics](metrics.md#serving-metrics) of all rollouts of a run."""
+
+    calls: int  # LLM calls, failed ones included
+    failed_calls: Mapping[str, int]  # [kind of error](metrics.md#failed-calls) -> calls
+    span_s: float  # seconds from the first start to the last end of a rollout; of several sessions the sum, without the pauses
+    # `ttft_ms` and all other durations of the [table](metrics.md#serving-metrics): milliseconds; null when there is no value
+    latencies: Mapping[str, LatencySpread | None] = field(metadata=OPEN)
+    ttft_adjusted_ms: AdjustedSpread | None  # TTFT in milliseconds with each failed call as an infinite one; null without failed calls
+    held_s: float  # seconds that calls waited for the backend's rate limit, all together
+    output_tokens: int  # of successful calls
+    prompt_tokens: int
+    output_tokens_per_s: float | None
+    call_output_tokens_per_s: RateSpread | None  # output tokens per second of a call
+    rollouts_per_hour: float | None  # `ok` and `limit` rollouts
+    steps_per_minute: float | None  # successful LLM calls
+    rollout_steps_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout
+    steady: Steady
+    goodput: GoodputSummary | None  # null without `--agentbench-slo`
+    split: Mapping[str, PartOfTime] | None  # [who had the time](metrics.md#who-had-the-time): `decoding`, `first_token`, `tools`, ...
+    prefix_cache_hit_ratio: float | None  # 0 to 1; null when no usage names cached tokens
+    token_sources: Mapping[str, int]  # where token counts are from (`usage`, `continuous`, `chunks`, `none`) -> calls
+    stamps: Mapping[str, int]  # where stamps were taken (`user`, `kernel`) -> calls
+    rollouts_in_flight: InFlight | None  # how many overlapped
+    calls_in_flight: InFlight | None  # how many overlapped
+
+    def latency(self, name: str) -> LatencySpread | None:
+        """By its name without the unit, such as `ttft`; None when there is no value."""
+        return self.latencies.get(f"{name}_ms")
 
 
 @dataclass
@@ -39,10 +109,9 @@ class Performance:
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     asked_by: Mapping[int, int] = field(default_factory=dict)  # session -> rollouts in flight, where it asked for another number
     latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
-    itl: Pool = field(default_factory=Pool)
+    gaps: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))  # of metrics that events have
     lag: Pool = field(default_factory=Pool)
     call_rates: array[float] = field(default_factory=numbers)  # output tokens per second
-    rollouts: array[float] = field(default_factory=numbers)  # milliseconds
     step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
     parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
     sessions: defaultdict[int, Timeline] = field(default_factory=lambda: defaultdict(Timeline))
@@ -64,9 +133,13 @@ class Performance:
     def __post_init__(self) -> None:
         self.goodput = Goodput(self.slo)
         self.lateness = Lateness(self.slo)
+        self._of_calls = [(name, each.of_call) for name, each in registry.latencies("call").items() if each.of_call]
+        self._of_events = [(name, each.of_events) for name, each in registry.latencies("event").items() if each.of_events]
 
     def add(self, rollout: Rollout) -> None:
-        self.rollouts.append(rollout.duration_s * 1e3)
+        for name, metric in registry.latencies("rollout").items():
+            if metric.of_rollout:
+                self.latencies[name].append(metric.of_rollout(rollout) / 1e6)
         parts = windows.split(rollout)
         if rollout.evaluable:
             self.sessions[rollout.session].evaluable.append((rollout.started_ns, rollout.ended_ns))
@@ -98,10 +171,11 @@ class Performance:
             self._add_tokens(call, timeline)
 
     def _add_timings(self, call: LLMCall) -> None:
-        for name, latency in LATENCIES.items():
-            if (value := latency(call)) is not None:
+        for name, metric in self._of_calls:
+            if (value := metric(call)) is not None:
                 self.latencies[name].append(value / 1e6)
-        self.itl.add(timings.itl_ns(call))
+        for name, events in self._of_events:
+            self.gaps[name].add(events(call))
         if (queued := timings.client_queue_ns(call)) is not None:
             self.queued_ns += queued
             self.asked_ns += queued + (timings.e2e_ns(call) or 0)
@@ -119,38 +193,40 @@ class Performance:
             self.cached = (self.cached or 0) + call.cached_tokens
             self.cached_of += call.prompt_tokens
 
-    def summary(self) -> Json:
+    def summary(self) -> PerformanceSummary:
         """Rates are over the time of all sessions together, without the pauses between them."""
         timelines = self.sessions.values()
         span = sum(windows.duration_ns(each.rollouts) for each in timelines) / 1e9
         evaluable = sum(len(each.evaluable) for each in timelines)
-        return {
-            "calls": self.calls,
-            "failed_calls": _most_first(self.failed),
-            "span_s": span,
-            **{f"{name}_ms": spread(self.latencies[name]) for name in LATENCIES},
-            "itl_ms": spread(self.itl),
-            "rollout_ms": spread(self.rollouts),
-            "ttft_adjusted_ms": adjusted(self.latencies["ttft"], self.failed.total()),
-            "held_s": self.held_ns / 1e9,
-            "output_tokens": self.output_tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens_per_s": self.output_tokens / span if span else None,
-            "call_output_tokens_per_s": spread(self.call_rates, LOW),
-            "rollouts_per_hour": evaluable * 3600 / span if span else None,
-            "steps_per_minute": (self.calls - self.failed.total()) * 60 / span if span else None,
-            "rollout_steps_per_minute": spread(self.step_rates, LOW),
-            "steady": self._steady(span),
-            "goodput": self.goodput.summary(span),
-            "split": self._split(),
-            "prefix_cache_hit_ratio": None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
-            "token_sources": _most_first(self.token_sources),
-            "stamps": _most_first(self.stamps),
-            "rollouts_in_flight": in_flight(*(each.rollouts for each in timelines)),
-            "calls_in_flight": in_flight(*(each.calls for each in timelines)),
-        }
+        return PerformanceSummary(
+            calls=self.calls,
+            failed_calls=_most_first(self.failed),
+            span_s=span,
+            latencies={each.key: latency_spread(self._values(each)) for each in registry.latencies().values()},
+            ttft_adjusted_ms=adjusted(self.latencies["ttft"], self.failed.total()),
+            held_s=self.held_ns / 1e9,
+            output_tokens=self.output_tokens,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens_per_s=self.output_tokens / span if span else None,
+            call_output_tokens_per_s=rate_spread(self.call_rates),
+            rollouts_per_hour=evaluable * 3600 / span if span else None,
+            steps_per_minute=(self.calls - self.failed.total()) * 60 / span if span else None,
+            rollout_steps_per_minute=rate_spread(self.step_rates),
+            steady=self._steady(span),
+            goodput=self.goodput.summary(span),
+            split=self._split(),
+            prefix_cache_hit_ratio=None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
+            token_sources=_most_first(self.token_sources),
+            stamps=_most_first(self.stamps),
+            rollouts_in_flight=in_flight(*(each.rollouts for each in timelines)),
+            calls_in_flight=in_flight(*(each.calls for each in timelines)),
+        )
 
-    def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Json:
+    def _values(self, metric: Metric) -> Iterable[float]:
+        """Milliseconds."""
+        return self.gaps[metric.name] if metric.level == "event" else self.latencies[metric.name]
+
+    def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Stopwatch:
         """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
         busy, late = windows.at_least(self.sessions[session].calls, 1), self.lateness
         reading = Reading(
@@ -158,7 +234,7 @@ class Performance:
             late_share=late.late / late.events if late.events else 0.0,
             late_first_share=late.late_firsts / late.streams if late.streams else 0.0,
             late_calls_share=late.late_streams / late.streams if late.streams else 0.0,
-            late_effects=late.effects({"ttft": self.latencies["ttft"], "tpot": self.latencies["tpot"], "itl": self.itl}),
+            late_effects=late.effects({"ttft": self.latencies["ttft"], "tpot": self.latencies["tpot"], "itl": self.gaps["itl"]}),
             late_judgements=late.flipped(),
             read_lag_ms=tail(self.lag),
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),
@@ -176,7 +252,7 @@ class Performance:
         ran_ns = windows.total_ns(windows.at_least(self.program_spans, 1))
         return self.programs_cpu_s * 1e9 / ran_ns if ran_ns else None
 
-    def _steady(self, span_s: float) -> Json:
+    def _steady(self, span_s: float) -> Steady:
         """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
         asked = {number: self.asked_by.get(number, self.asked) for number in self.sessions}
         rollouts = [(each, windows.steady(each.rollouts, asked[number])) for number, each in self.sessions.items()]
@@ -187,37 +263,21 @@ class Performance:
             for span in timeline.evaluable
             if span[0] < span[1]
         )
-        return {
-            "asked": self.asked,
-            "calls_without_chunks": self.without_chunks,
-            "rollouts": self._within(rollouts, span_s, done),
-            "calls": self._within(calls, span_s),
-        }
+        window = _window(rollouts, span_s)
+        return Steady(
+            asked=self.asked,
+            calls_without_chunks=self.without_chunks,
+            rollouts=SteadyRollouts(*window, rollouts_per_hour=done * 3600 / window[0]) if window else None,
+            calls=SteadyCalls(*within) if (within := _window(calls, span_s)) else None,
+        )
 
-    def _within(self, steady: Sequence[tuple[Timeline, Sequence[Span]]], span_s: float, done: float | None = None) -> Json | None:
-        """Rates over the steady time of each session."""
-        seconds = sum(windows.total_ns(spans) for _, spans in steady) / 1e9
-        if not seconds:
-            return None
-        tokens = sum(timeline.tokens.within(spans) for timeline, spans in steady)
-        return {
-            "seconds": seconds,
-            "share": seconds / span_s if span_s else None,
-            "output_tokens_per_s": tokens / seconds,
-            **({} if done is None else {"rollouts_per_hour": done * 3600 / seconds}),
-        }
-
-    def _split(self) -> Json | None:
+    def _split(self) -> Mapping[str, PartOfTime] | None:
         """Who had the time of the rollouts, `judge` only where one was asked; None without any."""
         total = sum(map(sum, self.parts.values()))
         if not total:
             return None
         return {
-            part: {
-                "share": sum(values) / total,
-                "mean_ms": sum(values) / len(values),
-                "p50_ms": percentile(values, 50),
-            }
+            part: PartOfTime(share=sum(values) / total, mean_ms=sum(values) / len(values), p50_ms=percentile(values, 50))
             for part, values in ((part, self.parts[part]) for part in windows.PARTS)
             if part != "judge" or any(values)
         }
@@ -228,7 +288,15 @@ def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def in_flight(*sessions: Sequence[Span]) -> Json | None:
+def _window(steady: Sequence[tuple[Timeline, Sequence[Span]]], span_s: float) -> tuple[float, float | None, float] | None:
+    """(seconds, their share of the span, output tokens per second) of the steady time of all sessions; None where there is none."""
+    seconds = sum(windows.total_ns(spans) for _, spans in steady) / 1e9
+    if not seconds:
+        return None
+    tokens = sum(timeline.tokens.within(spans) for timeline, spans in steady)
+    return seconds, seconds / span_s if span_s else None, tokens / seconds
+
+
+def in_flight(*sessions: Sequence[Span]) -> InFlight | None:
     """Peak and time-weighted mean of how many of the given spans overlap; None without any."""
-    found = windows.in_flight(*sessions)
-    return {"peak": found.peak, "mean": found.mean} if any(sessions) else None
+    return windows.in_flight(*sessions) if any(sessions) else None

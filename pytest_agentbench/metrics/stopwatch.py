@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 
+from pytest_agentbench.metrics.registry import title_of
 from pytest_agentbench.metrics.windows import Span, overlap_ns
-from pytest_agentbench.records import Json
 from pytest_agentbench.stats.percentiles import HIGH
 
 OK, WARN, SATURATED = "ok", "warn", "client-saturated"
@@ -19,30 +19,49 @@ CORE = 0.9  # share of a core above which a process is taken for saturated
 SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
 
 SATURATED_WORDS = "the client was saturated: its timings are the client's own"
-TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}
 
 
-@dataclass(frozen=True)
-class Reading:
+@dataclass(frozen=True, kw_only=True)
+class StopwatchFigures:
     """What is known about the stopwatch of a run; None for what is not."""
 
-    clean_share: float | None = None  # of the output events of successful calls, those with a stamp of their own
-    late_share: float = 0.0  # of the same events, those that have another one's stamp because this machine read late
-    late_first_share: float = 0.0  # of the calls with output, those whose first event is one of them
-    late_calls_share: float = 0.0  # of the same calls, those with any of them
-    late_effects: Mapping[str, float] = field(default_factory=dict)  # `itl.p99` -> what they do to it, as a share of it (`lateness`)
-    late_judgements: Mapping[str, float] = field(default_factory=dict)  # objective -> share of the calls that they may judge wrongly
-    read_lag_ms: float | None = None  # p99 of how long an event lay in the kernel
-    client_queue_ms: float | None = None  # p99
-    client_queue_share: float | None = None  # of the time that calls took their agents, from the call to the answer's end
+    clean_share: float | None = None  # of the output events of successful calls, those with a stamp of their own, 0 to 1
+    late_share: float = 0.0  # of the same events, those that share a stamp because this machine read them late
+    late_first_share: float = 0.0  # of the calls with output events, those whose first event is such
+    late_calls_share: float = 0.0  # of the same calls, those with any
+    # `itl.p99` and others: how far the percentile is from that of events spread evenly, as a share of the latter
+    late_effects: Mapping[str, float] = field(default_factory=dict)
+    # objective of the SLO: share of the calls that late events may have put on the wrong side of it
+    late_judgements: Mapping[str, float] = field(default_factory=dict)
+    read_lag_ms: float | None = (
+        None  # p99 of the time that an event waited to be read (the greatest of fewer than 100); null: `user` stamps
+    )
+    client_queue_ms: float | None = None  # p99 of the client queue (the greatest of fewer than 100); null when no client says when it calls
+    client_queue_share: float | None = None  # of the time from agents' calls to the ends of their answers, what was client queue
     tap_cpu: float | None = None  # share of one core, in the busiest second with calls in flight
-    pool_cpu: float | None = None
-    agents_cpu: float | None = None  # cores that programs of command agents took while any of them ran
+    pool_cpu: float | None = None  # share of one core, likewise
+    agents_cpu: float | None = None  # cores that the programs of [command agents](command-agents.md) took while any of them ran
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(StopwatchFigures):
+    """All that a verdict rests on."""
+
     cores: int | None = None  # of this machine
     stamps: Sequence[str] = field(default=())  # where they were taken: user, kernel
 
 
-def judge(reading: Reading) -> Json:
+@dataclass(frozen=True, kw_only=True)
+class Stopwatch(StopwatchFigures):
+    """[How far the timings can be trusted](metrics.md#the-stopwatch-watches-itself)."""
+
+    verdict: str | None  # `ok`, `warn` or `client-saturated`; null when no call was measured
+    reasons: tuple[str, ...] = ()  # why it is not `ok`, what made it `client-saturated` first
+    notes: tuple[str, ...] = ()  # what the verdict could not take into account
+    unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that say nothing of the backend
+
+
+def judge(reading: Reading) -> Stopwatch:
     """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
 
     `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
@@ -54,23 +73,20 @@ def judge(reading: Reading) -> Json:
     unusable = [*_unusable(reading)]
     saturated, warned = [*_saturated(reading, unusable)], [*_warned(reading, unusable)]
     verdict = SATURATED if saturated else WARN if warned else OK
-    figures = asdict(reading)
-    for name in ("cores", "stamps"):
-        del figures[name]
-    return {
-        "verdict": None if reading.clean_share is None else verdict,
-        "reasons": saturated + warned,
-        "notes": _notes(reading),
-        "unusable": unusable,
-        **figures,
-    }
+    return Stopwatch(
+        verdict=None if reading.clean_share is None else verdict,
+        reasons=(*saturated, *warned),
+        notes=tuple(_notes(reading)),
+        unusable=tuple(unusable),
+        **{each.name: getattr(reading, each.name) for each in fields(StopwatchFigures)},
+    )
 
 
-def doubt(stopwatch: Json, name: str) -> str:
+def doubt(stopwatch: Stopwatch, name: str) -> str:
     """Why a run's `ttft.p99`, or the objective `goodput.itl`, says nothing of its backend; empty where it does."""
-    if stopwatch["verdict"] == SATURATED:
+    if stopwatch.verdict == SATURATED:
         return SATURATED_WORDS
-    if name in stopwatch.get("unusable", ()):  # runs of older versions have none
+    if name in stopwatch.unusable:
         return f"{title(name)} is not usable: chunks arrived faster than the client's machine read them"
     return ""
 
@@ -78,7 +94,7 @@ def doubt(stopwatch: Json, name: str) -> str:
 def title(name: str) -> str:
     """`ITL p99` of `itl.p99`, `goodput by ITL` of `goodput.itl`."""
     metric, _, statistic = name.partition(".")
-    return f"goodput by {TITLES[statistic]}" if metric == "goodput" else f"{TITLES[metric]} {statistic}"
+    return f"goodput by {title_of(statistic)}" if metric == "goodput" else f"{title_of(metric)} {statistic}"
 
 
 def _unusable(reading: Reading) -> Iterator[str]:

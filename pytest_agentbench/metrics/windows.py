@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from typing import NamedTuple
 
 from pytest_agentbench.records import LLMCall, Rollout
 
@@ -18,7 +17,8 @@ Span = tuple[int, int]  # start and end, monotonic nanoseconds
 PARTS = ("decoding", "first_token", "tools", "client_queue", "judge", "agent")
 
 
-class InFlight(NamedTuple):
+@dataclass(frozen=True)
+class InFlight:
     """How many of something were under way at a time."""
 
     peak: int

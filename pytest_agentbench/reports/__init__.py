@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.loading import load_object
-from pytest_agentbench.records import Json
 
-#: `write(run, directory) -> path`, `run` being what run.json holds.
-Report = Callable[[Json, Path], Path]
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Run
+
+#: `write(run, directory) -> path`.
+Report = Callable[["Run", Path], Path]
 
 REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write"}
 
@@ -20,7 +23,7 @@ def load_report(name: str, known: Mapping[str, str] = REPORTS) -> Report:
     return report
 
 
-def write_reports(run: Json, directory: Path) -> None:
+def write_reports(run: Run, directory: Path) -> None:
     """All reports of a run."""
     for name in REPORTS:
         load_report(name)(run, directory)

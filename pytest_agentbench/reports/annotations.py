@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_agentbench.lib.foreign import block, one_line
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import failed_tests, headline, means, rules, suspects, unmeasured
+from pytest_agentbench.runs.contents import Run
 
 MOST = 10  # that GitHub shows of a step
 WIDTH = 600  # characters of a message; the report has the rest
@@ -15,33 +15,33 @@ WIDTH = 600  # characters of a message; the report has the rest
 LEVELS = {"FAIL": "error", "INCONCLUSIVE": "warning", "SKIPPED": "warning"}
 
 
-def commands(run: Json, workspace: Path) -> list[str]:
+def commands(run: Run, workspace: Path) -> list[str]:
     """The commands, a line each; `workspace` is what GitHub's paths are relative to."""
     found = list(_all(run, workspace))
     if len(found) <= MOST:
         return found
     more = f"{len(found) - MOST + 1} more"
-    return [*found[: MOST - 1], command("error", more, f"{more} annotations of run {run['id']}: its report names them")]
+    return [*found[: MOST - 1], command("error", more, f"{more} annotations of run {run.id}: its report names them")]
 
 
-def _all(run: Json, workspace: Path) -> Iterator[str]:
-    level = LEVELS.get(run["verdict"], "error" if run["exit_status"] else "notice")
-    yield command(level, f"agentbench: {run['verdict']}", "; ".join((headline(run), *means(run))))
-    if failure := run["backend"]["failure"]:
-        yield command("error", f"backend {run['backend']['name']}", failure)
+def _all(run: Run, workspace: Path) -> Iterator[str]:
+    level = LEVELS.get(run.verdict, "error" if run.exit_status else "notice")
+    yield command(level, f"agentbench: {run.verdict}", "; ".join((headline(run), *means(run))))
+    if failure := run.backend.failure:
+        yield command("error", f"backend {run.backend.name}", failure)
     for rule in rules(run):
         if rule.verdict in LEVELS:
-            folder = run["suites"].get(rule.suite, {}).get("folder")
+            folder = run.suites[rule.suite].folder if rule.suite in run.suites else ""
             place = (_within(workspace, Path(folder, "suite.yaml")), 1) if folder else None
             yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.text}", f"{rule.verdict}: {rule.found}", place)
     for about, scenario in suspects(run):
-        yield command("warning", f"{about}: {scenario['scenario']}", f"{scenario['base']:.3f} in the baseline, now {scenario['new']:.3f}")
+        yield command("warning", f"{about}: {scenario.scenario}", f"{scenario.base:.3f} in the baseline, now {scenario.new:.3f}")
     for status, tests in unmeasured(run).items():
         what = f"{len(tests)} test{'s' * (len(tests) > 1)} could not be measured"
-        yield command("error", f"{status}: {what}", f"{what}; the first one, {tests[0]['id']}: {tests[0]['message']}")
+        yield command("error", f"{status}: {what}", f"{what}; the first one, {tests[0].id}: {tests[0].message}")
     for test in failed_tests(run):
-        place = _within(workspace, Path(test["file"])), test["line"]
-        yield command("error", test["id"].rpartition("::")[2], test["message"], place)
+        place = _within(workspace, Path(test.file)), test.line
+        yield command("error", test.id.rpartition("::")[2], test.message, place)
 
 
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports import load_report
+from pytest_agentbench.runs.contents import Run
 
 #: Variable that a CI system sets in every job -> the system.
 DETECTED = {"GITHUB_ACTIONS": "github", "GITLAB_CI": "gitlab"}
@@ -26,6 +26,6 @@ def system(asked: str, environment: Mapping[str, str]) -> str:
     return "" if asked == "off" else asked
 
 
-def write_reports(system: str, run: Json, directory: Path) -> None:
+def write_reports(system: str, run: Run, directory: Path) -> None:
     for name in WRITTEN[system]:
         load_report(name, REPORTS)(run, directory)

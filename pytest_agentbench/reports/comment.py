@@ -6,43 +6,43 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports.excerpts import cut
 from pytest_agentbench.reports.markup import code, known_name, prose, table
 from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
 from pytest_agentbench.reports.wording import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text
+from pytest_agentbench.runs.contents import Failure, Run
 
 LIMIT = 65_536  # that GitHub takes, in characters; bytes here, of which there are never fewer
 SHOWN = 20  # failed tests
 
 
-def write(run: Json, directory: Path) -> Path:
+def write(run: Run, directory: Path) -> Path:
     path = directory / "comment.md"
-    text = cut("\n".join(lines(run)) + "\n", LIMIT, f"`report.md` of run {run['id']}")
+    text = cut("\n".join(lines(run)) + "\n", LIMIT, f"`report.md` of run {run.id}")
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
-def marker(run: Json) -> str:
+def marker(run: Run) -> str:
     """The same for the same suites on the same backend, so that a later run replaces the comment and another job does not."""
-    what = f"{' '.join(run['suites'])} on {run['backend']['name']}"
+    what = f"{' '.join(run.suites)} on {run.backend.name}"
     return f"<!-- agentbench: {re.sub(r'[^A-Za-z0-9_. ]+', '-', what).strip('-')} -->"
 
 
-def lines(run: Json) -> Iterator[str]:
+def lines(run: Run) -> Iterator[str]:
     """The lines of comment.md."""
     yield marker(run)
     yield f"## agentbench: {headline(run)}"
     yield ""
-    yield f"Backend {code(run['backend']['name'])}, model {known_name(run['backend']['served_model'])}, run {code(run['id'])}.\n"
+    yield f"Backend {code(run.backend.name)}, model {known_name(run.backend.served_model)}, run {code(run.id)}.\n"
     rows = [
-        [prose(name), prose(score), mean_text(found["mean"]), statuses_text(suite["rollouts"])]
-        for name, suite in run["suites"].items()
-        for score, found in suite["scores"].items()
+        [prose(name), prose(score), mean_text(found.mean), statuses_text(suite.rollouts)]
+        for name, suite in run.suites.items()
+        for score, found in suite.scores.items()
     ]
     yield from table(["suite", "score", "mean, 95 % interval", "rollouts"], rows)
-    if run["backend"]["failure"]:
-        yield f"\nThe backend failed: {code(run['backend']['failure'])}"
+    if run.backend.failure:
+        yield f"\nThe backend failed: {code(run.backend.failure)}"
     if found := rules(run):
         yield "\n### Limits and gate\n"
         yield from table(
@@ -50,8 +50,7 @@ def lines(run: Json) -> Iterator[str]:
         )
     if worse := suspects(run):
         rows = [
-            [prose(about), code(each["scenario"]), f"{each['base']:.3f}", f"{each['new']:.3f}", f"{each['p']:.3g}"]
-            for about, each in worse[:SHOWN]
+            [prose(about), code(each.scenario), f"{each.base:.3f}", f"{each.new:.3f}", f"{each.p:.3g}"] for about, each in worse[:SHOWN]
         ]
         yield f"\n### May have got worse: {len(worse)}\n"
         yield from table(["score", "scenario", "baseline", "now", "p"], rows)
@@ -59,25 +58,25 @@ def lines(run: Json) -> Iterator[str]:
     for status, tests in unmeasured(run).items():
         yield from _tests(f"Not measured: {status}", tests)
     yield from _worst(run)
-    if run["performance"]["calls"]:
-        yield f"\n{throughput_text(run['performance'])}.\n\nStopwatch: {prose(stopwatch_text(run['stopwatch']))}."
-    if run["plan"]["not_run"]:
-        yield f"\n{run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts were not run."
+    if run.performance.calls:
+        yield f"\n{throughput_text(run.performance)}.\n\nStopwatch: {prose(stopwatch_text(run.stopwatch))}."
+    if run.plan.not_run:
+        yield f"\n{run.plan.not_run} of {run.plan.rollouts} planned rollouts were not run."
 
 
-def _tests(title: str, tests: Sequence[Json]) -> Iterator[str]:
+def _tests(title: str, tests: Sequence[Failure]) -> Iterator[str]:
     if tests:
         yield f"\n### {title}\n"
-        yield from table(["test", "said"], [[code(each["id"]), code(each["message"])] for each in tests[:SHOWN]])
+        yield from table(["test", "said"], [[code(each.id), code(each.message)] for each in tests[:SHOWN]])
         if more := len(tests) - SHOWN:
             yield f"\nand {more} more." if more > 0 else ""
 
 
-def _worst(run: Json) -> Iterator[str]:
+def _worst(run: Run) -> Iterator[str]:
     rows = [
-        [code(each["id"]), f"{each['score']:.3f}", code(tools_text(each["expected_tools"])), code(tools_text(each["actual_tools"]))]
-        for suite in run["suites"].values()
-        for each in suite["worst"]
+        [code(each.id), f"{each.score:.3f}", code(tools_text(each.expected_tools)), code(tools_text(each.actual_tools))]
+        for suite in run.suites.values()
+        for each in suite.worst
     ]
     if rows:
         yield "\n### Lowest scores\n"

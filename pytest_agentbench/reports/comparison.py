@@ -5,101 +5,104 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
-from pytest_agentbench.records import EVALUABLE, Json
+from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.wording import number, percent
+from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.suites.arms import CARRY, PRIMED
 
 COLOURS = {BETTER: "green", FASTER: "green", WORSE: "red", SLOWER: "red"}
 
 
-def arms_text(ab: Json) -> str:
-    base, new = ab["arms"]
-    return f"{new['name']} ({new['value']}) against {base['name']} ({base['value']}), {ab['order']}"
+def arms_text(ab: ArmsCompared) -> str:
+    base, new = ab.arms
+    return f"{new.name} ({new.value}) against {base.name} ({base.value}), {ab.order}"
 
 
-def arm_text(arm: Json) -> str:
+def arm_text(arm: ArmResult) -> str:
     """One arm: what ran, how fast, and how much of its prompts was cached."""
     ratio = hit_ratio(arm)
-    evaluable = sum(arm["rollouts"][status] for status in EVALUABLE)
+    evaluable = sum(arm.rollouts[status] for status in EVALUABLE)
     parts = [
-        f"{evaluable} of {sum(arm['rollouts'].values())} rollouts evaluable in {arm['blocks']} blocks",
-        f"{number(arm['rollouts_per_hour'])} rollouts/h" if arm["rollouts_per_hour"] else "",
-        f"{number(arm['output_tokens_per_s'])} output tokens/s" if arm["output_tokens_per_s"] else "",
+        f"{evaluable} of {sum(arm.rollouts.values())} rollouts evaluable in {arm.blocks} blocks",
+        f"{number(arm.rollouts_per_hour)} rollouts/h" if arm.rollouts_per_hour else "",
+        f"{number(arm.output_tokens_per_s)} output tokens/s" if arm.output_tokens_per_s else "",
         f"prefix cache hits {percent(ratio)}" if ratio is not None else "prefix cache hits unknown",
-        f"loaded in {arm['load_s']:.1f} s" if arm["load_s"] is not None else "",
+        f"loaded in {arm.load_s:.1f} s" if arm.load_s is not None else "",
     ]
     return ", ".join(filter(None, parts))
 
 
-def comparison_text(ab: Json, each: Json) -> str:
+def comparison_text(ab: ArmsCompared, each: MetricCompared) -> str:
     """`tsq 0.900 -> 0.850, -0.050 (-0.090 to -0.010): new is worse`."""
-    values = f"{number(each['base'], 3)} -> {number(each['new'], 3)}"
-    if each["low"] is None:
-        return f"{each['metric']:<12} {values}: {each['finding']}, {each['reason']}"
-    change, low, high = ((f"{each[name]:.3f}" if _is_ratio(each) else f"{each[name]:+.3f}") for name in ("estimate", "low", "high"))
-    found = f"{ab['arms'][1]['name']} is {each['finding']}" if each["finding"] in COLOURS else each["finding"]
-    why = f", {each['reason']}" if each["reason"] else ""
-    return f"{each['metric']:<12} {values}, {'x' if _is_ratio(each) else ''}{change} ({low} to {high}, n {each['n']}): {found}{why}"
+    values = f"{number(each.base, 3)} -> {number(each.new, 3)}"
+    if each.low is None:
+        return f"{each.metric:<12} {values}: {each.finding}, {each.reason}"
+    interval = each.estimate, each.low, each.high
+    change, low, high = (f"{value:.3f}" if _is_ratio(each) else f"{value:+.3f}" for value in interval)
+    found = f"{ab.arms[1].name} is {each.finding}" if each.finding in COLOURS else each.finding
+    why = f", {each.reason}" if each.reason else ""
+    return f"{each.metric:<12} {values}, {'x' if _is_ratio(each) else ''}{change} ({low} to {high}, n {each.n}): {found}{why}"
 
 
-def _is_ratio(each: Json) -> bool:
-    return "." in each["metric"]
+def _is_ratio(each: MetricCompared) -> bool:
+    return "." in each.metric
 
 
-def is_worth_a_line(each: Json) -> bool:
+def is_worth_a_line(each: MetricCompared) -> bool:
     """The terminal has no room for percentiles that nothing can be said of."""
-    return not each["metric"].endswith(".p90") or each["low"] is not None
+    return not each.metric.endswith(".p90") or each.low is not None
 
 
-def comparison_lines(run: Json) -> Iterator[tuple[str, str, str]]:
+def comparison_lines(run: Run) -> Iterator[tuple[str, str, str]]:
     """(what about, the line, its colour) of a session with two arms; nothing of others."""
-    ab = run.get("ab")
+    ab = run.ab
     if not ab:
         return
     yield "A/B", arms_text(ab), ""
-    for arm in ab["arms"]:
-        yield arm["name"], arm_text(arm), ""
-    if failures := [arm["failure"].partition("\n")[0] for arm in ab["arms"] if arm["failure"]]:
+    for arm in ab.arms:
+        yield arm.name, arm_text(arm), ""
+    if failures := [arm.failure.partition("\n")[0] for arm in ab.arms if arm.failure]:
         yield "", f"nothing is compared: {'; '.join(failures)}", "yellow"
         return
     suite = ""
-    for each in filter(is_worth_a_line, ab["comparisons"]):
-        yield each["suite"] if each["suite"] != suite else "", comparison_text(ab, each), COLOURS.get(each["finding"], "")
-        suite = each["suite"]
-    for warning in ab["warnings"]:
+    for each in filter(is_worth_a_line, ab.comparisons):
+        yield each.suite if each.suite != suite else "", comparison_text(ab, each), COLOURS.get(each.finding, "")
+        suite = each.suite
+    for warning in ab.warnings:
         yield "not equal", warning, "yellow"
 
 
-def cache_text(run: Json) -> str:
+def cache_text(run: Run) -> str:
     """How the cache was made ready; empty where it was left as it is."""
-    cache = run.get("cache") or {"policy": "carry"}
-    blocks = cache.get("blocks", ())
-    if cache["policy"] == "carry":
+    cache = run.cache
+    if cache is None or cache.policy == CARRY:
         return ""
-    if cache["policy"] == "primed":
-        primed, rollouts = sum(block["primed"] or 0 for block in blocks), sum(block["rollouts"] for block in blocks)
+    if cache.policy == PRIMED:
+        primed, rollouts = sum(block.primed or 0 for block in cache.blocks), sum(block.rollouts for block in cache.blocks)
         return f"primed: {primed} of {rollouts} first calls were made before measuring"
-    resets = sum(not block["salt"] for block in blocks)
-    salted = "".join(f"; prompts {f'of {arm} ' if arm else ''}were salted, because {why}" for arm, why in cache["salted"].items())
-    return f"cold: {resets} of {len(blocks)} blocks began with a reset{salted}"
+    resets = sum(not block.salt for block in cache.blocks)
+    salted = "".join(f"; prompts {f'of {arm} ' if arm else ''}were salted, because {why}" for arm, why in cache.salted.items())
+    return f"cold: {resets} of {len(cache.blocks)} blocks began with a reset{salted}"
 
 
-def markdown(run: Json) -> Iterator[str]:
+def markdown(run: Run) -> Iterator[str]:
     """The section of report.md."""
     from pytest_agentbench.reports.markup import prose, table
 
     if text := cache_text(run):
         yield f"\nPrefix cache: {prose(text)}."
-    ab = run.get("ab")
+    ab = run.ab
     if not ab:
         return
     yield f"\n## A/B: {prose(arms_text(ab))}\n"
-    for arm in ab["arms"]:
-        failure = prose(arm["failure"].partition("\n")[0])
-        yield f"- **{prose(arm['name'])}**: {arm_text(arm)}{f'. **{failure}**' if failure else ''}"
+    for arm in ab.arms:
+        failure = prose(arm.failure.partition("\n")[0])
+        yield f"- **{prose(arm.name)}**: {arm_text(arm)}{f'. **{failure}**' if failure else ''}"
     yield ""
     yield from table(
         ["suite", "paired by scenario, 95 % interval"],
-        [[prose(each["suite"]), prose(comparison_text(ab, each))] for each in ab["comparisons"]],
+        [[prose(each.suite), prose(comparison_text(ab, each))] for each in ab.comparisons],
     )
     yield "\nScores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
-    yield from (f"\n**Not equal**: {prose(warning)}." for warning in ab["warnings"])
+    yield from (f"\n**Not equal**: {prose(warning)}." for warning in ab.warnings)

@@ -7,26 +7,26 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from pytest_agentbench.gate.diff import Changed, Run, Scored, Timed, common, doubts, score_changes, setup_changes, speed_changes
-from pytest_agentbench.records import Json
+from pytest_agentbench.gate.diff import Changed, ComparedRun, Scored, Timed, common, doubts, score_changes, setup_changes, speed_changes
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.gates import MISSING
 from pytest_agentbench.reports.terminal import Terminal
 from pytest_agentbench.reports.wording import mean_text, number, retried_text, statuses_text
+from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
 LONGEST = 60  # characters of a value
-TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "rollout": "rollout"}
-RATES = {"output_tokens_per_s": "output tok/s", "rollouts_per_hour": "rollouts/h"}
 
 #: What a part says of something that one of the runs does not have.
 NOTHING = {"packages": "not installed", **dict.fromkeys(("code", "model", "hardware", "host"), "unknown")}
 
 
-def write_diff(terminal: Terminal, old: Run, new: Run) -> None:
+def write_diff(terminal: Terminal, old: ComparedRun, new: ComparedRun) -> None:
     """Everything, as `agentbench diff` prints it."""
     terminal.write_sep("=", "agentbench diff", bold=True)
     for word, run in (("old", old), ("new", new)):
-        terminal.write_line(f"{word:<11} {run.facts['id']} of {run.facts['started_at']} on {run.facts['backend']['name']}")
+        terminal.write_line(f"{word:<11} {run.facts.id} of {run.facts.started_at} on {run.facts.backend.name}")
     terminal.write_line("setup", bold=True)
     for about, line in setup_lines(old, new):
         terminal.write_line(f"{about:<11} {line}".rstrip())
@@ -42,12 +42,12 @@ def write_diff(terminal: Terminal, old: Run, new: Run) -> None:
         terminal.write_line(line)
 
 
-def setup_lines(old: Run, new: Run) -> Iterator[tuple[str, str]]:
+def setup_lines(old: ComparedRun, new: ComparedRun) -> Iterator[tuple[str, str]]:
     """(part, a line), what is the same last."""
     for word, run, other in (("old", old, new), ("new", new, old)):
         if run.identity is None:
-            yield "unknown", f"the {word} run says nothing of its setup: it is of an older version, or not of agentbench"
-        if alone := [group for group in run.facts["suites"] if group not in other.facts["suites"]]:
+            yield "unknown", f"the {word} run says nothing of its setup: another tool made it"
+        if alone := [group for group in run.facts.suites if group not in other.facts.suites]:
             yield "suites", f"only in the {word} run: {', '.join(alone)}"
     if old.identity is None or new.identity is None:
         return
@@ -55,10 +55,10 @@ def setup_lines(old: Run, new: Run) -> Iterator[tuple[str, str]]:
     for each in found:
         yield each.part, changed_text(each)
     differing = {each.part for each in found}
-    if None in (old.identity["model"]["name"], new.identity["model"]["name"]) and "model" not in differing:
+    if None in (old.identity.model.name, new.identity.model.name) and "model" not in differing:
         yield "model", "unknown in both runs"
         differing.add("model")
-    parts = [part for part in new.identity["hashes"] if part in old.identity["hashes"]]
+    parts = [part for part in new.identity.hashes if part in old.identity.hashes]
     if same := [part for part in parts if part not in differing]:
         yield "the same", "everything" if same == parts else ", ".join(same)
 
@@ -90,11 +90,11 @@ def _short(value: Any, nothing: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def suite_lines(old: Run, new: Run, group: str, scores: Sequence[Scored]) -> Iterator[tuple[str, str]]:
+def suite_lines(old: ComparedRun, new: ComparedRun, group: str, scores: Sequence[Scored]) -> Iterator[tuple[str, str]]:
     """(what about, a line) of a suite under a variant."""
-    was, now = (run.facts["suites"][group] for run in (old, new))
-    yield "rollouts", _both(statuses_text(was["rollouts"]), statuses_text(now["rollouts"]))
-    if was["retried"] or now["retried"]:
+    was, now = (run.facts.suites[group] for run in (old, new))
+    yield "rollouts", _both(statuses_text(was.rollouts), statuses_text(now.rollouts))
+    if was.retried or now.retried:
         yield "retried", _both(_retried(was), _retried(now))
     for each in scores:
         yield each.score, _both(mean_text(each.old), mean_text(each.new))
@@ -109,7 +109,7 @@ def _both(old: str, new: str) -> str:
     return f"{new} in both" if old == new else f"{old} -> {new}"
 
 
-def _retried(suite: Json) -> str:
+def _retried(suite: SuiteResult) -> str:
     return retried_text(suite) or "none"
 
 
@@ -134,15 +134,15 @@ def _left_out(decision: Decision) -> str:
     return f"; left out: {said}" if said else ""
 
 
-def speed_lines(old: Run, new: Run) -> Iterator[str]:
+def speed_lines(old: ComparedRun, new: ComparedRun) -> Iterator[str]:
     """A table of medians, and rates."""
     timed = [*speed_changes(old, new)]
     yield f"{'median, ms':<16}{'old':>10}{'new':>10}   new / old, 95 %"
     for each in timed:
         if each.old is not None or each.new is not None:
-            yield f"{TITLES[each.name]:<16}{number(each.old):>10}{number(each.new):>10}   {_ratio(each)}".rstrip()
-    for name, title in RATES.items():
-        yield f"{title:<16}{_rate(old, name):>10}{_rate(new, name):>10}"
+            yield f"{registry.title_of(each.name):<16}{number(each.old):>10}{number(each.new):>10}   {_ratio(each)}".rstrip()
+    for metric in registry.rates().values():
+        yield f"{metric.title:<16}{_rate(old, metric):>10}{_rate(new, metric):>10}"
 
 
 def _ratio(timed: Timed) -> str:
@@ -154,5 +154,5 @@ def _ratio(timed: Timed) -> str:
     return f"{decision.estimate:.2f} [{decision.low:.2f}, {decision.high:.2f}], {word}"
 
 
-def _rate(run: Run, name: str) -> str:
-    return number(run.facts["performance"][name], 0 if name == "rollouts_per_hour" else 1)
+def _rate(run: ComparedRun, metric: Metric) -> str:
+    return number(getattr(run.facts.performance, metric.name), metric.digits)

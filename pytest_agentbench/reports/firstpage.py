@@ -5,11 +5,12 @@ What goes well has about twelve lines; each further one is about something that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, WARN
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
@@ -21,13 +22,16 @@ from pytest_agentbench.reports.wording import (
     interruptions_text,
     limit_text,
     number,
-    question_of,
     restarts_text,
     resume_text,
     score_of,
     sessions_text,
     statuses_text,
 )
+from pytest_agentbench.runs.arm_results import ArmsCompared
+from pytest_agentbench.runs.contents import OutcomeCounts, Run
+from pytest_agentbench.runs.results import Limit, Mean, SuiteResult
+from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 LOWEST = 3  # scenarios with low scores, of all suites together
@@ -46,22 +50,22 @@ class Row(NamedTuple):
     shape: str = "folded"  # folded | cut | whole: a command, a path or a line of a log, which is to be copied
 
 
-def rows(run: Json, shown: str) -> Iterator[Row]:
+def rows(run: Run, shown: str) -> Iterator[Row]:
     """The page from top to bottom; `shown` is the run directory as the reader can open it."""
-    yield Row(VERDICT, headline(run), verdict_colour(run["verdict"]))
+    yield Row(VERDICT, headline(run), verdict_colour(run.verdict))
     yield from trouble_rows(run)
-    if "imported" in run:
-        yield Row("imported", next(imported_lines(run["imported"])))
-    yield from _gate(run.get("gate"))
-    yield from _limits(run["limits"])
-    yield from _arms(run.get("ab"))
-    if run.get("ab"):  # the arms are compared above; a number over both of them would be about nothing
-        yield from (Row(name, _rollouts_text(suite)) for name, suite in run["suites"].items())
+    if run.imported:
+        yield Row("imported", next(imported_lines(run.imported)))
+    yield from _gate(run.gate, run.rounds)
+    yield from _limits(run.limits)
+    yield from _arms(run.ab)
+    if run.ab:  # the arms are compared above; a number over both of them would be about nothing
+        yield from (Row(name, _rollouts_text(suite)) for name, suite in run.suites.items())
     else:
-        yield from _suites(run["suites"])
-        yield from _speed(run["performance"])
+        yield from _suites(run.suites)
+        yield from _speed(run.performance)
     yield from _timings(run)
-    yield from (Row("model", sentence, "yellow") for sentence in run["backend"].get("warnings", ()))
+    yield from (Row("model", sentence, "yellow") for sentence in run.backend.warnings)
     if resume := resume_text(run):
         yield Row("go on with", resume, "yellow", "whole")
     yield Row("report", f"{shown}/report.md", shape="whole")
@@ -72,48 +76,48 @@ def verdict_colour(verdict: str) -> str:
     return {"PASS": "green", "FAIL": "red"}.get(verdict, "yellow")
 
 
-def _failure(run: Json) -> Iterator[Row]:
+def _failure(run: Run) -> Iterator[Row]:
     """Why the backend failed, which is told in all its lines by the first test that it keeps from running."""
-    if failure := run["backend"]["failure"]:
-        first, *others = [brief(failure)] if run["tests"].get("errors") else failure.split("\n")
+    if failure := run.backend.failure:
+        first, *others = [brief(failure)] if run.tests.errors else failure.split("\n")
         yield Row("backend", first, "red", "whole")
         yield from (Row("", f"    {other}", "red", "whole") for other in others)  # the end of a log may look like a section of ours
 
 
-def trouble_rows(run: Json) -> Iterator[Row]:
+def trouble_rows(run: Run) -> Iterator[Row]:
     """What keeps a run from being one undisturbed session in which all was measured and all went well."""
     yield from _failure(run)
-    yield from _tests(run["tests"])
+    yield from _tests(run.tests)
     if sessions := sessions_text(run):
         yield Row("resumed", sessions)
     yield from (Row("damaged", sentence, "yellow") for sentence in damage_lines(run))
     if interruptions := interruptions_text(run):
         yield Row("interrupted", interruptions, "yellow")
-    if restarts := restarts_text(run["backend"]):
+    if restarts := restarts_text(run.backend):
         yield Row("restarted", f"{restarts}, in the middle of the run", "yellow")
-    if run["plan"]["not_run"]:
-        yield Row("not run", f"{run['plan']['not_run']} of {run['plan']['rollouts']} planned rollouts", "yellow")
+    if run.plan.not_run:
+        yield Row("not run", f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts", "yellow")
 
 
-def _tests(tests: Json) -> Iterator[Row]:
+def _tests(tests: OutcomeCounts) -> Iterator[Row]:
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
-    if tests.get("failed") or tests.get("errors"):
-        yield Row("tests", ", ".join(f"{tests[name]} {word}" for name, word in words.items() if tests[name]), "red")
+    if tests.failed or tests.errors:
+        yield Row("tests", ", ".join(f"{count} {word}" for name, word in words.items() if (count := getattr(tests, name))), "red")
 
 
-def _gate(gate: Json | None) -> Iterator[Row]:
+def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[Row]:
     if gate is None:
         return
-    yield Row("gate", gate_text(gate), verdict_colour(gate["verdict"]))
-    for rule in worst_first(gate["rules"])[:RULES]:
-        yield Row("rule", result_text(rule), verdict_colour(rule["verdict"]))
+    yield Row("gate", gate_text(gate, rounds), verdict_colour(gate.verdict))
+    for rule in worst_first(gate.rules)[:RULES]:
+        yield Row("rule", result_text(rule), verdict_colour(rule.verdict))
         if reason := reason_text(rule):
             yield Row("", reason)
-    yield from _more(len(gate["rules"]) - RULES)
-    claims = [(score_of(rule), each) for rule in gate["rules"] for each in claims_of(rule)]
+    yield from _more(len(gate.rules) - RULES)
+    claims = [(score_of(rule), each) for rule in gate.rules for each in claims_of(rule)]
     yield from (Row("worse", change_text(*each)) for each in claims[:LOWEST])
     yield from _more(len(claims) - LOWEST)
-    ranking = [(score_of(rule), each) for rule in gate["rules"] if rule["verdict"] == "FAIL" for each in ranking_of(rule)]
+    ranking = [(score_of(rule), each) for rule in gate.rules if rule.verdict == "FAIL" for each in ranking_of(rule)]
     yield from (Row("fell", change_text(*each)) for each in ranking[:LOWEST])
     if ranking:
         yield Row("", NO_CLAIM)
@@ -124,79 +128,79 @@ def _more(count: int) -> Iterator[Row]:
         yield Row("", f"and {count} more")
 
 
-def _limits(limits: list[Json]) -> Iterator[Row]:
+def _limits(limits: Sequence[Limit]) -> Iterator[Row]:
     for limit in limits:
-        text = limit_text({**limit, "note": limit["note"].partition("; ")[0]})
-        yield Row("limit", text, "red" if limit["failed"] else "green" if limit["judged"] else "")
+        text = limit_text(replace(limit, note=limit.note.partition("; ")[0]))
+        yield Row("limit", text, "red" if limit.failed else "green" if limit.judged else "")
 
 
-def _arms(ab: Json | None) -> Iterator[Row]:
+def _arms(ab: ArmsCompared | None) -> Iterator[Row]:
     """What is known to differ, and the first score of each suite, whatever is known of it."""
     if not ab:
         return
     yield Row("A/B", arms_text(ab))
-    if failures := [arm["failure"].partition("\n")[0] for arm in ab["arms"] if arm["failure"]]:
+    if failures := [arm.failure.partition("\n")[0] for arm in ab.arms if arm.failure]:
         yield Row("", f"nothing is compared: {'; '.join(failures)}", "yellow")
         return
-    firsts = {each["suite"]: each["metric"] for each in reversed(ab["comparisons"])}
-    told = [each for each in ab["comparisons"] if each["finding"] in COLOURS or firsts[each["suite"]] == each["metric"]]
+    firsts = {each.suite: each.metric for each in reversed(ab.comparisons)}
+    told = [each for each in ab.comparisons if each.finding in COLOURS or firsts[each.suite] == each.metric]
     for each in told:
-        short = each if each["low"] is None else {**each, "reason": ""}  # an interval speaks for itself
-        yield Row(each["suite"], comparison_text(ab, short), COLOURS.get(each["finding"], ""))
-    if more := len(ab["comparisons"]) - len(told):
+        short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
+        yield Row(each.suite, comparison_text(ab, short), COLOURS.get(each.finding, ""))
+    if more := len(ab.comparisons) - len(told):
         yield Row("", f"of {more} other figures no difference is shown")
-    yield from (Row("not equal", warning, "yellow") for warning in ab["warnings"])
+    yield from (Row("not equal", warning, "yellow") for warning in ab.warnings)
 
 
-def _suites(suites: Json) -> Iterator[Row]:
+def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[Row]:
     lowest = LOWEST // len(suites) if suites else 0
     for name, suite in suites.items():
         yield Row(name, _rollouts_text(suite))
-        for score in suite["scorers"] if len(suites) == 1 else suite["scorers"][:1]:
-            mean = suite["scores"][score]["mean"]
-            if mean is None or score not in LOWER_IS_BETTER or mean["value"]:  # of what can go wrong only what did
+        for score in suite.scorers if len(suites) == 1 else suite.scorers[:1]:
+            mean = suite.scores[score].mean
+            if mean is None or score not in LOWER_IS_BETTER or mean.value:  # of what can go wrong only what did
                 yield Row(score, _mean_text(mean))
-        for score, count in suite["score_errors"].items():
+        for score, count in suite.score_errors.items():
             yield Row("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
-        if quarantined := len(suite.get("quarantined", ())):
-            yield Row("quarantined", f"{quarantined} of {suite['dataset']['size']} scenarios, in no gate", "yellow")
-        for each in suite["worst"][:lowest]:
-            question = f' "{question_of(each)}"' if question_of(each) else ""
-            yield Row("lowest", f"{each['id']} {each['score']:.3f}{question}", shape="cut")
+        if quarantined := len(suite.quarantined):
+            yield Row("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
+        for each in suite.worst[:lowest]:
+            question = f' "{each.question}"' if each.question else ""
+            yield Row("lowest", f"{each.id} {each.score:.3f}{question}", shape="cut")
 
 
-def _rollouts_text(suite: Json) -> str:
+def _rollouts_text(suite: SuiteResult) -> str:
     """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`."""
-    total = sum(suite["rollouts"].values())
-    how = "all ok" if total and total == suite["rollouts"]["ok"] else statuses_text(suite["rollouts"])
-    source = suite["dataset"]["label_source"]
+    total = sum(suite.rollouts.values())
+    how = "all ok" if total and total == suite.rollouts["ok"] else statuses_text(suite.rollouts)
+    source = suite.dataset.label_source
     labels = "" if source == BY_HAND else f"; labels: {source}"
     return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
 
 
-def _mean_text(mean: Json | None) -> str:
+def _mean_text(mean: Mean | None) -> str:
     """`0.634 (95 % interval 0.584 to 0.676)`."""
     if mean is None:
         return "not measured"
-    return f"{mean['value']:.3f}" + ("" if mean["low"] is None else f" (95 % interval {mean['low']:.3f} to {mean['high']:.3f})")
+    return f"{mean.value:.3f}" + ("" if mean.low is None else f" (95 % interval {mean.low:.3f} to {mean.high:.3f})")
 
 
-def _speed(performance: Json) -> Iterator[Row]:
-    if first := performance["ttft_ms"]:
-        yield Row("first token", f"{number(first['p50'])} ms after the call (median)")
-    if performance["output_tokens_per_s"]:
-        yield Row("speed", f"{number(performance['output_tokens_per_s'])} output tokens a second")
-    if goodput := performance["goodput"]:
+def _speed(performance: PerformanceSummary) -> Iterator[Row]:
+    if first := performance.latency("ttft"):
+        yield Row("first token", f"{number(first.p50)} ms after the call (median)")
+    if performance.output_tokens_per_s:
+        yield Row("speed", f"{number(performance.output_tokens_per_s)} output tokens a second")
+    if goodput := performance.goodput:
         yield Row("goodput", goodput_text(goodput))
 
 
-def _timings(run: Json) -> Iterator[Row]:
+def _timings(run: Run) -> Iterator[Row]:
     """What is wrong with them."""
-    performance, stopwatch = run["performance"], run["stopwatch"]
-    if failed := sum(performance["failed_calls"].values()):
-        kinds = ", ".join(f"{count} {kind}" for kind, count in performance["failed_calls"].items())
-        yield Row("failed", f"{failed} of {performance['calls']} LLM calls: {kinds}", "yellow")
-    if stopwatch["verdict"] == SATURATED:
+    performance, stopwatch = run.performance, run.stopwatch
+    if failed := sum(performance.failed_calls.values()):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in performance.failed_calls.items())
+        yield Row("failed", f"{failed} of {performance.calls} LLM calls: {kinds}", "yellow")
+    if stopwatch.verdict == SATURATED:
         yield Row("timings", f"{SATURATED}: this machine could not keep up, see report.md", "red")
-    elif stopwatch["verdict"] == WARN:
+    elif stopwatch.verdict == WARN:
         yield Row("timings", f"{WARN}: not all of them are usable, see report.md", "yellow")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pytest_agentbench.records import Json
+from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.reports import comparison
-from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
-    MORE_TIMINGS,
     PARTS,
     RATE_COLUMNS,
     RATES,
-    TIMINGS,
     boot_text,
     calls_text,
     damage_lines,
@@ -38,7 +40,6 @@ from pytest_agentbench.reports.wording import (
     passes_text,
     percent,
     quarantine_text,
-    question_of,
     range_text,
     restarts_text,
     resume_text,
@@ -53,59 +54,63 @@ from pytest_agentbench.reports.wording import (
     tools_text,
     verdict_text,
 )
-from pytest_agentbench.stats.percentiles import HIGH, INFINITE
+from pytest_agentbench.runs.contents import Imported, Run
+from pytest_agentbench.runs.provenance import Git
+from pytest_agentbench.runs.results import Limit, Passes, SuiteResult
+from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
+from pytest_agentbench.stats.percentiles import INFINITE, Percentiles
 
 PASS_RATES = 20  # scenarios whose trials did not all pass
 
 
-def write(run: Json, directory: Path) -> Path:
+def write(run: Run, directory: Path) -> Path:
     path = directory / "report.md"
     path.write_text("\n".join(lines(run)) + "\n", encoding="utf-8", errors="backslashreplace")
     return path
 
 
-def lines(run: Json) -> Iterator[str]:
+def lines(run: Run) -> Iterator[str]:
     """The lines of report.md."""
-    backend = run["backend"]
-    yield f"# Run {run['id']}: {headline(run)}"
+    backend = run.backend
+    yield f"# Run {run.id}: {headline(run)}"
     yield ""
-    asked = run["settings"]["concurrency"] or "an unknown number of"
-    yield f"Backend {code(backend['name'])}, model {known_name(backend['served_model'])}, {asked} rollouts in flight asked for."
-    yield from _origin(run.get("imported"))
-    if backend.get("note"):
-        yield f"\n> {prose(backend['note'])}"
-    yield from (f"\n> {prose(sentence)}" for sentence in backend.get("warnings", ()))
+    asked = run.settings.concurrency or "an unknown number of"
+    yield f"Backend {code(backend.name)}, model {known_name(backend.served_model)}, {asked} rollouts in flight asked for."
+    yield from _origin(run.imported)
+    if backend.note:
+        yield f"\n> {prose(backend.note)}"
+    yield from (f"\n> {prose(sentence)}" for sentence in backend.warnings)
     if booted := boot_text(backend):
         yield f"\nThe stack: {prose(booted)}."
-    if backend["failure"]:
-        yield f"\n**The backend failed:**\n\n{fenced(backend['failure'])}"
+    if backend.failure:
+        yield f"\n**The backend failed:**\n\n{fenced(backend.failure)}"
     if restarts := restarts_text(backend):
         yield f"\nServices that died and were started again in the middle of the run: {prose(restarts)}."
     yield from _progress(run)
-    yield f"\nTimings: **{verdict_text(run['stopwatch'])}**."
-    for name, suite in run["suites"].items():
+    yield f"\nTimings: **{verdict_text(run.stopwatch)}**."
+    for name, suite in run.suites.items():
         yield from _suite(name, suite)
     yield from comparison.markdown(run)
-    yield from _limits(run["limits"])
-    yield from _gate(run.get("gate"))
-    yield from _performance(run["performance"], run["stopwatch"])
-    if serving := run.get("serving"):
-        yield from _serving(serving)
+    yield from _limits(run.limits)
+    yield from _gate(run.gate, run.rounds)
+    yield from _performance(run.performance, run.stopwatch)
+    if run.serving:
+        yield from _serving(run.serving)
     yield from _setup(run)
 
 
-def _origin(imported: Json | None) -> Iterator[str]:
+def _origin(imported: Imported | None) -> Iterator[str]:
     """Of a run that another tool made, what that is."""
     if imported is not None:
         yield "\n## Where this comes from\n"
         yield from (f"- {prose(line)}" for line in imported_lines(imported))
 
 
-def _progress(run: Json) -> Iterator[str]:
+def _progress(run: Run) -> Iterator[str]:
     """How much of what was planned is there."""
-    plan = run["plan"]
-    counts = f"Planned {plan['rollouts']} rollouts, {plan['finished']} finished, {plan['not_run']} not run"
-    yield f"\n{counts}." + ("" if run["exit_status"] is None else f" pytest's exit status: {run['exit_status']}.")
+    plan = run.plan
+    counts = f"Planned {plan.rollouts} rollouts, {plan.finished} finished, {plan.not_run} not run"
+    yield f"\n{counts}." + ("" if run.exit_status is None else f" pytest's exit status: {run.exit_status}.")
     if interruptions := interruptions_text(run):
         yield f"\nParts of the session died and were started again: {prose(interruptions)}."
     if sessions := sessions_text(run):
@@ -118,11 +123,11 @@ def _progress(run: Json) -> Iterator[str]:
         yield f"\n**The session did not end in order**: {prose('; '.join(losses))}."
 
 
-def _suite(name: str, suite: Json) -> Iterator[str]:
+def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
     yield f"\n## Suite {prose(name)}\n"
     yield f"Data set {prose(dataset_text(suite))}.\n"
-    yield f"Rollouts: {statuses_text(suite['rollouts'])}; {retried_text(suite) or 'none was tried more than once'}.\n"
-    rows = [[score, mean_text(means["mean"]), mean_text(means["mean_evaluable"])] for score, means in suite["scores"].items()]
+    yield f"Rollouts: {statuses_text(suite.rollouts)}; {retried_text(suite) or 'none was tried more than once'}.\n"
+    rows = [[score, mean_text(means.mean), mean_text(means.mean_evaluable)] for score, means in suite.scores.items()]
     yield from table(["score", "mean over all, 95 % interval", "over evaluable rollouts"], rows)
     yield (
         "\nOver all: an agent's error counts as 0, an infra_error is left out. "
@@ -133,63 +138,64 @@ def _suite(name: str, suite: Json) -> Iterator[str]:
         yield from (f"- {about}: {line}" for about, line in lines)
     if quarantined := quarantine_text(suite):
         yield f"\nIn quarantine: {prose(quarantined.partition(':')[0])}; means are with them.\n"
-        rows = [
-            [code(each["scenario"]), prose(each["owner"]), each["expires"], prose(each["reason"]), passed_text(each)]
-            for each in suite["quarantined"]
-        ]
+        rows = [[code(each.scenario), prose(each.owner), each.expires, prose(each.reason), passed_text(each)] for each in suite.quarantined]
         yield from table(["scenario", "owner", "expires", "reason", "tests"], rows)
-    yield from _passes(suite.get("passes"))  # runs of older versions have none
-    if suite["score_errors"]:
-        yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite['score_errors'].items())}."
-    if suite["worst"]:
-        yield f"\n### Lowest {suite['scorers'][0]}\n"
+    yield from _passes(suite.passes)
+    if suite.score_errors:
+        yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
+    if suite.worst:
+        yield f"\n### Lowest {suite.main_score}\n"
         rows = [
             [
-                *(code(each["id"]), number(each["score"], 3), code(question_of(each))),
-                *(code(tools_text(each["expected_tools"])), code(tools_text(each["actual_tools"]))),
+                *(code(each.id), number(each.score, 3), code(each.question)),
+                *(code(tools_text(each.expected_tools)), code(tools_text(each.actual_tools))),
             ]
-            for each in suite["worst"]
+            for each in suite.worst
         ]
-        yield from table(["scenario", suite["scorers"][0], "the customer asks", "expected tools", "actual tools"], rows)
-    if suite["errors"]:
+        yield from table(["scenario", suite.main_score, "the customer asks", "expected tools", "actual tools"], rows)
+    if suite.errors:
         yield "\n### Not measured\n"
         yield from table(
             ["scenario", "status", "reason"],
-            [[code(each["id"]), each["status"], code(each["reason"].partition("\n")[0])] for each in suite["errors"]],
+            [[code(each.id), each.status, code(each.reason.partition("\n")[0])] for each in suite.errors],
         )
 
 
-def _passes(passes: Json | None) -> Iterator[str]:
+def _passes(passes: Passes | None) -> Iterator[str]:
     """What passes, and which scenarios do not always; with one trial of each the scores say it all."""
-    if passes is None or len(passes["pass_at"]) < 2:
+    if passes is None or len(passes.pass_at) < 2:
         return
     yield f"\n### Pass rates\n\n{passes_text(passes)}.\n"
     rows = [
-        [code(each["scenario"]), f"{each['passed']} of {each['trials']}", f"{each['low']:.3f} to {each['high']:.3f}"]
-        for each in passes["scenarios"][:PASS_RATES]
+        [code(each.scenario), f"{each.passed} of {each.trials}", f"{each.low:.3f} to {each.high:.3f}"]
+        for each in passes.scenarios[:PASS_RATES]
     ]
     if rows:
         yield from table(["scenario", "trials that passed", "95 % interval of its rate"], rows)
-    always = passes["always"]
+    always = passes.always
     others = [f"{always} scenario{'s' * (always > 1)} passed in all of their trials"] if always else []
-    others += [f"{more} more are in run.json"] if (more := len(passes["scenarios"]) - PASS_RATES) > 0 else []
+    others += [f"{more} more are in run.json"] if (more := len(passes.scenarios) - PASS_RATES) > 0 else []
     if others:
         yield f"\n{'; '.join(others)}."
 
 
-def _limits(limits: Sequence[Json]) -> Iterator[str]:
+def _limits(limits: Sequence[Limit]) -> Iterator[str]:
     if limits:
         yield "\n## Limits\n"
         yield from (f"- {prose(limit_text(limit))}" for limit in limits)
 
 
-def _gate(gate: Json | None) -> Iterator[str]:
+def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[str]:
     if gate is None:
         return
-    yield f"\n## Gate: {prose(gate_text(gate))}\n"
-    for rule in gate["rules"]:
+    yield f"\n## Gate: {prose(gate_text(gate, rounds))}\n"
+    for rule in gate.rules:
         yield f"- **{prose(rule_text(rule))}**"
         yield from (f"  - {prose(line)}" for line in detail_lines(rule))
+    if looks := [*look_lines(rounds)]:
+        yield "\n### Rounds of trials\n"
+        yield from (f"- {prose(line)}" for line in looks)
+        yield "\nEach look has a level of its own, so that all of them together are as wrong as one at 95 %."
     if claims := [*claim_lines(gate)]:
         yield "\n### Got worse\n"
         yield from (f"- {prose(line)}" for line in claims)
@@ -199,32 +205,32 @@ def _gate(gate: Json | None) -> Iterator[str]:
         yield from (f"- {prose(line)}" for line in ranking)
 
 
-def _performance(performance: Json, stopwatch: Json) -> Iterator[str]:
+def _performance(performance: PerformanceSummary, stopwatch: Stopwatch) -> Iterator[str]:
     yield "\n## Serving performance\n"
     yield f"Stopwatch: **{prose(stopwatch_text(stopwatch))}**.\n"
     if figures := stopwatch_figures(stopwatch):
         yield f"It stands on: {figures}.\n"
-    if stopwatch["notes"]:
-        yield f"Not known: {prose('; '.join(stopwatch['notes']))}.\n"
+    if stopwatch.notes:
+        yield f"Not known: {prose('; '.join(stopwatch.notes))}.\n"
     yield f"{calls_text(performance)}.\n"
-    if performance["failed_calls"]:
+    if performance.failed_calls:
         yield from (f"- failed: {line}" for line in failed_lines(performance))
         yield ""
     yield f"{throughput_text(performance)}.\n"
     yield f"Steady: {steady_text(performance)}.\n"
-    if performance["goodput"]:
-        yield f"Goodput: {goodput_text(performance['goodput'])}.\n"
+    if performance.goodput:
+        yield f"Goodput: {goodput_text(performance.goodput)}.\n"
     yield from _timings(performance)
-    yield from _split(performance["split"])
+    yield from _split(performance.split)
 
 
-def _timings(performance: Json) -> Iterator[str]:
-    rows = [[title, *_cells(found, COLUMNS)] for name, title in (*TIMINGS, *MORE_TIMINGS) if (found := performance[name])]
-    if found := performance["ttft_adjusted_ms"]:
-        adjusted = ["never" if found[f"p{q}"] == INFINITE else number(found[f"p{q}"]) for q in HIGH]
-        rows.append(["TTFT, failed calls as never", str(found["n"]), "-", *adjusted, "never"])
+def _timings(performance: PerformanceSummary) -> Iterator[str]:
+    rows = [[each.title, *_cells(found, COLUMNS)] for each in registry.latencies().values() if (found := performance.latency(each.name))]
+    if adjusted := performance.ttft_adjusted_ms:
+        cells = ("never" if value == INFINITE else number(value) for value in (adjusted.p50, adjusted.p90, adjusted.p95, adjusted.p99))
+        rows.append(["TTFT, failed calls as never", str(adjusted.n), "-", *cells, "never"])
     yield from table(["milliseconds", "n", *COLUMNS], rows)
-    rates = [[title, *_cells(found, RATE_COLUMNS)] for name, title in RATES if (found := performance[name])]
+    rates = [[title, *_cells(spread, RATE_COLUMNS)] for name, title in RATES if (spread := getattr(performance, name))]
     if rates:
         yield ""
         yield from table(["rates", "n", *RATE_COLUMNS], rates)
@@ -241,56 +247,57 @@ def _timings(performance: Json) -> Iterator[str]:
         yield f"\n{why[0].upper()}{why[1:]}."
 
 
-def _cells(found: Json, columns: Sequence[str]) -> Iterator[str]:
+def _cells(found: Percentiles, columns: Sequence[str]) -> Iterator[str]:
     """A row of a table of numbers, each with its interval where it has one."""
-    yield str(found["n"])
+    yield str(found.n)
     for column in columns:
-        interval = range_text(found["intervals"].get(column)) if found[column] is not None else ""
-        yield f"{number(found[column])} {interval}".rstrip()
+        value = getattr(found, column)
+        interval = range_text(found.intervals.get(column)) if value is not None else ""
+        yield f"{number(value)} {interval}".rstrip()
 
 
-def _split(split: Json | None) -> Iterator[str]:
+def _split(split: Mapping[str, PartOfTime] | None) -> Iterator[str]:
     if split:
         yield "\n### Who had the time of the rollouts\n"
         rows = [
-            [title, percent(split[part]["share"]), number(split[part]["mean_ms"]), number(split[part]["p50_ms"])]
+            [title, percent(split[part].share), number(split[part].mean_ms), number(split[part].p50_ms)]
             for part, title in PARTS.items()
             if part in split
         ]
         yield from table(["part", "share", "mean ms", "median ms"], rows)
 
 
-def _serving(serving: Json) -> Iterator[str]:
+def _serving(serving: ServingSummary) -> Iterator[str]:
     yield "\n## What the server says of itself\n"
     yield from (f"- {prose(line if about == 'server' else f'{about}: {line}')}" for about, line in server_lines(serving))
     yield from (f"- **{about}**: {prose(line)}" for about, line in doubt_lines(serving))
-    yield f"\nFrom {serving['looks']} looks, all of which are in samples.jsonl beside this file."
+    yield f"\nFrom {serving.looks} looks, all of which are in samples.jsonl beside this file."
 
 
-def _setup(run: Json) -> Iterator[str]:
+def _setup(run: Run) -> Iterator[str]:
     yield "\n## Setup\n"
-    facts = run["environment"]
-    yield f"- command: {code(shlex.join(run['command']), WHOLE)}"
-    for name, suite in run["suites"].items():
-        data = suite["dataset"]["sha256"] or "unknown"
-        yield f"- {prose(name)}: agent {_settings(suite['agent'])}, thresholds {_settings(suite['thresholds'])}, data set sha256 `{data}`"
-    yield f"- changed for this run: {_settings(run['settings']['changes'])}"
-    if "imported" in run:
+    facts = run.environment
+    yield f"- command: {code(shlex.join(run.command), WHOLE)}"
+    for name, suite in run.suites.items():
+        data = suite.dataset.sha256 or "unknown"
+        yield f"- {prose(name)}: agent {_settings(suite.agent)}, thresholds {_settings(suite.thresholds)}, data set sha256 `{data}`"
+    yield f"- changed for this run: {_settings(run.settings.changes)}"
+    if run.imported:
         yield "- what it ran on is not recorded"
     else:
-        cpus = "an unknown number of" if facts["cpus"] is None else facts["cpus"]
-        yield f"- Python {facts['python']}, {facts['platform']}, {cpus} CPUs, {_git_text(facts['git'])}"
-        yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts['packages'].items()) or 'unknown'}"
+        cpus = "an unknown number of" if facts.cpus is None else facts.cpus
+        yield f"- Python {facts.python}, {facts.platform}, {cpus} CPUs, {_git_text(facts.git)}"
+        yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts.packages.items()) or 'unknown'}"
     yield "- every number here can be derived again from rollouts.jsonl beside this file"
 
 
-def _settings(settings: Json) -> str:
+def _settings(settings: Mapping[str, Any]) -> str:
     """Settings as they could stand in YAML; `none` of no settings."""
-    return code(json.dumps(settings, ensure_ascii=False, default=str), WHOLE) if settings else "none"
+    return code(json.dumps(dict(settings), ensure_ascii=False, default=str), WHOLE) if settings else "none"
 
 
-def _git_text(git: Json | None) -> str:
+def _git_text(git: Git | None) -> str:
     """`git commit 0123456789ab, with changes that are not committed`."""
     if git is None:
         return "not in a git repository"
-    return f"git commit {git['commit'][:12]}{', with changes that are not committed' * git['dirty']}"
+    return f"git commit {git.commit[:12]}{', with changes that are not committed' * git.dirty}"

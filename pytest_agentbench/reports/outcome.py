@@ -1,14 +1,17 @@
-"""What CI has to know of a run first: its verdict, what a gate says, which tests failed. Older runs lack some of it."""
+"""What CI has to know of a run first: its verdict, what a gate says, which tests failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_agentbench.gate.exit_status import EXITS
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports.gates import claims_of
 from pytest_agentbench.reports.wording import mean_text, score_of
+from pytest_agentbench.runs.contents import Failure, Run
+from pytest_agentbench.runs.results import Limit
+from pytest_agentbench.runs.verdicts import EarlierRuns, RuleResult
+from pytest_agentbench.stats.multiple import Suspect
 
 
 class Rule(NamedTuple):
@@ -20,67 +23,80 @@ class Rule(NamedTuple):
     found: str  # the number, its interval, why
 
 
-def headline(run: Json) -> str:
-    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one."""
-    status, gate = run["exit_status"], run.get("gate")
+def headline(run: Run) -> str:
+    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one.
+
+    With it how often this was tried before, where not every try passed: of many tries one passes by luck.
+    """
+    status, gate = run.exit_status, run.gate
     why = f", exit status {status}: {EXITS[status].text if status in EXITS else 'see pytest'}" if status else ""
-    return f"{run['verdict']}{why}" + (f"; gate {gate['verdict']}" if gate and gate["verdict"] != run["verdict"] else "")
+    other = f"; gate {gate.verdict}" if gate and gate.verdict != run.verdict else ""
+    return f"{run.verdict}{why}{other}{tries_text(run.earlier)}"
 
 
-def means(run: Json) -> Iterator[str]:
+def tries_text(earlier: EarlierRuns | None) -> str:
+    """`; the 3rd run of this setup, 2 before it were not PASS`; empty where there is nothing to tell."""
+    if not earlier or not earlier.not_passed:
+        return ""
+    number, failed = earlier.runs + 1, len(earlier.not_passed)
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"; the {number}{ending} run of this setup, {failed} before it {'were' if failed > 1 else 'was'} not PASS"
+
+
+def means(run: Run) -> Iterator[str]:
     """`banking tsq 0.612 [0.571, 0.653]`: the first score of each suite."""
-    for name, suite in run["suites"].items():
-        yield f"{name} {suite['scorers'][0]} {mean_text(suite['scores'][suite['scorers'][0]]['mean'])}"
+    for name, suite in run.suites.items():
+        yield f"{name} {suite.main_score} {mean_text(suite.main_mean)}"
 
 
-def rules(run: Json) -> list[Rule]:
+def rules(run: Run) -> list[Rule]:
     """The worst first: what failed, what is open, what holds."""
-    found = [*_gate(run.get("gate") or {}), *_limits(run["limits"])]
+    found = [*_gate(run.gate.rules if run.gate else ()), *_limits(run.limits)]
     order = {"FAIL": 0, "INCONCLUSIVE": 1}
     return sorted(found, key=lambda rule: order.get(rule.verdict, 2))
 
 
-def _limits(limits: list[Json]) -> Iterator[Rule]:
+def _limits(limits: Sequence[Limit]) -> Iterator[Rule]:
     for limit in limits:
-        verdict = "FAIL" if limit["failed"] else "PASS" if limit["judged"] else "NOT JUDGED"
-        text = f"{limit['name']} {'<=' if limit['ceiling'] else '>='} {limit['limit']:g}"
-        yield Rule(limit["suite"], text, verdict, "; ".join(filter(None, (_value(limit["value"]), limit["note"]))))
+        verdict = "FAIL" if limit.failed else "PASS" if limit.judged else "NOT JUDGED"
+        text = f"{limit.name} {'<=' if limit.ceiling else '>='} {limit.limit:g}"
+        yield Rule(limit.suite, text, verdict, "; ".join(filter(None, (_value(limit.value), limit.note))))
 
 
-def _gate(gate: Json) -> Iterator[Rule]:
-    for rule in gate.get("rules", ()):
-        interval = "" if rule["low"] is None or rule["high"] is None else f" [{rule['low']:.4g}, {rule['high']:.4g}]"
-        found = "; ".join(filter(None, (f"{_value(rule['estimate'])}{interval}", rule["reason"])))
-        yield Rule(rule["suite"], rule["rule"], rule["verdict"], found)
+def _gate(rules: Sequence[RuleResult]) -> Iterator[Rule]:
+    for rule in rules:
+        interval = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
+        found = "; ".join(filter(None, (f"{_value(rule.estimate)}{interval}", rule.reason)))
+        yield Rule(rule.suite, rule.rule, rule.verdict, found)
 
 
 def _value(value: float | None) -> str:
     return "nothing measured" if value is None else f"{value:.4g}"
 
 
-def suspects(run: Json) -> list[tuple[str, Json]]:
+def suspects(run: Run) -> list[tuple[str, Suspect]]:
     """(suite and score, scenario that got worse since the baseline), the surest first; equal ones by name. One in ten did by chance."""
-    rules = (run.get("gate") or {}).get("rules", ())
-    found = [(f"{rule['suite']} {score_of(rule)}", each) for rule in rules for each in claims_of(rule)]
-    return sorted(found, key=lambda each: (float(each[1]["p"]), each[0], each[1]["scenario"]))
+    rules = run.gate.rules if run.gate else ()
+    found = [(f"{rule.suite} {score_of(rule)}", each) for rule in rules for each in claims_of(rule)]
+    return sorted(found, key=lambda each: (each[1].p, each[0], each[1].scenario))
 
 
-def failed_tests(run: Json) -> list[Json]:
+def failed_tests(run: Run) -> list[Failure]:
     """Tests that failed, the lowest score first, where they have one; equal ones by id."""
-    main = {suite["scorers"][0] for suite in run["suites"].values()}
-    failed = [each for each in run.get("tests", {}).get("failures", ()) if each["outcome"] == "failed"]
+    main = {suite.main_score for suite in run.suites.values()}
+    failed = [each for each in run.tests.failures if each.outcome == "failed"]
 
-    def place(test: Json) -> tuple[float, str]:
-        return min((value for name, value in test["properties"].items() if name in main), default=0.0), test["id"]
+    def place(test: Failure) -> tuple[float, str]:
+        return min((value for name, value in test.properties.items() if name in main), default=0.0), test.id
 
     return sorted(failed, key=place)
 
 
-def unmeasured(run: Json) -> dict[str, list[Json]]:
+def unmeasured(run: Run) -> dict[str, list[Failure]]:
     """Tests that are errors, by the status of their rollout: `infra_error`, `cancelled`, or `error` where there is none."""
-    groups: dict[str, list[Json]] = {}
-    for each in run.get("tests", {}).get("failures", ()):
-        if each["outcome"] == "error":
-            status = each["properties"].get("status")
+    groups: dict[str, list[Failure]] = {}
+    for each in run.tests.failures:
+        if each.outcome == "error":
+            status = each.properties.get("status")
             groups.setdefault(status if status in ("infra_error", "cancelled") else "error", []).append(each)
     return groups

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comment, markdown
 from pytest_agentbench.reports.excerpts import cut, size
+from pytest_agentbench.runs.contents import Run
 
 LIMIT = 1 << 20  # bytes, of all that a step writes; GitHub shows nothing of more
 SPARE = 1 << 10  # bytes that are left to whoever writes after us
@@ -15,12 +15,12 @@ SPARE = 1 << 10  # bytes that are left to whoever writes after us
 VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file
 
 
-def write(run: Json, directory: Path) -> Path:
+def write(run: Run, directory: Path) -> Path:
     """Adds to GitHub's file; outside of GitHub it is summary.md in the run directory."""
     path = Path(os.environ.get(VARIABLE) or directory / "summary.md")
     there = path.stat().st_size if path.exists() else 0
     lines = ["", *list(comment.lines(run))[1:], "", *markdown.lines(run), ""]
-    text = cut("\n".join(lines), LIMIT - SPARE - there, f"`report.md` of run {run['id']}")
+    text = cut("\n".join(lines), LIMIT - SPARE - there, f"`report.md` of run {run.id}")
     assert size(text) + there <= LIMIT or not text
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)

@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.metrics.stopwatch import OK, SATURATED
-from pytest_agentbench.records import Json
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.performance import PerformanceSummary
+from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
-from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, ranking_lines, rule_text
+from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
-    TIMINGS,
     boot_text,
     calls_text,
     dataset_text,
@@ -32,7 +33,6 @@ from pytest_agentbench.reports.wording import (
     number,
     passes_text,
     quarantine_text,
-    question_of,
     range_text,
     resume_text,
     retried_text,
@@ -45,7 +45,10 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
+from pytest_agentbench.runs.contents import BackendUse, Run
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 
 WIDTH = 80  # columns, where nobody knows
 LABEL = 11  # columns that labels have at least
@@ -72,7 +75,7 @@ class OneLine:
         self._terminal.write_line(one_line(line), **markup)
 
 
-def write_section(terminal: Terminal, run: Json, directory: Path, shown: str, verbosity: int = 0, width: int = WIDTH) -> None:
+def write_section(terminal: Terminal, run: Run, directory: Path, shown: str, verbosity: int = 0, width: int = WIDTH) -> None:
     """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each."""
     if verbosity < 0:
         terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
@@ -99,36 +102,41 @@ def write_rows(terminal: Terminal, page: Sequence[Row], width: int) -> None:
             label = ""
 
 
-def write_whole(terminal: Terminal, run: Json, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
+def write_whole(terminal: Terminal, run: Run, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
     """All that a run says of itself, a line each however long, but for what only report.md has."""
-    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run["verdict"]))
+    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run.verdict))
     write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
-    for line in imported_lines(run["imported"]) if "imported" in run else ():
+    for line in imported_lines(run.imported) if run.imported else ():
         terminal.write_line(f"imported    {line}")
-    for name, suite in run["suites"].items():
+    for name, suite in run.suites.items():
         _write_suite(terminal, name, suite)
     write_rollouts()
-    _write_performance(terminal, run["performance"], run["stopwatch"])
-    if serving := run.get("serving"):
-        _write_serving(terminal, serving)
+    _write_performance(terminal, run.performance, run.stopwatch)
+    if run.serving:
+        _write_serving(terminal, run.serving)
     _write_comparison(terminal, run)
-    for limit in run["limits"]:
-        terminal.write_line(f"limit       {limit_text(limit)}", red=limit["failed"], green=limit["judged"] and not limit["failed"])
-    if gate := run.get("gate"):
-        write_gate(terminal, gate)
-    _write_backend(terminal, run["backend"])
+    for limit in run.limits:
+        terminal.write_line(f"limit       {limit_text(limit)}", red=limit.failed, green=limit.judged and not limit.failed)
+    if run.gate:
+        write_gate(terminal, run.gate, run.rounds)
+    _write_backend(terminal, run.backend)
     if resume := resume_text(run):
         terminal.write_line(f"go on with  {resume}", yellow=True)
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
 
 
-def write_gate(terminal: Terminal, gate: Json) -> None:
-    """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have."""
-    terminal.write_line(f"gate        {gate_text(gate)}", bold=True, **_colour(gate["verdict"]))
-    for rule in gate["rules"]:
-        terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule["verdict"]))
+def write_gate(terminal: Terminal, gate: GateResult, rounds: RoundsResult | None = None) -> None:
+    """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have.
+
+    `rounds` of trials, where their number was not fixed, come with what was seen after each.
+    """
+    terminal.write_line(f"gate        {gate_text(gate, rounds)}", bold=True, **_colour(gate.verdict))
+    for rule in gate.rules:
+        terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule.verdict))
         for line in detail_lines(rule):
             terminal.write_line(f"{'':<11} {line}")
+    for line in look_lines(rounds):
+        terminal.write_line(f"round       {line}")
     for line in claim_lines(gate):
         terminal.write_line(f"worse       {line}")
     ranking = [*ranking_lines(gate)]
@@ -142,90 +150,88 @@ def _colour(verdict: str) -> dict[str, bool]:
     return {verdict_colour(verdict): True}
 
 
-def _write_comparison(terminal: Terminal, run: Json) -> None:
+def _write_comparison(terminal: Terminal, run: Run) -> None:
     if text := cache_text(run):
         terminal.write_line(f"cache       {text}")
     for about, line, colour in comparison_lines(run):
         terminal.write_line(f"{about:<11} {line}", **({colour: True} if colour else {}))
 
 
-def _write_backend(terminal: Terminal, backend: Json) -> None:
+def _write_backend(terminal: Terminal, backend: BackendUse) -> None:
     if booted := boot_text(backend):
         terminal.write_line(f"stack       {booted}")
-    if backend.get("note"):
-        terminal.write_line(f"backend     {backend['name']}: {backend['note']}")
-    for sentence in backend.get("warnings", ()):
+    if backend.note:
+        terminal.write_line(f"backend     {backend.name}: {backend.note}")
+    for sentence in backend.warnings:
         terminal.write_line(f"model       {sentence}", yellow=True)
 
 
-def _in_one_line(run: Json) -> str:
-    suites = [
-        f"{name} {suite['scorers'][0]} {mean_text(suite['scores'][suite['scorers'][0]]['mean'])}" for name, suite in run["suites"].items()
-    ]
-    failed = [limit_text(limit) for limit in run["limits"] if limit["failed"]]
-    rules = [rule_text(rule) for rule in gate["rules"] if rule["verdict"] != "PASS"] if (gate := run.get("gate")) else []
-    verdict = [f"gate {gate['verdict']}"] if gate else []
-    return "; ".join([run["verdict"], *(suites or ["nothing measured"]), *failed, *verdict, *rules])
+def _in_one_line(run: Run) -> str:
+    suites = [f"{name} {suite.main_score} {mean_text(suite.main_mean)}" for name, suite in run.suites.items()]
+    failed = [limit_text(limit) for limit in run.limits if limit.failed]
+    rules = [rule_text(rule) for rule in gate.rules if rule.verdict != "PASS"] if (gate := run.gate) else []
+    verdict = [f"gate {gate.verdict}"] if gate else []
+    return "; ".join([run.verdict, *(suites or ["nothing measured"]), *failed, *verdict, *rules])
 
 
-def _write_suite(terminal: Terminal, name: str, suite: Json) -> None:
+def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
     terminal.write_line(f"{name}", bold=True)
     terminal.write_line(f"data set    {dataset_text(suite)}")
-    terminal.write_line(f"rollouts    {statuses_text(suite['rollouts'])}")
+    terminal.write_line(f"rollouts    {statuses_text(suite.rollouts)}")
     if retried := retried_text(suite):
         terminal.write_line(f"retried     {retried}")
     if quarantined := quarantine_text(suite):
         terminal.write_line(f"quarantined {quarantined}", yellow=True)
-    for score, means in suite["scores"].items():
-        terminal.write_line(f"{score:<11} {score_text(means['mean'])}")
-        if means["mean"] != means["mean_evaluable"]:
-            evaluable = means["mean_evaluable"]
+    for score, means in suite.scores.items():
+        terminal.write_line(f"{score:<11} {score_text(means.mean)}")
+        if means.mean != means.mean_evaluable:
+            evaluable = means.mean_evaluable
             only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
             terminal.write_line(f"{'':<11} {only}")
-    if suite.get("passes"):  # runs of older versions have none
-        terminal.write_line(f"passed      {passes_text(suite['passes'])}")
-    for score, count in suite["score_errors"].items():
+    if suite.passes:
+        terminal.write_line(f"passed      {passes_text(suite.passes)}")
+    for score, count in suite.score_errors.items():
         terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
     for about, line in judging_lines(suite):
         terminal.write_line(f"{about:<11} {line}")
-    for each in suite["worst"]:
-        terminal.write_line(f"lowest      {each['id']} {each['score']:.3f}: expected {tools_text(each['expected_tools'])}")
-        terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        actual   {tools_text(each['actual_tools'])}")
-        if question := question_of(each):
-            terminal.write_line(f"{'':<11} {'':<{len(each['id'])}}        asks     {question}")
+    for each in suite.worst:
+        terminal.write_line(f"lowest      {each.id} {each.score:.3f}: expected {tools_text(each.expected_tools)}")
+        terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        actual   {tools_text(each.actual_tools)}")
+        if question := each.question:
+            terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
 
 
-def _write_performance(terminal: Terminal, performance: Json, stopwatch: Json) -> None:
+def _write_performance(terminal: Terminal, performance: PerformanceSummary, stopwatch: Stopwatch) -> None:
     terminal.write_line("serving", bold=True)
-    verdict = stopwatch["verdict"]
+    verdict = stopwatch.verdict
     terminal.write_line(f"stopwatch   {stopwatch_text(stopwatch)}", red=verdict == SATURATED, yellow=verdict not in (OK, SATURATED))
-    for note in stopwatch["notes"]:
+    for note in stopwatch.notes:
         terminal.write_line(f"{'':<11} {note}")
     terminal.write_line(f"calls       {calls_text(performance)}")
     for line in failed_lines(performance):
         terminal.write_line(f"failed      {line}", yellow=True)
     terminal.write_line(f"throughput  {throughput_text(performance)}")
     terminal.write_line(f"steady      {steady_text(performance)}")
-    if performance["goodput"]:
-        terminal.write_line(f"goodput     {goodput_text(performance['goodput'])}")
-    if performance["split"]:
-        terminal.write_line(f"time        {split_text(performance['split'])}")
+    if performance.goodput:
+        terminal.write_line(f"goodput     {goodput_text(performance.goodput)}")
+    if performance.split:
+        terminal.write_line(f"time        {split_text(performance.split)}")
     _write_timings(terminal, performance)
 
 
-def _write_serving(terminal: Terminal, serving: Json) -> None:
+def _write_serving(terminal: Terminal, serving: ServingSummary) -> None:
     for about, line in server_lines(serving):
         terminal.write_line(f"{about:<11} {line}")
     for about, line in doubt_lines(serving):
         terminal.write_line(f"{about:<11} {line}", yellow=True)
 
 
-def _write_timings(terminal: Terminal, performance: Json) -> None:
+def _write_timings(terminal: Terminal, performance: PerformanceSummary) -> None:
     terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS) + "   median, 95 %")
-    for name, title in TIMINGS:
-        if found := performance[name]:
-            cells = "".join(f"{number(found[column]):>10}" for column in COLUMNS)
-            terminal.write_line(f"{title:<16}{cells}   {range_text(found['intervals']['p50'])}".rstrip())
+    for metric in registry.latencies().values():
+        if found := performance.latency(metric.name):
+            cells = "".join(f"{number(getattr(found, column)):>10}" for column in COLUMNS)
+            terminal.write_line(f"{metric.title:<16}{cells}   {range_text(found.intervals['p50'])}".rstrip())
     if why := few_text(performance):
         terminal.write_line(why)
 

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_agentbench.metrics.stopwatch import SATURATED
-from pytest_agentbench.records import ERROR_KINDS, Json
+from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
+from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
+from pytest_agentbench.metrics.windows import InFlight
+from pytest_agentbench.records import ERROR_KINDS
+from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Run
 from pytest_agentbench.runs.journal import first_of
+from pytest_agentbench.runs.results import Limit, Mean, Passes, QuarantineResult, SuiteResult
+from pytest_agentbench.runs.verdicts import RuleResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.stats.pass_rates import EVERY, PassRate
+from pytest_agentbench.stats.pass_rates import PassRate
 from pytest_agentbench.stats.percentiles import HIGH, needed
 
-TIMINGS = (
-    ("ttft_ms", "TTFT"),
-    ("itl_ms", "ITL"),
-    ("tpot_ms", "TPOT"),
-    ("e2e_ms", "E2E"),
-    ("client_queue_ms", "client queue"),
-    ("rollout_ms", "rollout"),
-)
-MORE_TIMINGS = (
-    ("first_event_ms", "first event of any kind"),
-    ("first_answer_ms", "first answer token"),
-)
 RATES = (
     ("call_output_tokens_per_s", "output tok/s of a call"),
     ("rollout_steps_per_minute", "LLM calls/min of a rollout"),
@@ -42,33 +37,31 @@ PARTS = {
 }
 
 
-def mean_text(mean: Json | None) -> str:
+def mean_text(mean: Mean | None) -> str:
     """`0.612 [0.571, 0.653]`: a mean with its 95 % interval over scenarios."""
     if mean is None:
         return "not measured"
-    interval = "(no interval)" if mean["low"] is None else f"[{mean['low']:.3f}, {mean['high']:.3f}]"
-    return f"{mean['value']:.3f} {interval}"
+    interval = "(no interval)" if mean.low is None else f"[{mean.low:.3f}, {mean.high:.3f}]"
+    return f"{mean.value:.3f} {interval}"
 
 
-def score_text(mean: Json | None) -> str:
+def score_text(mean: Mean | None) -> str:
     """A mean in words: `0.612 [0.571, 0.653] mean, 95 % interval over 100 scenarios`."""
     if mean is None:
         return "not measured"
-    clusters = mean.get("clusters", mean["scenarios"])  # runs of older versions have none
-    question = f" of the {of}" if (of := mean.get("of")) else ""
-    together = f" in {clusters} cluster{'s' * (clusters != 1)}" if clusters < mean["scenarios"] else ""
-    scenarios = f"{mean['scenarios']} scenario{'s' * (mean['scenarios'] != 1)}{together}"
-    if mean["low"] is None:
-        return f"{mean['value']:.3f} mean over {scenarios}, no interval"
-    return f"{mean_text(mean)} mean, 95 % interval{question} over {scenarios}"
+    together = f" in {mean.clusters} cluster{'s' * (mean.clusters != 1)}" if mean.clusters < mean.scenarios else ""
+    scenarios = f"{mean.scenarios} scenario{'s' * (mean.scenarios != 1)}{together}"
+    if mean.low is None:
+        return f"{mean.value:.3f} mean over {scenarios}, no interval"
+    return f"{mean_text(mean)} mean, 95 % interval of the {mean.of} over {scenarios}"
 
 
-def passes_text(passes: Json) -> str:
+def passes_text(passes: Passes) -> str:
     """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.9 [0.8, 1.0], pass^3 0.5 [0.4, 0.6], 95 % intervals`."""
-    sign = "<=" if passes["score"] in LOWER_IS_BETTER else ">="
-    first = f"{mean_text(passes['pass_all'][0])} of the trials, those with {passes['score']} {sign} {passes['floor']:g}"
-    last = [(PassRate(every, passes[key][-1]["k"]), passes[key][-1]) for key, every in EVERY.items()]
-    rates = [f"{rate.name} {mean_text(mean)}" for rate, mean in last if rate.k > 1]
+    sign = "<=" if passes.score in LOWER_IS_BETTER else ">="
+    first = f"{mean_text(passes.pass_all[0])} of the trials, those with {passes.score} {sign} {passes.floor:g}"
+    last = ((False, passes.pass_at[-1]), (True, passes.pass_all[-1]))
+    rates = [f"{PassRate(every, mean.k).name} {mean_text(mean)}" for every, mean in last if mean.k > 1]
     return f"{'; '.join(filter(None, (first, ', '.join(rates))))}; 95 % intervals"
 
 
@@ -77,46 +70,46 @@ def statuses_text(rollouts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in rollouts.items() if count) or "none"
 
 
-def judging_lines(suite: Json) -> Iterator[tuple[str, str]]:
-    """(what it is about, a line) of an agent's drafts and of judges, where there were any; older runs know of none."""
-    if drafts := suite.get("drafts"):
-        each = drafts["drafts"] / drafts["rollouts"]
-        accepted = f"{drafts['accepted']} ({percent(drafts['accepted'] / drafts['rollouts'])}) with an accepted one"
-        yield "drafts", f"{drafts['drafts']} of {drafts['rollouts']} rollouts ({each:.2f} each), {accepted}"
-        for name, means in drafts["scores"].items():
-            yield "drafts", f"{name} {means['first']:.3f} of the first drafts, {means['chosen']:.3f} of the chosen ones"
-    if judge := suite.get("judge"):
-        failed = f" ({judge['failed_calls']} failed)" if judge["failed_calls"] else ""
-        tokens = f"{judge['prompt_tokens']:,} + {judge['output_tokens']:,} tokens"
-        yield "judge", f"{judge['calls']} calls{failed}, {tokens}, {judge['seconds']:.1f} s, none of it in the timings of calls"
+def judging_lines(suite: SuiteResult) -> Iterator[tuple[str, str]]:
+    """(what it is about, a line) of an agent's drafts and of judges, where there were any."""
+    if drafts := suite.drafts:
+        each = drafts.drafts / drafts.rollouts
+        accepted = f"{drafts.accepted} ({percent(drafts.accepted / drafts.rollouts)}) with an accepted one"
+        yield "drafts", f"{drafts.drafts} of {drafts.rollouts} rollouts ({each:.2f} each), {accepted}"
+        for name, means in drafts.scores.items():
+            yield "drafts", f"{name} {means.first:.3f} of the first drafts, {means.chosen:.3f} of the chosen ones"
+    if judge := suite.judge:
+        failed = f" ({judge.failed_calls} failed)" if judge.failed_calls else ""
+        tokens = f"{judge.prompt_tokens:,} + {judge.output_tokens:,} tokens"
+        yield "judge", f"{judge.calls} calls{failed}, {tokens}, {judge.seconds:.1f} s, none of it in the timings of calls"
 
 
-def imported_lines(imported: Json) -> Iterator[str]:
+def imported_lines(imported: Imported) -> Iterator[str]:
     """Whose results a run is made of, and what they do not tell."""
-    yield f"by {imported['tool']}, from {imported['path']}, read {imported['at']}"
-    yield from map(own_mean_text, imported.get("means", ()))
-    yield from imported["notes"]
+    yield f"by {imported.tool}, from {imported.path}, read {imported.at}"
+    yield from map(own_mean_text, imported.means)
+    yield from imported.notes
 
 
-def own_mean_text(mean: Json) -> str:
+def own_mean_text(mean: OwnMean) -> str:
     """`shop harbor_reward: 0.500 is the tool's own mean, 1.000 this run's: Harbor counts ...`"""
-    ours = "there is none in this run" if mean["ours"] is None else f"{mean['ours']:.3f} this run's"
-    other = f", {ours}: {mean['why']}" if mean["why"] else ", and this run's"
-    return f"{mean['suite']} {mean['score']}: {mean['theirs']:.3f} is the tool's own mean{other}"
+    ours = "there is none in this run" if mean.ours is None else f"{mean.ours:.3f} this run's"
+    other = f", {ours}: {mean.why}" if mean.why else ", and this run's"
+    return f"{mean.suite} {mean.score}: {mean.theirs:.3f} is the tool's own mean{other}"
 
 
-def score_of(rule: Json) -> str:
+def score_of(rule: RuleResult) -> str:
     """The score of scenarios that a rule of the gate is about: `tsq` of `tsq.mean >= -0.03 vs baseline`."""
-    return str(rule["rule"]).split()[0].removesuffix(".mean")
+    return str(rule.rule).split()[0].removesuffix(".mean")
 
 
-def limit_text(limit: Json) -> str:
+def limit_text(limit: Limit) -> str:
     """`banking tsq.mean 0.612 >= 0.400: holds`"""
-    sign = "<=" if limit["ceiling"] else ">="
-    value = "nothing" if limit["value"] is None else f"{limit['value']:.3f}"
-    verdict = "FAILS" if limit["failed"] else ("holds" if limit["judged"] else limit["note"])
-    why = f"; {limit['note']}" if limit["failed"] and limit["note"] else ""
-    return f"{limit['suite']} {limit['name']} {value} {sign} {limit['limit']:g}: {verdict}{why}"
+    sign = "<=" if limit.ceiling else ">="
+    value = "nothing" if limit.value is None else f"{limit.value:.3f}"
+    verdict = "FAILS" if limit.failed else ("holds" if limit.judged else limit.note)
+    why = f"; {limit.note}" if limit.failed and limit.note else ""
+    return f"{limit.suite} {limit.name} {value} {sign} {limit.limit:g}: {verdict}{why}"
 
 
 def number(value: Any, digits: int = 1) -> str:
@@ -135,235 +128,228 @@ def percent(share: float | None) -> str:
     return f"{min(share * 100, 99.9) if share < 1 else share * 100:.1f} %"
 
 
-def range_text(interval: list[float] | None) -> str:
+def range_text(interval: tuple[float, float] | None) -> str:
     """`[11.0, 13.5]`, or nothing where there is no interval."""
     return "" if interval is None else f"[{number(interval[0])}, {number(interval[1])}]"
 
 
-def verdict_text(stopwatch: Json) -> str:
+def verdict_text(stopwatch: Stopwatch) -> str:
     """The stopwatch's verdict on itself, and what it means for gates."""
-    if stopwatch["verdict"] is None:
+    if stopwatch.verdict is None:
         return "no verdict: no call was measured"
-    return str(stopwatch["verdict"]) + (", timing gates are INCONCLUSIVE" if stopwatch["verdict"] == SATURATED else "")
+    return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
 
 
-def stopwatch_text(stopwatch: Json) -> str:
+def stopwatch_text(stopwatch: Stopwatch) -> str:
     """One line on how far the timings can be trusted and what to do about it, the verdict first; without figures."""
-    return ": ".join(filter(None, (verdict_text(stopwatch), "; ".join(stopwatch["reasons"]))))
+    return ": ".join(filter(None, (verdict_text(stopwatch), "; ".join(stopwatch.reasons))))
 
 
-def stopwatch_figures(stopwatch: Json) -> str:
+def stopwatch_figures(stopwatch: Stopwatch) -> str:
     """What the verdict stands on; empty where nobody knows."""
-    if stopwatch["clean_share"] is None:
+    if stopwatch.clean_share is None:
         return ""
-    facts = [f"{percent(stopwatch['clean_share'])} of the stamps clean"]
-    if stopwatch.get("late_share"):
-        facts.append(f"{percent(stopwatch['late_share'])} shared because they were read late")
-        facts.append(f"those of {percent(stopwatch['late_calls_share'])} of the calls")
-    if stopwatch["read_lag_ms"] is not None:
-        facts.append(f"read lag p99 {stopwatch['read_lag_ms']:.2f} ms")
-    if stopwatch["client_queue_ms"] is not None:
-        facts.append(f"client queue p99 {stopwatch['client_queue_ms']:.1f} ms")
-    facts += [
-        f"{name} at most {percent(stopwatch[f'{name}_cpu'])} of a core" for name in ("tap", "pool") if stopwatch[f"{name}_cpu"] is not None
-    ]
+    facts = [f"{percent(stopwatch.clean_share)} of the stamps clean"]
+    if stopwatch.late_share:
+        facts.append(f"{percent(stopwatch.late_share)} shared because they were read late")
+        facts.append(f"those of {percent(stopwatch.late_calls_share)} of the calls")
+    if stopwatch.read_lag_ms is not None:
+        facts.append(f"read lag p99 {stopwatch.read_lag_ms:.2f} ms")
+    if stopwatch.client_queue_ms is not None:
+        facts.append(f"client queue p99 {stopwatch.client_queue_ms:.1f} ms")
+    shares = (("tap", stopwatch.tap_cpu), ("pool", stopwatch.pool_cpu))
+    facts += [f"{name} at most {percent(share)} of a core" for name, share in shares if share is not None]
     return ", ".join(facts)
 
 
-def failed_lines(performance: Json) -> list[str]:
+def failed_lines(performance: PerformanceSummary) -> list[str]:
     """Failed calls by kind, each with what the kind means."""
-    return [f"{count} {kind}: {ERROR_KINDS.get(kind, 'unknown')}" for kind, count in performance["failed_calls"].items()]
+    return [f"{count} {kind}: {ERROR_KINDS.get(kind, 'unknown')}" for kind, count in performance.failed_calls.items()]
 
 
-def steady_text(performance: Json) -> str:
+def steady_text(performance: PerformanceSummary) -> str:
     """Rates of the time in which the concurrency asked for was there."""
-    steady = performance["steady"]
-    return "; ".join(_window_text(steady[name], f"90 % of {steady['asked']} {name} in flight") for name in ("rollouts", "calls"))
+    steady = performance.steady
+    windows = (("rollouts", steady.rollouts), ("calls", steady.calls))
+    return "; ".join(_window_text(window, f"90 % of {steady.asked} {name} in flight") for name, window in windows)
 
 
-def _window_text(window: Json | None, what: str) -> str:
+def _window_text(window: SteadyCalls | None, what: str) -> str:
     if window is None:
         return f"never {what}"
-    rollouts = f", {number(window['rollouts_per_hour'], 0)} rollouts/h" if "rollouts_per_hour" in window else ""
-    rates = f"{number(window['output_tokens_per_s'])} output tok/s{rollouts}"
-    return f"{rates} in the {window['seconds']:.1f} s ({percent(window['share'])}) with {what}"
+    rollouts = f", {number(window.rollouts_per_hour, 0)} rollouts/h" if isinstance(window, SteadyRollouts) else ""
+    rates = f"{number(window.output_tokens_per_s)} output tok/s{rollouts}"
+    return f"{rates} in the {window.seconds:.1f} s ({percent(window.share)}) with {what}"
 
 
-def goodput_text(goodput: Json) -> str:
+def goodput_text(goodput: GoodputSummary) -> str:
     """How many calls met all objectives."""
-    objectives = ", ".join(f"{name} <= {limit:g} ms" for name, limit in goodput["slo_ms"].items())
-    judged = goodput["good_calls"] + goodput["bad_calls"]
-    missed = ", ".join(f"{count} {name}" for name, count in goodput["missed"].items() if count)
+    objectives = ", ".join(f"{name} <= {limit:g} ms" for name, limit in goodput.slo_ms.items())
+    judged = goodput.good_calls + goodput.bad_calls
+    missed = ", ".join(f"{count} {name}" for name, count in goodput.missed.items() if count)
     return (
-        f"{goodput['good_calls']} of {judged} calls good ({percent(goodput['attainment'])}), "
-        f"{number(goodput['goodput_per_s'], 2)} good calls/s under {objectives}"
+        f"{goodput.good_calls} of {judged} calls good ({percent(goodput.attainment)}), "
+        f"{number(goodput.goodput_per_s, 2)} good calls/s under {objectives}"
         f"{f'; missed: {missed}' if missed else ''}"
-        f"{f'; {count} could not be judged' if (count := goodput['unknown_calls']) else ''}"
+        f"{f'; {count} could not be judged' if (count := goodput.unknown_calls) else ''}"
     )
 
 
-def split_text(split: Json) -> str:
+def split_text(split: Mapping[str, PartOfTime]) -> str:
     """Who had the time of the rollouts."""
-    return ", ".join(f"{title} {percent(split[part]['share'])}" for part, title in PARTS.items() if part in split)
+    return ", ".join(f"{title} {percent(split[part].share)}" for part, title in PARTS.items() if part in split)
 
 
-def few_text(performance: Json) -> str:
+def few_text(performance: PerformanceSummary) -> str:
     """Why a table has dashes; empty where it has none."""
-    tables = [performance[name] for name, _ in (*TIMINGS, *MORE_TIMINGS) if performance[name]]
-    if all(table[f"p{q}"] is not None for table in tables for q in HIGH):
+    tables = [table for table in performance.latencies.values() if table]
+    if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
         return ""
     return f"a dash is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}"
 
 
-def throughput_text(performance: Json) -> str:
+def throughput_text(performance: PerformanceSummary) -> str:
     """One line on how much was served."""
-    ratio = performance["prefix_cache_hit_ratio"]
-    flight = performance["rollouts_in_flight"] or {"peak": 0, "mean": 0.0}
+    ratio = performance.prefix_cache_hit_ratio
+    flight = performance.rollouts_in_flight or InFlight(0, 0.0)
     return (
-        f"{number(performance['output_tokens_per_s'])} output tok/s, {number(performance['rollouts_per_hour'], 0)} rollouts/h, "
+        f"{number(performance.output_tokens_per_s)} output tok/s, {number(performance.rollouts_per_hour, 0)} rollouts/h, "
         f"prefix cache hit ratio {'unknown' if ratio is None else f'{ratio:.2f}'}, "
-        f"in flight {flight['peak']} peak, {flight['mean']:.1f} mean"
+        f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
     )
 
 
-def calls_text(performance: Json) -> str:
+def calls_text(performance: PerformanceSummary) -> str:
     """One line on the calls behind the numbers."""
-    failed = ", ".join(f"{count} {kind}" for kind, count in performance["failed_calls"].items())
-    calls = f"{performance['calls']} LLM calls{f' ({failed})' if failed else ''} in {performance['span_s']:.1f} s"
-    sources, stamps = (", ".join(performance[name]) or "none" for name in ("token_sources", "stamps"))
+    failed = ", ".join(f"{count} {kind}" for kind, count in performance.failed_calls.items())
+    calls = f"{performance.calls} LLM calls{f' ({failed})' if failed else ''} in {performance.span_s:.1f} s"
+    sources, stamps = (", ".join(names) or "none" for names in (performance.token_sources, performance.stamps))
     return f"{calls}, token counts from {sources}, stamps: {stamps}"
 
 
-def boot_text(backend: Json) -> str:
+def boot_text(backend: BackendUse) -> str:
     """How a stack came up, and what was asked of it before anything was counted; empty for backends that are no stacks."""
-    boot = backend.get("boot")
+    boot = backend.boot
     if boot is None:
         return ""
-    reaped = f"; {backend['reaped']}" if backend.get("reaped") else ""
-    if backend["reused"]:
+    reaped = f"; {backend.reaped}" if backend.reaped else ""
+    if backend.reused:
         return f"kept from an earlier session, so its caches are warm{reaped}"
-    waited = f" after {boot['waited_for_gpus_s']:.0f} s of waiting for GPUs" if boot["waited_for_gpus_s"] >= 1 else ""
-    warm = boot["warm_up"]
-    warmed = f"; {warm['requests']} requests of warm-up in {warm['seconds']:.1f} s, not counted" if warm["requests"] else "; no warm-up"
-    other = f"; {backend['passed_over']}" if backend.get("passed_over") else ""
-    return f"booted in {boot['boot_s'] - boot['waited_for_gpus_s']:.1f} s{waited}, proofs {boot['proof_s']:.1f} s{warmed}{other}{reaped}"
+    waited = f" after {boot.waited_for_gpus_s:.0f} s of waiting for GPUs" if boot.waited_for_gpus_s >= 1 else ""
+    warm = boot.warm_up
+    warmed = f"; {warm.requests} requests of warm-up in {warm.seconds:.1f} s, not counted" if warm.requests else "; no warm-up"
+    other = f"; {backend.passed_over}" if backend.passed_over else ""
+    return f"booted in {boot.boot_s - boot.waited_for_gpus_s:.1f} s{waited}, proofs {boot.proof_s:.1f} s{warmed}{other}{reaped}"
 
 
-def server_lines(serving: Json) -> Iterator[tuple[str, str]]:
+def server_lines(serving: ServingSummary) -> Iterator[tuple[str, str]]:
     """(what it is about, a line) of what the stack told of itself."""
-    cache, usage = serving["prefix_cache"], serving["kv_usage"]
-    ratio = "unknown" if cache["hit_ratio"] is None else f"{cache['hit_ratio']:.2f} ({cache['source']})"
-    preemptions = "" if serving["preemptions"] is None else f", {serving['preemptions']:.0f} preemptions"
+    cache, usage = serving.prefix_cache, serving.kv_usage
+    ratio = "unknown" if cache.hit_ratio is None else f"{cache.hit_ratio:.2f} ({cache.source})"
+    preemptions = "" if serving.preemptions is None else f", {serving.preemptions:.0f} preemptions"
     yield "server", f"prefix cache hit ratio {ratio}{preemptions}"
-    if serving["rounds"] >= ENOUGH:
-        used = "unknown" if usage["max"] is None else f"{percent(usage['mean'])} mean, {percent(usage['max'])} peak"
-        requests = ", ".join(f"{name} {_load_text(serving[name])}" for name in ("running", "waiting"))
+    if serving.rounds >= ENOUGH:
+        used = "unknown" if usage.max is None else f"{percent(usage.mean)} mean, {percent(usage.max)} peak"
+        requests = f"running {_load_text(serving.running)}, waiting {_load_text(serving.waiting)}"
         yield "server", f"KV cache {used}; requests: {requests}"
     else:
-        yield "server", f"KV cache and requests: {_too_short(serving['rounds'], serving)}"
-    if serving["longest_gap_s"] > LATE * serving["every_s"]:
-        yield "server", f"up to {serving['longest_gap_s']:.1f} s without a look, which should come every {serving['every_s']:g} s"
-    if serving["resets"]:
-        yield "server", f"counters fell {serving['resets']} times: something was started again"
-    for gpu, seen in serving["gpus"].items():
-        yield f"GPU {gpu}", _gpu_text(seen) if seen["looks"] >= ENOUGH else _too_short(seen["looks"], serving)
+        yield "server", f"KV cache and requests: {_too_short(serving.rounds, serving)}"
+    if serving.longest_gap_s > LATE * serving.every_s:
+        yield "server", f"up to {serving.longest_gap_s:.1f} s without a look, which should come every {serving.every_s:g} s"
+    if serving.resets:
+        yield "server", f"counters fell {serving.resets} times: something was started again"
+    for gpu, seen in serving.gpus.items():
+        yield f"GPU {gpu}", _gpu_text(seen) if seen.looks >= ENOUGH else _too_short(seen.looks, serving)
 
 
-def _too_short(looks: int, serving: Json) -> str:
+def _too_short(looks: int, serving: ServingSummary) -> str:
     """Why nothing is told of what changes from look to look."""
     times = f"{looks} look{'s' * (looks != 1)}" if looks else "no look"
-    return f"too short to sample, {times} in the time of the calls (one comes every {serving['every_s']:g} s)"
+    return f"too short to sample, {times} in the time of the calls (one comes every {serving.every_s:g} s)"
 
 
-def _gpu_text(seen: Json) -> str:
-    busy = "unknown how" if seen["sm_percent_mean"] is None else f"{seen['sm_percent_mean']:.1f} %"
-    watts = "power unknown" if seen["power_w_mean"] is None else f"{number(seen['power_w_mean'], 0)} W mean"
-    return f"{seen['used_mib_max']:,} of {seen['total_mib']:,} MiB at most, {busy} busy, {watts}"
+def _gpu_text(seen: GpuUse) -> str:
+    busy = "unknown how" if seen.sm_percent_mean is None else f"{seen.sm_percent_mean:.1f} %"
+    watts = "power unknown" if seen.power_w_mean is None else f"{number(seen.power_w_mean, 0)} W mean"
+    return f"{seen.used_mib_max:,} of {seen.total_mib:,} MiB at most, {busy} busy, {watts}"
 
 
-def doubt_lines(serving: Json) -> list[tuple[str, str]]:
+def doubt_lines(serving: ServingSummary) -> list[tuple[str, str]]:
     """(what it is about, a sentence) of what does not agree, or could not be seen."""
-    return [*(("differs", each) for each in serving["disagreements"]), *(("sampling", each) for each in serving["notes"])]
+    return [*(("differs", each) for each in serving.disagreements), *(("sampling", each) for each in serving.notes)]
 
 
-def _load_text(load: Json) -> str:
-    return "unknown" if load["max"] is None else f"{number(load['mean'])} mean {load['max']:.0f} peak"
+def _load_text(load: Gauge) -> str:
+    return "unknown" if load.max is None else f"{number(load.mean)} mean {load.max:.0f} peak"
 
 
-def sessions_text(run: Json) -> str:
+def sessions_text(run: Run) -> str:
     """How many rollouts of a run that was gone on with are whose; empty for a run of one session."""
-    sessions = run.get("sessions", [])  # runs of older versions have none
+    sessions = run.sessions
     if len(sessions) < 2:
         return ""
     *earlier, last = sessions
-    parts = [f"{each['rollouts']} from session {each['session']} ({each['started_at']})" for each in earlier]
-    again = f"; {run['repeated']} of them had failed before and ran again" if run["repeated"] else ""
-    asked = {each["concurrency"] for each in sessions if each["rollouts"]}
+    parts = [f"{each.rollouts} from session {each.session} ({each.started_at})" for each in earlier]
+    again = f"; {run.repeated} of them had failed before and ran again" if run.repeated else ""
+    asked = {each.concurrency for each in sessions if each.rollouts}
     mixed = f"; NOT at one concurrency: {', '.join(map(str, sorted(asked)))} rollouts in flight" if len(asked) > 1 else ""
-    return f"{last['session']} sessions: {', '.join(parts)}, {last['rollouts']} from this one{again}{mixed}"
+    return f"{last.session} sessions: {', '.join(parts)}, {last.rollouts} from this one{again}{mixed}"
 
 
-def retried_text(suite: Json) -> str:
+def retried_text(suite: SuiteResult) -> str:
     """Whether rollouts that were tried again score like the others; empty where none was."""
     found = [
-        f"{name} {mean_text(means['retried'])} against {mean_text(means['others'])} of the others"
-        for name, means in suite.get("retried_scores", {}).items()
+        f"{name} {mean_text(means.retried)} against {mean_text(means.others)} of the others" for name, means in suite.retried_scores.items()
     ]
-    return f"{suite['retried']} tried more than once: {', '.join(found)}" if suite["retried"] else ""
+    return f"{suite.retried} tried more than once: {', '.join(found)}" if suite.retried else ""
 
 
-def quarantine_text(suite: Json) -> str:
+def quarantine_text(suite: SuiteResult) -> str:
     """Which scenarios the gate leaves out, who answers for them, and how they did; empty where there are none."""
-    entries = suite.get("quarantined", ())
-    said = [f"{each['scenario']} ({each['owner']}, until {each['expires']}; {passed_text(each)})" for each in entries]
-    return f"{len(entries)} of {suite['dataset']['size']} scenarios, in no gate: {', '.join(said)}" if said else ""
+    entries = suite.quarantined
+    said = [f"{each.scenario} ({each.owner}, until {each.expires}; {passed_text(each)})" for each in entries]
+    return f"{len(entries)} of {suite.dataset.size} scenarios, in no gate: {', '.join(said)}" if said else ""
 
 
-def passed_text(counts: Json) -> str:
+def passed_text(counts: QuarantineResult) -> str:
     """`2 of 3 tests passed`."""
-    return f"{counts['passed']} of {counts['tests']} test{'s' * (counts['tests'] != 1)} passed"
+    return f"{counts.passed} of {counts.tests} test{'s' * (counts.tests != 1)} passed"
 
 
-def interruptions_text(run: Json) -> str:
+def interruptions_text(run: Run) -> str:
     """`pool 2, tap 1; 9 attempts were run again`; empty where no part of the session died."""
-    interruptions = run.get("interruptions", {"deaths": {}, "attempts": 0})  # runs of older versions have none
-    parts = [f"{part} {count}" for part, count in interruptions["deaths"].items()]
-    attempts = interruptions["attempts"]
+    parts = [f"{part} {count}" for part, count in run.interruptions.deaths.items()]
+    attempts = run.interruptions.attempts
     again = f"{attempts} attempt{'s were' if attempts != 1 else ' was'} run again"
     return f"{', '.join(parts)}; {again}" if parts else ""
 
 
-def damage_lines(run: Json) -> list[str]:
+def damage_lines(run: Run) -> list[str]:
     """What of the journal could not be read."""
-    return first_of(run.get("damaged", ()))
+    return first_of(run.damaged)
 
 
-def loss_lines(run: Json) -> list[str]:
+def loss_lines(run: Run) -> list[str]:
     """What the session could not do at its end."""
-    return [*run.get("losses", ())]
+    return [*run.losses]
 
 
-def resume_text(run: Json) -> str:
+def resume_text(run: Run) -> str:
     """The command that goes on with a run; empty where nothing is left to do."""
-    return run.get("resume") or ""
+    return run.resume or ""
 
 
-def dataset_text(suite: Json) -> str:
+def dataset_text(suite: SuiteResult) -> str:
     """One line on what was run, so that nobody takes one data set for another."""
-    data = suite["dataset"]
-    return f"{data['name']}: {data['size']} scenarios, labels: {data['label_source']}, sha256 {data['sha256'][:12] or 'unknown'}"
+    data = suite.dataset
+    return f"{data.name}: {data.size} scenarios, labels: {data.label_source}, sha256 {data.sha256[:12] or 'unknown'}"
 
 
-def tools_text(tools: list[str]) -> str:
+def tools_text(tools: Sequence[str]) -> str:
     return ", ".join(tools) or "none"
 
 
-def question_of(worst: Json) -> str:
-    """What the customer asked in a scenario with a low score; empty where nobody knows."""
-    return str(worst.get("question", ""))  # runs of older versions have none
-
-
-def restarts_text(backend: Json) -> str:
+def restarts_text(backend: BackendUse) -> str:
     """`engine once, worker-1 3 times`; empty where nothing was started again."""
-    counts: dict[str, int] = backend.get("restarts") or {}
+    counts = backend.restarts or {}
     return ", ".join(f"{name} {'once' if count == 1 else f'{count} times'}" for name, count in counts.items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
@@ -15,14 +14,20 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
-from pytest_agentbench.records import EVALUABLE, Json, Rollout, suite_of
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.records import EVALUABLE, Rollout, suite_of
 from pytest_agentbench.rollouts.scoring import no_judge, scored, wants_judge
+from pytest_agentbench.runs.arm_results import ArmsCompared
+from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
-from pytest_agentbench.runs.tally import Limit, SuiteTally, build_suite, known_mean, write_run
+from pytest_agentbench.runs.provenance import RunIdentity
+from pytest_agentbench.runs.results import Mean, SuiteResult
+from pytest_agentbench.runs.tally import redacted, write_run
 from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, load_scorer
 from pytest_agentbench.stats.decisions import POPULATION
-from pytest_agentbench.stats.pass_rates import EVERY, Bar, PassRate
+from pytest_agentbench.stats.pass_rates import Bar, PassRate
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, load_suite, score_name
@@ -50,8 +55,7 @@ class Group:
     names: Mapping[str, str]  # score -> name or import path of its scorer, of the suite's and of those asked for
     scorers: Mapping[str, Scorer]  # score -> what computes it again
     kept: Sequence[str]  # scores whose scorers ask a judge
-    part: Json  # of the old run.json
-    tally: SuiteTally = dataclasses.field(default_factory=SuiteTally)
+    old: SuiteResult
     changed: Counter[str] = dataclasses.field(default_factory=Counter)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
     rollouts: int = 0
@@ -69,45 +73,42 @@ class Group:
     @property
     def scores(self) -> tuple[str, ...]:
         """All scores of the new run: the old ones in their order, then new ones."""
-        return tuple(dict.fromkeys([*self.part["scorers"], *self.scorers]))
+        return tuple(dict.fromkeys([*self.old.scorers, *self.scorers]))
 
     def add(self, old: Rollout, new: Rollout) -> None:
-        self.tally.add(new, self.scores[0])
         if new.evaluable:
             self.rollouts += 1
             self.changed.update(name for name in self.scorers if old.scores.get(name) != new.scores.get(name))
             self.reasons = {**new.score_errors, **self.reasons}
 
 
-def refuse_empty(run: Json, source: Path) -> None:
+def refuse_empty(run: Run, source: Path) -> None:
     """Raises ConfigError for a run of which no rollout came far enough to be scored."""
-    counts: Counter[str] = sum((Counter(part["rollouts"]) for part in run["suites"].values()), Counter())
+    counts: Counter[str] = sum((Counter(suite.rollouts) for suite in run.suites.values()), Counter())
     if not any(counts[status] for status in EVALUABLE):
         known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
         raise ConfigError(f"{source} has nothing to score: {f'its rollouts are {known}' if known else 'it has no rollouts'}")
 
 
-def load_groups(run: Json, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, Group]:
+def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, Group]:
     """The groups of a run by their names; `folders` of suites take the place of those that the run names, `names` are scorers, or all.
 
     Raises ConfigError where a suite or a scorer is not found, and where the data are not those of the run.
     """
     groups, suites = {}, dict[Path, Suite]()
-    for group, part in run["suites"].items():
-        name = suite_of(group, part["variant"])
-        folder = folders.get(name) or ("folder" in part and Path(part["folder"]))
-        if not folder:
-            raise ConfigError(f"the run does not say where suite {name!r} is; give its folder with --suite")
+    for group, old in run.suites.items():
+        name = suite_of(group, old.variant)
+        folder = folders.get(name) or Path(old.folder)
         if folder not in suites:
             suites[folder] = _loaded(folder, name)
         suite = suites[folder]
-        _check_data(suite, part)
+        _check_data(suite, old)
         known = {score_name(scorer): scorer for scorer in suite.scorers}
         chosen = {score_name(each): known.get(each, each) for each in names} or known
         found = {score: load_scorer(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
         kept = [score for score, scorer in found.items() if wants_judge(scorer)]
         again = {score: scorer for score, scorer in found.items() if score not in kept}
-        groups[group] = Group(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, part)
+        groups[group] = Group(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
     return groups
 
 
@@ -121,10 +122,10 @@ def _loaded(folder: Path, name: str) -> Suite:
     return suite
 
 
-def _check_data(suite: Suite, part: Json) -> None:
-    was, now = part["dataset"], dataclasses.asdict(suite.dataset)
+def _check_data(suite: Suite, old: SuiteResult) -> None:
+    was, now = dataclasses.asdict(old.dataset), dataclasses.asdict(suite.dataset)
     if was["sha256"] != now["sha256"]:
-        differences = [f"{key} {was[key]!r}, now {now[key]!r}" for key in now if was.get(key) != now[key] and key != "sha256"]
+        differences = [f"{key} {was[key]!r}, now {now[key]!r}" for key in now if was[key] != now[key] and key != "sha256"]
         differences.append(f"sha256 {was['sha256'][:12]}, now {now['sha256'][:12]}")
         raise ConfigError(
             f"{suite.folder / now['file']} is not the data set of the run: {'; '.join(differences)}. "
@@ -132,12 +133,13 @@ def _check_data(suite: Suite, part: Json) -> None:
         )
 
 
-async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple[Path, Json, list[Change]]:
-    """Writes the new run, one rollout in memory at a time; returns its directory, its run.json, and what has changed.
+async def rescore(run: Run, source: Path, groups: Mapping[str, Group]) -> tuple[Path, Run, Tallies]:
+    """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
 
     Limits are judged; a gate is not, and reports are not written.
     """
     target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
+    tallies = Tallies(_performance(run))
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
@@ -146,12 +148,19 @@ async def rescore(run: Json, source: Path, groups: Mapping[str, Group]) -> tuple
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
-        new_run: Json = json.loads(redact(json.dumps(_run(run, target.name, groups))))
+                    tallies.add(new, group.scores[0])
+        new_run = redacted(_run(run, target.name, groups, tallies), redact)
         write_run(new_run, target)
     except BaseException:
         discard(target)
         raise
-    return target, new_run, [change for group in groups for change in _changes(group, groups[group], new_run["suites"][group])]
+    return target, new_run, tallies
+
+
+def _performance(run: Run) -> Performance:
+    """What rollouts are timed by, as the sessions were asked."""
+    asked = {each.session: each.concurrency for each in run.sessions}
+    return Performance(run.settings.concurrency or 1, run.settings.slo, asked)
 
 
 def _beside(source: Path) -> Path:
@@ -170,8 +179,7 @@ async def _again(old: Rollout, group: Group) -> Rollout:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
         new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge)
-    known = old.content.get("scorers")  # in runs of older versions one hash of all
-    content = {**old.content, "scorers": {**(known if isinstance(known, Mapping) else {}), **group.hashes}}
+    content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
     if not old.evaluable:
         return dataclasses.replace(old, content=content)
     errors = {name: reason for name, reason in old.score_errors.items() if name not in group.scorers}
@@ -184,62 +192,66 @@ async def _again(old: Rollout, group: Group) -> Rollout:
     )
 
 
-def _run(run: Json, name: str, groups: Mapping[str, Group]) -> Json:
-    """run.json of the new run: the old one with other scores, and limits judged on them."""
-    suites = {group: _part(each) for group, each in groups.items()}
-    limits = [_judged_again(limit, suites[limit["suite"]], groups[limit["suite"]]) for limit in run["limits"]]
-    return {
-        **run,
-        "id": name,
-        "suites": suites,
-        "limits": limits,
-        "ab": run["ab"] and _without_scores(run["ab"], groups.values()),
-        "gate": None,
-        "identity": run["identity"] and _identity(run["identity"], groups),
-        "resume": None,  # no session has worked on it
-        "rescored": {"run": run["id"], "at": datetime.now().astimezone().isoformat(timespec="seconds")},
-    }
+def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> Run:
+    """The new run: what is known of the old one, with other scores, and limits judged on them. No session has worked on it."""
+    facts: SessionFacts = dataclasses.replace(
+        run,
+        id=name,
+        ab=run.ab and _without_scores(run.ab, groups.values()),
+        gate=None,
+        identity=run.identity and _identity(run.identity, groups),
+        resume=None,
+        rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
+    )
+    new = build_run(facts, [_asked(group, each, run) for group, each in groups.items()], tallies)
+    return dataclasses.replace(new, suites={group: _with_new_scores(each, new.suites[group]) for group, each in groups.items()})
 
 
-def _without_scores(ab: Json, groups: Iterable[Group]) -> Json:
+def _without_scores(ab: ArmsCompared, groups: Iterable[Group]) -> ArmsCompared:
     """The comparison of two arms without that of scores which were computed again: it was one of other scores."""
     names = {score for group in groups for score in group.scorers}
-    return {**ab, "comparisons": [each for each in ab["comparisons"] if each["metric"] not in names]}
+    return dataclasses.replace(ab, comparisons=tuple(each for each in ab.comparisons if each.metric not in names))
 
 
-def _identity(old: Json, groups: Mapping[str, Group]) -> Json:
+def _identity(old: RunIdentity, groups: Mapping[str, Group]) -> RunIdentity:
     """The identity of the run, with the scoring as it is now."""
-    scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old["scoring"].items()}
-    return {**old, "scoring": scoring, "hashes": {**old["hashes"], "scoring": digest(scoring)}}
+    scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old.scoring.items()}
+    return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
 
 
-def _part(group: Group) -> Json:
+def _asked(name: str, group: Group, run: Run) -> AskedSuite:
+    """The suite with the scores of the old run and the new ones, asked as it was then."""
     names = (group.names.get(score, score) for score in group.scores)
-    scorers = {name: group.suite.scorers.get(name, {}) for name in names}
-    means = {score: each["mean"] or {} for score, each in group.part["scores"].items()}
-    population = [score for score, mean in means.items() if mean.get("of") == POPULATION]
-    passes = group.part.get("passes") or {}  # runs of older versions have none
-    population += [
-        PassRate(every, rate["k"]).name for key, every in EVERY.items() for rate in passes.get(key, ()) if rate["of"] == POPULATION
-    ]
-    suite = dataclasses.replace(group.suite, scorers=scorers)
-    fresh = build_suite(suite, group.part["variant"], group.tally, group.part["thresholds"], population=population)
-    scored_by = {**group.part.get("scored_by", {}), **{score: fresh["scored_by"][score] for score in group.scorers}}
-    return {
-        **group.part,
-        **{key: fresh[key] for key in ("folder", "scorers", "scores", "passes", "retried_scores", "score_errors", "worst")},
-        "scored_by": scored_by,
-    }
+    suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names})
+    trials = run.identity.options.suites[name].trials if run.identity else 1
+    fixed = trials if isinstance(trials, int) else 1  # of those that were added no limit is judged
+    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, fixed, population=[*_of_population(group.old)])
 
 
-def _judged_again(limit: Json, part: Json, group: Group) -> Json:
-    score = limit["name"].removesuffix(".mean")
-    if score not in group.scorers:
-        return limit
-    value, why = known_mean(part, score)
-    fields = {key: limit[key] for key in limit if key != "failed"}
-    judged = Limit(**{**fields, "value": value, "note": why if limit["judged"] else limit["note"]})
-    return {**dataclasses.asdict(judged), "failed": judged.failed}
+def _of_population(old: SuiteResult) -> Iterator[str]:
+    """Scores and pass rates of which a rule asks the population."""
+
+    def asked(mean: Mean | None) -> bool:
+        return mean is not None and mean.of == POPULATION
+
+    yield from (score for score, means in old.scores.items() if asked(means.mean))
+    for every, rates in ((False, old.passes.pass_at), (True, old.passes.pass_all)) if old.passes else ():
+        yield from (PassRate(every, rate.k).name for rate in rates if asked(rate))
+
+
+def _with_new_scores(group: Group, new: SuiteResult) -> SuiteResult:
+    """What was found of a suite, as it was then, but for what follows from its scores."""
+    return dataclasses.replace(
+        group.old,
+        folder=new.folder,
+        scorers=new.scorers,
+        scored_by={**group.old.scored_by, **{score: new.scored_by[score] for score in group.scorers}},
+        scores=new.scores,
+        passes=new.passes,
+        retried_scores=new.retried_scores,
+        score_errors=new.score_errors,
+        worst=new.worst,
+    )
 
 
 class Floor(NamedTuple):
@@ -252,24 +264,30 @@ class Floor(NamedTuple):
     rollouts: int
 
 
-def floors(groups: Mapping[str, Group]) -> Iterator[Floor]:
+def floors(groups: Mapping[str, Group], tallies: Tallies) -> Iterator[Floor]:
     """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
     for name, group in groups.items():
-        held = {each["scenario"] for each in group.part["quarantined"]}
-        for score, floor in group.part["thresholds"].items():
+        held, tally = {each.scenario for each in group.old.quarantined}, tallies.suites[name]
+        for score, floor in group.old.thresholds.items():
             if score.endswith(".mean"):
                 continue
-            values = [value for scenario, each in group.tally.scores[score].items() if scenario not in held for value in each]
-            crashed = sum(count for scenario, count in group.tally.agent_errors.items() if scenario not in held)
+            values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
+            crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
             bar = Bar(score, floor, score in LOWER_IS_BETTER)
             below = crashed + sum(not bar.reached(value) for value in values)
             if below:
                 yield Floor(name, score, floor, below, len(values) + crashed)
 
 
-def _changes(name: str, group: Group, part: Json) -> Iterator[Change]:
-    for score in group.scorers:
-        was, now = (each["scores"].get(score, {"mean": None})["mean"] for each in (group.part, part))
-        failed = part["score_errors"].get(score, 0)
-        means = was and was["value"], now and now["value"]
-        yield Change(name, score, *means, group.changed[score], group.rollouts, failed, group.reasons.get(score, ""))
+def changes(groups: Mapping[str, Group], new: Run) -> Iterator[Change]:
+    """What has become of each score that was computed again."""
+    for name, group in groups.items():
+        for score in group.scorers:
+            was, now = (_value(suite, score) for suite in (group.old, new.suites[name]))
+            failed = new.suites[name].score_errors.get(score, 0)
+            yield Change(name, score, was, now, group.changed[score], group.rollouts, failed, group.reasons.get(score, ""))
+
+
+def _value(suite: SuiteResult, score: str) -> float | None:
+    mean = suite.scores[score].mean if score in suite.scores else None
+    return mean.value if mean else None

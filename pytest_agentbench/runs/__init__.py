@@ -1,1 +1,1 @@
-"""A run on disk and in memory: its journal, its directory, its identity, its tables."""
+"""A run as records: `contents.Run` is what run.json holds, `codec` is its way to JSON and back."""

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
 from pytest_agentbench.agents.factory import brings_code, make_agent, prompts_of
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.contents import SessionFacts
+from pytest_agentbench.runs.provenance import (
+    BackendIdentity,
+    Hardware,
+    HostIdentity,
+    MeasuringOptions,
+    ModelIdentity,
+    RunIdentity,
+    SuiteOptions,
+)
 from pytest_agentbench.suites.hashes import agent_identity, digest, scoring_identity
 from pytest_agentbench.suites.suite import Suite, Tool
 
@@ -20,24 +33,31 @@ PARTS = ("code", "packages", "backend", "model", "hardware", "host", "data", "pr
 #: Of the settings in run.json, those that can change what is measured.
 OPTIONS = ("concurrency", "limit", "variants", "retries", "cache", "taps", "inline", "budgets")
 
-#: What `environment` has of its own; the rest was added by hooks.
-OWN = ("python", "platform", "cpus", "packages", "git")
-
 #: Of a data set, what tells it from another one.
 DATA = ("name", "format", "sha256", "version", "size", "label_source")
 
 
-def suite_setup(suite: Suite, variant: str, trials: int) -> Json:
-    """What a suite brings to a run under a variant; `trials` are those of this session."""
-    data = asdict(suite.dataset)
-    return {
-        "data": {name: data[name] for name in DATA},
-        "prompts": prompt_hashes(suite, variant),
-        "tools": tools_hash(suite),
-        "agent": agent_identity(suite, variant),
-        "scoring": scoring_identity(suite),
-        "options": {"trials": trials, "timeout": suite.timeout, "isolation": suite.isolation},
-    }
+class SuiteSetup(NamedTuple):
+    """What a suite brings to a run under a variant."""
+
+    data: Json
+    prompts: dict[str, str] | None
+    tools: str
+    agent: Json
+    scoring: Json
+    options: SuiteOptions
+
+
+def suite_setup(suite: Suite, variant: str, trials: int | str) -> SuiteSetup:
+    """`trials` are those of this session, or how their number comes about."""
+    return SuiteSetup(
+        data={name: getattr(suite.dataset, name) for name in DATA},
+        prompts=prompt_hashes(suite, variant),
+        tools=tools_hash(suite),
+        agent=agent_identity(suite, variant),
+        scoring=scoring_identity(suite),
+        options=SuiteOptions(trials, suite.timeout, suite.isolation),
+    )
 
 
 def prompt_hashes(suite: Suite, variant: str) -> Json | None:
@@ -62,42 +82,42 @@ def _toolset_hash(tools: tuple[Tool, ...]) -> str:
         return digest([asdict(tool) for tool in tools])
 
 
-def run_identity(run: Json, suites: Json, backend: Json, facts: Json) -> Json:
-    """The identity of a run from its run.json.
+def run_identity(run: SessionFacts, suites: Mapping[str, SuiteSetup], backend: Json, facts: Json) -> RunIdentity:
+    """The identity of a run.
 
-    `suites` holds the `suite_setup` of each suite under each variant; `backend` and `facts` are the backend's own.
+    `suites` has the setup of each suite under each variant; `backend` and `facts` are the backend's own.
     """
-    environment, settings = run["environment"], run["settings"]
+    environment, settings = run.environment, run.settings
     model, hardware = facts.get("model") or {}, facts.get("hardware") or {}
-    found: Json = {
-        "code": environment["git"],
-        "packages": environment["packages"],
-        "backend": {
-            "hash": digest(backend),
-            "spec": backend,
-            "services": facts.get("services"),
-            "environment": facts.get("environment"),
-            "files": facts.get("files"),
-            "server": facts.get("server") or None,
-        },
-        "model": {"name": run["backend"]["served_model"], "revision": model.get("revision"), "files": model.get("files")},
-        "hardware": {"gpus": hardware.get("gpus"), "driver": hardware.get("driver")},
-        "host": {
-            "cpus": environment["cpus"],
-            "cpu": _cpu(),
-            "machine": platform.machine(),
-            "kernel": platform.release(),
-            "python": environment["python"],
-        },
-        **{part: {name: setup[part] for name, setup in suites.items()} for part in ("data", "prompts", "tools", "agent", "scoring")},
-        "options": {
-            **{name: settings.get(name) for name in OPTIONS},
-            "warm": run["backend"].get("reused"),
-            "suites": {name: setup["options"] for name, setup in suites.items()},
-        },
-        "more": {name: value for name, value in environment.items() if name not in OWN},
-    }
-    return {**found, "hashes": {part: digest(found[part]) for part in PARTS}}
+    gpus = hardware.get("gpus")
+    identity = RunIdentity(
+        code=environment.git,
+        packages=environment.packages,
+        backend=BackendIdentity(
+            hash=digest(backend),
+            spec=backend,
+            services=facts.get("services"),
+            environment=facts.get("environment"),
+            files=facts.get("files"),
+            server=facts.get("server") or None,
+        ),
+        model=ModelIdentity(run.backend.served_model, model.get("revision"), model.get("files")),
+        hardware=Hardware(None if gpus is None else tuple(gpus), hardware.get("driver")),
+        host=HostIdentity(environment.cpus, _cpu(), platform.machine(), platform.release(), environment.python),
+        data={name: setup.data for name, setup in suites.items()},
+        prompts={name: setup.prompts for name, setup in suites.items()},
+        tools={name: setup.tools for name, setup in suites.items()},
+        agent={name: setup.agent for name, setup in suites.items()},
+        scoring={name: setup.scoring for name, setup in suites.items()},
+        options=MeasuringOptions(
+            **{name: getattr(settings, name) for name in OPTIONS},
+            warm=run.backend.reused,
+            suites={name: setup.options for name, setup in suites.items()},
+        ),
+        more=environment.more,
+        hashes={},
+    )
+    return replace(identity, hashes={part: digest(plain(getattr(identity, part))) for part in PARTS})
 
 
 def _cpu() -> str | None:

@@ -6,29 +6,45 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import subprocess
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from itertools import takewhile
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.metrics.drafts import Drafts
 from pytest_agentbench.records import STATUSES, Json, Rollout
+from pytest_agentbench.runs.codec import plain, read
+from pytest_agentbench.runs.contents import SCHEMA, Environment, Run
+from pytest_agentbench.runs.provenance import Git
+from pytest_agentbench.runs.results import (
+    LowScore,
+    Mean,
+    Means,
+    Passes,
+    PassMean,
+    QuarantineResult,
+    RetriedMeans,
+    ScenarioPasses,
+    ScoredBy,
+    SuiteResult,
+    UnmeasuredRollout,
+)
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.binary import binomial_interval
 from pytest_agentbench.stats.decisions import POPULATION, SUITE
 from pytest_agentbench.stats.means import Interval, scenarios_interval
 from pytest_agentbench.stats.pass_rates import Bar, PassRate, pass_counts
+from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.suite import Suite, question, score_name
 
-SCHEMA = "agentbench-run/1"  # docs/run-json.md describes it
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
 MOST_K = 10  # pass@k and pass^k are told up to this k
@@ -66,9 +82,9 @@ class SuiteTally:
     )  # evaluable: score -> scenario -> values
     agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts that count as the worst value
     score_errors: Counter[str] = field(default_factory=Counter)
-    worst: list[Json] = field(default_factory=list)  # rollouts with the lowest first scores, lowest first, equal ones by id
+    worst: list[LowScore] = field(default_factory=list)  # rollouts with the lowest first scores, lowest first, equal ones by id
     best: float = 1.0  # first score: what there is to reach, as far as is known
-    errors: list[Json] = field(default_factory=list)  # those of the lowest ids
+    errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
     drafts: Drafts = field(default_factory=Drafts)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
@@ -83,49 +99,28 @@ class SuiteTally:
             self.agent_errors[rollout.scenario] += 1
         self.score_errors.update(rollout.score_errors.keys())
         if not rollout.evaluable:
-            insort(self.errors, {"id": rollout.key.id, "status": rollout.status, "reason": rollout.reason}, key=itemgetter("id"))
+            insort(self.errors, UnmeasuredRollout(rollout.key.id, rollout.status, rollout.reason), key=attrgetter("id"))
             del self.errors[2 * WORST :]
         if main_score in rollout.scores:
             self.best = max(self.best, float(rollout.scores[main_score]))
-            insort(self.worst, _shown(rollout, main_score), key=itemgetter("score", "id"))
+            insort(self.worst, _low_score(rollout, main_score), key=attrgetter("score", "id"))
             del self.worst[WORST:]
 
-    def worst_first(self, questions: Mapping[str, str]) -> list[Json]:
+    def worst_first(self, questions: Mapping[str, str]) -> tuple[LowScore, ...]:
         """The lowest scores, without those that could not be better; `questions`: those of scenarios that are known."""
-        return [
-            {**shown, "question": questions.get(shown["scenario"], shown["question"])} for shown in self.worst if shown["score"] < self.best
-        ]
+        return tuple(replace(each, question=questions.get(each.scenario, each.question)) for each in self.worst if each.score < self.best)
 
 
-def _shown(rollout: Rollout, score: str) -> Json:
-    return {
-        "id": rollout.key.id,
-        "scenario": rollout.scenario,
-        "question": question([*takewhile(lambda message: message.get("role") != "assistant", rollout.messages)]),
-        "score": float(rollout.scores[score]),
-        "explanation": rollout.scores[score].explanation,
-        "expected_tools": rollout.expected_tools,
-        "actual_tools": rollout.tools,
-    }
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A limit on a suite's mean, and what was found."""
-
-    suite: str
-    name: str  # e.g. tsq.mean
-    limit: float
-    value: float | None
-    judged: bool  # False when only a part of the suite ran
-    note: str = ""
-    ceiling: bool = False  # the limit is an upper one: less is better
-
-    @property
-    def failed(self) -> bool:
-        if not self.judged:
-            return False
-        return self.value is None or (self.value > self.limit if self.ceiling else self.value < self.limit)
+def _low_score(rollout: Rollout, score: str) -> LowScore:
+    return LowScore(
+        id=rollout.key.id,
+        scenario=rollout.scenario,
+        question=question([*takewhile(lambda message: message.get("role") != "assistant", rollout.messages)]),
+        score=float(rollout.scores[score]),
+        explanation=rollout.scores[score].explanation,
+        expected_tools=tuple(rollout.expected_tools),
+        actual_tools=tuple(rollout.tools),
+    )
 
 
 def build_suite(
@@ -135,43 +130,48 @@ def build_suite(
     thresholds: Mapping[str, float],
     quarantined: Mapping[str, Mapping[str, int]] | None = None,
     population: Collection[str] = (),
-) -> Json:
-    """The part of run.json about one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran.
+) -> SuiteResult:
+    """What was found of one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran.
 
     `population` are the scores of which a rule asks the population, so that their intervals are of it.
     """
     counts = quarantined or {}
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
-    return {
-        "dataset": asdict(suite.dataset),
-        "variant": variant,
-        "agent": suite.agent_of(variant),
-        "folder": str(suite.folder),
-        "scorers": list(suite.score_names),
-        "scored_by": {score_name(name): {"scorer": name, "options": options} for name, options in suite.scorers.items()},
-        "thresholds": dict(thresholds),
-        "gate": list(suite.gate),
-        "deterministic": suite.deterministic,
-        "quarantined": [{**each.to_dict(), "tests": 0, "passed": 0, **counts.get(each.scenario, {})} for each in suite.quarantine],
-        "rollouts": {status: tally.statuses[status] for status in STATUSES},
-        "retried": tally.retried,
-        "retried_scores": {name: _retried_summary(tally, name, _question(name, population)) for name in suite.score_names}
-        if tally.retried
-        else {},
-        "scores": {name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names},
-        "passes": _passes(tally, bar_of(suite.score_names, thresholds), population),
-        "score_errors": dict(tally.score_errors),
-        **tally.drafts.summary(),
-        "worst": tally.worst_first(questions),
-        "errors": tally.errors,
-    }
+    retried = suite.score_names if tally.retried else ()
+    return SuiteResult(
+        dataset=suite.dataset,
+        variant=variant,
+        agent=suite.agent_of(variant),
+        folder=str(suite.folder),
+        scorers=tuple(suite.score_names),
+        scored_by={score_name(name): ScoredBy(name, options) for name, options in suite.scorers.items()},
+        thresholds=dict(thresholds),
+        gate=suite.gate,
+        deterministic=suite.deterministic,
+        quarantined=tuple(_quarantined(each, counts.get(each.scenario, {})) for each in suite.quarantine),
+        rollouts={status: tally.statuses[status] for status in STATUSES},
+        retried=tally.retried,
+        retried_scores={name: _retried_summary(tally, name, _question(name, population)) for name in retried},
+        scores={name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names},
+        passes=_passes(tally, bar_of(suite.score_names, thresholds), population),
+        score_errors=dict(tally.score_errors),
+        drafts=tally.drafts.summary(),
+        judge=tally.drafts.cost(),
+        worst=tally.worst_first(questions),
+        errors=tuple(tally.errors),
+    )
+
+
+def _quarantined(entry: Quarantined, counts: Mapping[str, int]) -> QuarantineResult:
+    facts = entry.scenario, entry.owner, entry.reason, entry.expires.isoformat()
+    return QuarantineResult(*facts, counts.get("tests", 0), counts.get("passed", 0))
 
 
 def _question(score: str, population: Collection[str]) -> str:
     return POPULATION if score in population else SUITE
 
 
-def _score_summary(tally: SuiteTally, name: str, of: str) -> Json:
+def _score_summary(tally: SuiteTally, name: str, of: str) -> Means:
     """Two means: over all measured rollouts, an agent's error counting as 0, the worst; and over the evaluable ones.
 
     Where less is better there is no worst value, and both means are over the evaluable ones.
@@ -182,36 +182,33 @@ def _score_summary(tally: SuiteTally, name: str, of: str) -> Json:
         if name not in LOWER_IS_BETTER:
             everything.setdefault(scenario, []).extend([0.0] * count)
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    return {name: _mean(values, tally.clusters, limits, of) for name, values in (("mean", everything), ("mean_evaluable", evaluable))}
+    return Means(*(_mean(values, tally.clusters, limits, of) for values in (everything, evaluable)))
 
 
-def _retried_summary(tally: SuiteTally, name: str, of: str) -> Json:
+def _retried_summary(tally: SuiteTally, name: str, of: str) -> RetriedMeans:
     """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    found = tally.retried_scores[name]
-    return {word: _mean(found[again], tally.clusters, limits, of) for word, again in (("retried", True), ("others", False))}
+    return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, limits, of) for again in (True, False)))
 
 
-def known_mean(part: Json, score: str) -> tuple[float | None, str]:
-    """The mean that a limit is judged on, of a part of run.json about a suite; where it is not known, None and perhaps why."""
-    if missing := part["score_errors"].get(score, 0):
+def known_mean(result: SuiteResult, score: str) -> tuple[float | None, str]:
+    """The mean that a limit is judged on; where it is not known, None and perhaps why."""
+    if missing := result.score_errors.get(score, 0):
         return None, f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
-    mean = part["scores"][score]["mean"]
-    return (None, "") if mean is None else (mean["value"], "")
+    mean = result.scores[score].mean
+    return (None, "") if mean is None else (mean.value, "")
 
 
 def _mean(
     values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None, of: str
-) -> Json | None:
-    """A mean with its interval, as reports print it."""
-    if not values:
-        return None
-    return _told(scenarios_interval(values, clusters, limits=limits, of=of), of)
+) -> Mean | None:
+    """A mean with its interval; None of nothing."""
+    return Mean(*_facts(scenarios_interval(values, clusters, limits=limits, of=of), of)) if values else None
 
 
-def _told(found: Interval, of: str) -> Json:
-    counts = {"scenarios": found.n, "clusters": found.clusters}
-    return {"value": found.mean, "low": found.low, "high": found.high, "of": of, **counts, "method": found.method}
+def _facts(found: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
+    """The fields of a `Mean` in their order."""
+    return found.mean, found.low, found.high, of, found.n, found.clusters, found.method
 
 
 def bar_of(scores: Sequence[str], thresholds: Mapping[str, float]) -> Bar | None:
@@ -219,49 +216,48 @@ def bar_of(scores: Sequence[str], thresholds: Mapping[str, float]) -> Bar | None
     return Bar(scores[0], thresholds[scores[0]], scores[0] in LOWER_IS_BETTER) if scores[0] in thresholds else None
 
 
-def _passes(tally: SuiteTally, bar: Bar | None, population: Collection[str]) -> Json | None:
+def _passes(tally: SuiteTally, bar: Bar | None, population: Collection[str]) -> Passes | None:
     """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
     counts = pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
     if bar is None or not counts:
         return None
     most = max(trials for _, trials in counts.values())
 
-    def rates(*, every: bool) -> list[Json]:
+    def rates(*, every: bool) -> tuple[PassMean, ...]:
         asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
         questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
-        return [{"k": k, **_told(rate.interval(counts, tally.clusters, of=of), of)} for rate, k, of in questions]
+        return tuple(PassMean(*_facts(rate.interval(counts, tally.clusters, of=of), of), k=k) for rate, k, of in questions)
 
     repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
     failing = sorted((passed / trials, scenario) for scenario, (passed, trials) in repeated.items() if passed < trials)
-    return {
-        "score": bar.score,
-        "floor": bar.floor,
-        "pass_at": rates(every=False),
-        "pass_all": rates(every=True),
-        "always": len(repeated) - len(failing),
-        "scenarios": [_pass_rate(scenario, *repeated[scenario]) for _, scenario in failing],
-    }
+    return Passes(
+        score=bar.score,
+        floor=bar.floor,
+        pass_at=rates(every=False),
+        pass_all=rates(every=True),
+        always=len(repeated) - len(failing),
+        scenarios=tuple(_scenario_passes(scenario, *repeated[scenario]) for _, scenario in failing),
+    )
 
 
-def _pass_rate(scenario: str, passed: int, trials: int) -> Json:
-    low, high = binomial_interval(passed, trials)
-    return {"scenario": scenario, "passed": passed, "trials": trials, "low": low, "high": high}
+def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:
+    return ScenarioPasses(scenario, passed, trials, *binomial_interval(passed, trials))
 
 
-def environment(root: Path) -> Json:
+def environment(root: Path) -> Environment:
     """What this run ran on, as far as it can be known without asking the network."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "git": _git(root),
-    }
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpus=os.cpu_count(),
+        packages={name: version for name in PACKAGES if (version := _version(name))},
+        git=_git(root),
+    )
 
 
-def unknown_environment() -> Json:
+def unknown_environment(python: str = "unknown") -> Environment:
     """The same, where nothing can be found out."""
-    return {"python": platform.python_version(), "platform": "unknown", "cpus": None, "packages": {}, "git": None}
+    return Environment(python, "unknown", None, {}, None)
 
 
 def _version(name: str) -> str | None:
@@ -271,7 +267,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git(root: Path) -> Json | None:
+def _git(root: Path) -> Git | None:
     def ask(*words: str) -> bytes | None:
         try:
             done = subprocess.run(["git", *words], cwd=root, capture_output=True, timeout=5, check=False)
@@ -284,24 +280,41 @@ def _git(root: Path) -> Json | None:
         return None
     dirty = bool(ask("status", "--porcelain", "--untracked-files=no"))
     changes = ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
-    return {"commit": commit.decode(), "dirty": dirty, "diff": None if changes is None else hashlib.sha256(changes).hexdigest()[:16]}
+    return Git(commit.decode(), dirty, None if changes is None else hashlib.sha256(changes).hexdigest()[:16])
 
 
-def write_run(run: Mapping[str, Any], directory: Path) -> Path:
+def write_run(run: Run, directory: Path) -> Path:
     """Writes run.json; a reader never sees half of it."""
-    return write_whole(directory / FILE, json.dumps(run, indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
+    return write_whole(directory / FILE, json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
 
 
-def read_run(directory: Path) -> Json:
-    """The run.json of a run directory; raises ConfigError when it cannot be read."""
+def redacted(run: Run, redact: Callable[[str], str]) -> Run:
+    """The run as it may be written: a command, or the end of a log, may hold secrets."""
+    return read(Run, json.loads(redact(json.dumps(plain(run)))))
+
+
+def read_run(directory: Path) -> Run:
+    """The run of a directory; raises ConfigError for a run.json that cannot be read, with what is wrong and where."""
     path = directory / FILE
     try:
-        run: Json = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(run, dict) or run.get("schema") != SCHEMA:
-        raise ConfigError(f"{path} is no run of schema {SCHEMA}")
-    return run
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ConfigError(_of_another_schema(path, data if isinstance(data, dict) else {}))
+    try:
+        return read(Run, data)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _of_another_schema(path: Path, data: Json) -> str:
+    """What to do about a run of another version."""
+    schema, command = data.get("schema"), data.get("command")
+    if not isinstance(schema, str) or not schema.startswith(SCHEMA.partition("/")[0]):
+        return f"{path} is no run of schema {SCHEMA}"
+    again = shlex.join(map(str, command)) if isinstance(command, list) and command else "pytest"
+    return f"{path} is of schema {schema}, and this version reads {SCHEMA}; `{again}` makes it again"
 
 
 def find_run(name: str, reports: Path) -> Path:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from pytest_agentbench.backends import cache_state
 from pytest_agentbench.backends.ab import Arms
 from pytest_agentbench.backends.backend import Backend
+from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
 from pytest_agentbench.backends.telemetry.sampler import Sources
 from pytest_agentbench.errors import AgentbenchError, BackendError
@@ -32,7 +33,7 @@ class Turns:
 
     def __init__(self, backend: Backend, policy: str) -> None:
         self.backend, self.policy = backend, policy
-        self.blocks: list[Json] = []  # as run.json has them
+        self.blocks: list[CacheBlock] = []
         self._before: cache_state.Counters = {}
         self._is_open = False
         self._began = 0.0  # seconds, time.monotonic()
@@ -45,17 +46,17 @@ class Turns:
             endpoint, swapped = self.backend.turn(arm) if isinstance(self.backend, Arms) else (endpoint, False)
         except AgentbenchError as error:
             return {"op": "turn", "failure": str(error)}, False
-        block: Json = {"arm": arm, "rollouts": rollouts, "primed": None, "reset": [], "salt": "", "seconds": None, "prefix_cache": None}
+        block = CacheBlock(arm, rollouts)
         if self.policy == COLD:
-            self._empty(endpoint, arm, block)
-        if self.blocks and self.blocks[-1]["seconds"] is None:
+            block = self._emptied(endpoint, block)
+        if self.blocks and self.blocks[-1].seconds is None:
             self.blocks.pop()  # it was never measured: a tap died before it was pointed at the arm
         self.blocks.append(block)
-        return {"op": "turn", "failure": "", "endpoint": asdict(endpoint), "salt": block["salt"]}, swapped
+        return {"op": "turn", "failure": "", "endpoint": asdict(endpoint), "salt": block.salt}, swapped
 
     def measure(self, primed: int | None) -> None:
         """The rollouts of the block begin; so many of them had their first call made before."""
-        self.blocks[-1]["primed"] = primed
+        self.blocks[-1] = replace(self.blocks[-1], primed=primed)
         self._before, self._is_open, self._began = self._counters(), True, time.monotonic()
 
     def close(self) -> None:
@@ -63,10 +64,11 @@ class Turns:
         if self._is_open:
             self._is_open = False
             seconds = time.monotonic() - self._began
-            self.blocks[-1] |= {"seconds": seconds, "prefix_cache": prefix_cache(cache_state.moved(self._before, self._counters()))}
+            hits = prefix_cache(cache_state.moved(self._before, self._counters()))
+            self.blocks[-1] = replace(self.blocks[-1], seconds=seconds, prefix_cache=hits)
 
     @property
-    def why_salted(self) -> Json:
+    def why_salted(self) -> dict[str, str]:
         """Arm -> why its cache could not be reset."""
         return dict(self._salted)
 
@@ -77,21 +79,21 @@ class Turns:
             return Facts(failure)
         return Facts("" if arms.failures else failure, arms.failures, arms.load_s, arms.in_sequence)
 
-    def _empty(self, endpoint: Endpoint, arm: str, block: Json) -> None:
-        """By a reset, or else by a salt that no other block has."""
+    def _emptied(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
+        """A block with an empty cache: by a reset, or else by a salt that no other block has."""
+        arm = block.arm
         if arm not in self._salted:
             try:
                 done = cache_state.reset(endpoint, self._sources(arm))
             except BackendError as error:
                 done = cache_state.Reset((), str(error))
-            block["reset"] = [*done.done]
+            block = replace(block, reset=done.done)
             if done.why_not:
                 self._salted[arm] = done.why_not
-        if arm in self._salted:
-            block["salt"] = f"[benchmark run {secrets.token_hex(6)}]"
+        return replace(block, salt=f"[benchmark run {secrets.token_hex(6)}]") if arm in self._salted else block
 
     def _sources(self, arm: str) -> Sources:
         return self.backend.sources(arm) if isinstance(self.backend, Arms) else self.backend.metrics()
 
     def _counters(self) -> cache_state.Counters:
-        return cache_state.counters(self._sources(self.blocks[-1]["arm"]).targets)
+        return cache_state.counters(self._sources(self.blocks[-1].arm).targets)

@@ -25,7 +25,7 @@ from pytest_agentbench.session.causes import Causes, mark_crash
 from pytest_agentbench.session.discovery import Found, find, in_arms, merged_thresholds, not_named, suite_folders, with_sound_code
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_distant, refuse_marks, refuse_misspelt_hooks, refuse_twins
-from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, Settings, advise, reruns_asked_for
+from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
 from pytest_agentbench.session.shown import Commands, escape_report
 from pytest_agentbench.session.worker import BELOW, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.worker_count import readers, sentence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pytest_agentbench.backends.backend import Backend
+    from pytest_agentbench.runs.contents import Environment, Run
     from pytest_agentbench.runs.sessions import Session
     from pytest_agentbench.session.gate import Gate
     from pytest_agentbench.session.processes import Services
@@ -42,11 +43,6 @@ if TYPE_CHECKING:
 
 #: Options with which pytest only looks at tests: nothing boots.
 LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
-
-RERUNS_READ = (
-    "--reruns: a test that is run again reads the same rollout, so its score cannot change; "
-    "--agentbench-trials runs each scenario several times, --agentbench-retries tries an infra_error again"
-)
 
 
 class Controller:
@@ -63,7 +59,7 @@ class Controller:
         self.directory: Path | None = None
         self.session = 1  # which of the run's sessions this is
         self.sessions: list[Session] = []  # of the run, this one last
-        self.run: Json | None = None  # run.json, once it is written
+        self.run: Run | None = None  # once the session is over
         self.over: pytest.Session | None = None  # pytest's session, when its tests are over
         self.gate: Gate | None = None
         self.failed_tests = 0
@@ -74,7 +70,7 @@ class Controller:
         self.outcomes = Outcomes(config.rootpath)
         self.commands = Commands()
         self.started_at = datetime.now().astimezone()
-        self.environment: Future[Json] | None = None  # what this session runs on
+        self.environment: Future[Environment] | None = None  # what this session runs on
 
     # -------------------------------------------------------------------------------------------------- start
 
@@ -178,6 +174,7 @@ class Controller:
         from pytest_agentbench.runs.sessions import folder_of
         from pytest_agentbench.session.block_turns import Turns
         from pytest_agentbench.session.processes import Services
+        from pytest_agentbench.session.rounds import make_rounds
         from pytest_agentbench.session.start import open_run
         from pytest_agentbench.suites.disclosure import public_of
 
@@ -188,6 +185,7 @@ class Controller:
         self.losses = Losses(self.redactor.plain)
         try:
             check_limit(self.concurrency)
+            rounds = make_rounds(self)
             opened = open_run(self)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
@@ -200,7 +198,7 @@ class Controller:
         folder = folder_of(self.directory, self.session)
         turns = Turns(self.backend, self.settings.cache) if self._in_blocks else None
         configs = self._pool_config(), self._tap_config()
-        self.services = Services(self.backend, folder, *configs, self.ledger, self.redactor, turns, insists=self._insists)
+        self.services = Services(self.backend, folder, *configs, self.ledger, self.redactor, turns, rounds, insists=self._insists)
         self.config.add_cleanup(self.close)  # comes whatever fails before, unlike any hook
 
     def _look_around(self) -> None:
@@ -377,7 +375,7 @@ class Controller:
         if len(self.readers) < len(self.workers) and self.settings.workers is None:
             lines.append(f"agentbench: {sentence(self.workers, self.readers)}")
         if self.gate:
-            lines += [f"agentbench: {doubt}" for doubt in self.gate.warnings(self.found, self.settings.limit)]
+            lines += [f"agentbench: {doubt}" for doubt in self.gate.warnings(self.found, self.settings.limit, self.settings.rounds)]
         if self.session > 1 and self.ledger:
             stored, index = self.ledger.stored, self.ledger.journal.index
             cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""

@@ -30,7 +30,7 @@ class Found:
 
     folder: Path
     suite: Suite | None
-    thresholds: dict[str, float]
+    thresholds: Mapping[str, float]
     variants: tuple[str, ...]
     trials: int
     error: str = ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,11 @@ import pytest
 from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, Ending, deciding, exit_status, verdict, with_losses
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.scrub import scrub
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports import REPORTS, ci, load_report
 from pytest_agentbench.reports.annotations import commands
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import discard, point_latest
-from pytest_agentbench.runs.tally import FILE, write_run
+from pytest_agentbench.runs.tally import FILE, redacted, write_run
 from pytest_agentbench.session.recorder import remember_durations
 from pytest_agentbench.session.summary import Gathered, conclude
 
@@ -42,8 +42,8 @@ def end(controller: Controller, session: pytest.Session, gathering: Future[Gathe
 
 
 def _sum_up(controller: Controller, session: pytest.Session, gathered: Gathered) -> None:
-    text = json.dumps(conclude(controller, gathered, interrupted=session.exitstatus == INTERRUPTED))
-    controller.run = json.loads(controller.redacted(text))  # the command and the end of a log may hold secrets
+    run = conclude(controller, gathered, interrupted=session.exitstatus == INTERRUPTED)
+    controller.run = redacted(run, controller.redacted)
     session.exitstatus = _status(controller, session)
 
 
@@ -68,8 +68,8 @@ def close(controller: Controller, error: BaseException | None) -> None:
 
 def publish(controller: Controller, session: pytest.Session) -> None:
     """Writes what the session came to. Where a later step fails, the files are written again, for they say how the session ended."""
-    run, directory, losses = controller.run, controller.directory, controller.losses
-    assert run is not None and directory is not None and controller.ledger is not None
+    directory, losses = controller.directory, controller.losses
+    assert directory is not None and controller.ledger is not None
     where = ci.system(controller.settings.ci, os.environ)
     before = list(losses.sentences)
     _write_files(controller, session, where)
@@ -77,8 +77,8 @@ def publish(controller: Controller, session: pytest.Session) -> None:
         remember_durations(controller.settings.reports, controller.settings.backend, controller.ledger.durations)
     with losses.step("reports/latest leads to an earlier run"):
         point_latest(directory)
-    _call_hooks(controller, run, directory)
-    _count_losses(controller, session)
+    _call_hooks(controller, _as_it_is(controller, session), directory)
+    run = _as_it_is(controller, session)
     if APPENDED in ci.WRITTEN[where]:
         with losses.step(f"the report {APPENDED} is not written"):
             load_report(APPENDED, ci.REPORTS)(run, directory)
@@ -89,7 +89,7 @@ def publish(controller: Controller, session: pytest.Session) -> None:
         _write_files(controller, session, where)
 
 
-def annotate(controller: Controller, run: Json) -> None:
+def annotate(controller: Controller, run: Run) -> None:
     """GitHub reads annotations from what a step prints."""
     if terminal := controller.config.pluginmanager.get_plugin("terminalreporter"):
         for line in commands(run, Path(os.environ.get("GITHUB_WORKSPACE") or controller.config.rootpath)):
@@ -103,19 +103,26 @@ def _scrub(controller: Controller, directory: Path) -> None:
 
 def _write_files(controller: Controller, session: pytest.Session, where: str) -> None:
     """run.json and the reports, run.json last: it has what became of the others."""
-    run, directory, losses = controller.run, controller.directory, controller.losses
-    assert run is not None and directory is not None
-    _count_losses(controller, session)
+    directory, losses = controller.directory, controller.losses
+    assert directory is not None
+    run = _as_it_is(controller, session)
     for name, known in {**dict.fromkeys(REPORTS, REPORTS), **dict.fromkeys(ci.WRITTEN[where], ci.REPORTS)}.items():
         if name != APPENDED:
             with losses.step(f"the report {name} is not written"):
                 load_report(name, known)(run, directory)
-    _count_losses(controller, session)
+    run = _as_it_is(controller, session)
     with losses.step(f"{FILE} is not written"):
         write_run(run, directory)
 
 
-def _call_hooks(controller: Controller, run: Json, directory: Path) -> None:
+def _as_it_is(controller: Controller, session: pytest.Session) -> Run:
+    """The run with what has failed up to here, and the exit status that follows from it."""
+    _count_losses(controller, session)
+    assert controller.run is not None
+    return controller.run
+
+
+def _call_hooks(controller: Controller, run: Run, directory: Path) -> None:
     """Every plugin's own report, one after the other."""
     for name, plugin in _reporters(controller.config):
         others = [other for _, other in _reporters(controller.config) if other is not plugin]
@@ -157,8 +164,8 @@ def _status(controller: Controller, session: pytest.Session) -> int:
         FAILED if ours else int(session.exitstatus),
         only_unmeasured=session.testsfailed == controller.unmeasured_tests + controller.outcomes.wrong_files,
         mistake=controller.outcomes.wrong_files > 0,
-        failure=bool(services.failure and run["suites"]) and not services.missing,
-        limits=run["limits"],
+        failure=bool(services.failure and run.suites) and not services.missing,
+        limits=run.limits,
         gate=deciding(run),
     )
     return exit_status(ending, controller.settings.inconclusive)
@@ -172,4 +179,4 @@ def _count_losses(controller: Controller, session: pytest.Session) -> None:
     if run is not None:
         assert controller.services is not None
         word = verdict(status, deciding(run), missing=controller.services.missing)
-        run |= {"losses": [*controller.losses.sentences], "exit_status": status, "verdict": word}
+        controller.run = replace(run, losses=tuple(controller.losses.sentences), exit_status=status, verdict=word)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,11 +12,13 @@ from pytest_agentbench.gate.baselines import default_baseline, find_baseline, re
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import bar_of
+from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, Look, RuleResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.session.discovery import Found, check_rule
-from pytest_agentbench.stats.decisions import POPULATION, SUITE
+from pytest_agentbench.stats.decisions import FAIL, POPULATION, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.suites.arms import Arm
@@ -41,31 +43,49 @@ class Gate:
         asked = {each.group for each in self.asked if each.rule.versus and each.rule.kind == "score"}
         return {group for group in asked if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
-    def judge(self, run: Json, trials: Sequence[Trial], tests_below: int) -> Json | None:
-        """The part of run.json about the gate; None where no suite ran that it is about."""
+    def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
+        """None where no suite ran that it is about."""
         evidence = Evidence.of(Facts.of(run), trials)
-        ran = [each for each in self.asked if each.group in run["suites"]]
+        ran = [each for each in self.asked if each.group in run.suites]
         if not ran and not self.insists:
             return None
         judged = judge_rules(ran, evidence, self.baselines)
-        return {
-            "verdict": session_verdict(judged),
-            "decides": self.decides,
-            "tests_below": tests_below,
-            "compared": sorted(self.compared),
-            "baselines": {group: _about(self.baselines[group]) for group in run["suites"] if group in self.baselines},
-            "rules": [told(each) for each in judged],
-            "unmeasured": [group for group in run["suites"] if cannot_measure(group, ran, evidence)],
-        }
+        return GateResult(
+            verdict=session_verdict(judged),
+            decides=self.decides,
+            tests_below=tests_below,
+            compared=tuple(sorted(self.compared)),
+            baselines={group: _about(self.baselines[group]) for group in run.suites if group in self.baselines},
+            rules=tuple(map(rule_result, judged)),
+            unmeasured=tuple(group for group in run.suites if cannot_measure(group, ran, evidence)),
+        )
+
+    @property
+    def looked_at(self) -> list[Asked]:
+        """Rules for which trials may be added until they are decided."""
+        return [each for each in self.asked if each.is_looked_at]
+
+    def look(self, run: Evidence) -> Look:
+        """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
+        rounds = run.facts.rounds
+        judged = judge_rules([each for each in self.looked_at if each.group in run.groups], run, self.baselines)
+        verdict = session_verdict(judged)
+        stands = verdict == FAIL or not any(each.is_open(rounds) for each in judged)
+        return Look(rounds, verdict, stands, tuple(map(rule_result, judged)))
 
     def population(self, group: str) -> set[str]:
         """The scores of a suite of which a rule asks the population."""
         return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
 
-    def warnings(self, found: Sequence[Found], limit: int | None) -> Iterator[str]:
-        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will."""
+    def warnings(self, found: Sequence[Found], limit: int | None, rounds: int | None = None) -> Iterator[str]:
+        """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
+
+        `rounds` is how many trials there may be where they are added until the verdict stands.
+        """
         sizes = {
-            group: (len(judged_scenarios(each.suite, variant, limit)), each.trials) for each, variant, group in _groups(found) if each.suite
+            group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials)
+            for each, variant, group in _groups(found)
+            if each.suite
         }
         for each in self.asked:
             scenarios, trials = sizes[each.group]
@@ -152,17 +172,17 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
 
 
-def judge_again(run: Json, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[Json | None, Evidence]:
-    """(the part of run.json about the gate, or None where nothing is asked; the evidence) of a run that is over.
+def judge_again(run: Run, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[GateResult | None, Evidence]:
+    """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
 
     Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
     """
     gate = make_gate(found, asking)
-    if gate and any(base.facts.run == run["id"] for base in gate.baselines.values()):
-        raise ConfigError(f"{run['id']} is its own baseline, and no run has changed since itself; --baseline names another")
+    if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
+        raise ConfigError(f"{run.id} is its own baseline, and no run has changed since itself; --baseline names another")
     evidence = read_evidence(directory)
     trials = [trial for trials in evidence.groups.values() for trial in trials]
-    below = run["gate"]["tests_below"] if run["gate"] else 0
+    below = run.gate.tests_below if run.gate else 0
     return (gate.judge(run, trials, below) if gate else None), evidence
 
 
@@ -227,21 +247,20 @@ def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
             yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
-def _about(baseline: Evidence) -> Json:
+def _about(baseline: Evidence) -> BaselineRun:
     facts = baseline.facts
-    return {"run": facts.run, "commit": facts.commit, "finished_at": facts.finished_at}
+    return BaselineRun(facts.run, facts.commit, facts.finished_at)
 
 
-def told(judged: Judged) -> Json:
-    """A judged rule as run.json has it."""
+def rule_result(judged: Judged) -> RuleResult:
+    """A judged rule as its run keeps it."""
     rule = judged.asked.rule
-    return {
-        "suite": judged.asked.group,
-        "rule": rule.text,
-        "kind": rule.kind,
-        "vs_baseline": rule.versus,
-        **asdict(judged.decision),
-        "trials": [*judged.decision.trials],
-        "notes": [*judged.notes],
-        "suspects": [asdict(each) for each in judged.suspects],
-    }
+    return RuleResult(
+        **vars(judged.decision),
+        suite=judged.asked.group,
+        rule=rule.text,
+        kind=rule.kind,
+        vs_baseline=rule.versus,
+        notes=judged.notes,
+        suspects=judged.suspects,
+    )

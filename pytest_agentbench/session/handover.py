@@ -16,6 +16,7 @@ class Handover:
     def __init__(self) -> None:
         self.interrupted = 0  # attempts that ran when a part of the session died, and were run again
         self.unrecorded = 0  # LLM calls of whom the tap told, and that are in no record handed to the journal
+        self.round: list[RolloutKey] = []  # of trials, which no test asks for: under way, and not known to be over
         self._plan: list[RolloutKey] | None = None
         self._read: Counter[RolloutKey] = Counter()  # how many tests have got each rollout
         self._in_flight: dict[RolloutKey, int] = {}  # -> when its attempt began, monotonic nanoseconds
@@ -75,6 +76,7 @@ class Handover:
         inherited: dict[str, Any] = {
             "why": why,
             "plan": None if self._plan is None else [*(Counter(self._plan) - self._read).elements()],
+            "round": self.round,
             "alone": [*alone],
             "ends": [*ends.items()],
             "in_flight": [*self._in_flight.items()],

@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
     from pytest_agentbench.records import Rollout
+    from pytest_agentbench.runs.contents import Run
 
 
 @pytest.hookspec(firstresult=True)
@@ -33,5 +34,5 @@ def pytest_agentbench_redact(text: str) -> str | None:
 
 
 @pytest.hookspec
-def pytest_agentbench_report(run: dict[str, Any], directory: Path) -> Path | None:
+def pytest_agentbench_report(run: Run, directory: Path) -> Path | None:
     """Writes a report of one's own into the run directory and returns its path."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_agentbench.records import Json
 from pytest_agentbench.session.worker import IN_QUARANTINE
+
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Failure, OutcomeCounts
 
 KEPT = 200  # failures that are told one by one
 WIDTH = 1000  # characters of a failure's message
@@ -22,7 +25,7 @@ class Outcomes:
         self._root = root
         self.wrong_files = 0  # that were not collected, for their suite cannot be used
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
-        self._failures: list[Json] = []
+        self._failures: list[Failure] = []
         self._quarantined: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def add(self, report: pytest.TestReport) -> None:
@@ -39,24 +42,27 @@ class Outcomes:
         elif report.when == "call":
             self._counts["passed"] += 1
 
-    def summary(self) -> Json:
-        """The part `tests` of run.json."""
-        return {**self._counts, "failures": self._failures}
+    def summary(self) -> OutcomeCounts:
+        from pytest_agentbench.runs.contents import OutcomeCounts
+
+        return OutcomeCounts(**self._counts, failures=tuple(self._failures))
 
     def quarantined(self, group: str) -> Mapping[str, Mapping[str, int]]:
         """Quarantined scenario of a suite under one variant -> `tests` that read its rollouts, and `passed` ones."""
         return {scenario: counts for (known, scenario), counts in self._quarantined.items() if known == group}
 
-    def _failure(self, report: pytest.TestReport, outcome: str) -> Json:
+    def _failure(self, report: pytest.TestReport, outcome: str) -> Failure:
+        from pytest_agentbench.runs.contents import Failure
+
         file, line, _ = report.location
-        return {
-            "id": report.nodeid,
-            "file": str(self._root / file),
-            "line": (line or 0) + 1,
-            "outcome": outcome,
-            "message": message(report)[:WIDTH],
-            "properties": {str(name): value for name, value in report.user_properties},
-        }
+        return Failure(
+            id=report.nodeid,
+            file=str(self._root / file),
+            line=(line or 0) + 1,
+            outcome=outcome,
+            message=message(report)[:WIDTH],
+            properties={str(name): value for name, value in report.user_properties},
+        )
 
 
 def message(report: pytest.TestReport) -> str:

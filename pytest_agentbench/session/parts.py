@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -100,6 +100,13 @@ class Parts:
         """Whether the pool could be told; one that died is noticed by those who watch it."""
         pool = self._pool
         return pool is not None and pool.send(message, body)
+
+    def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
+        """Has rollouts run that no test asks for; with `tell` off the pool that is there gets them as an answer."""
+        with self._changed:
+            self.handover.round = [*keys]
+            if tell:
+                self.send({"op": "round", "keys": keys})
 
     def fail(self, reason: str, status: str) -> None:
         """Every test that waits is told why; what follows is told to the next pool as well."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol
 
@@ -21,6 +22,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.runs.verdicts import RoundsResult
 from pytest_agentbench.session.block_turns import Turns
 from pytest_agentbench.session.parts import Parts
 from pytest_agentbench.session.pool_process import PoolProcess
@@ -45,6 +47,9 @@ class Desk(Protocol):
 
     def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None: ...
 
+    def added(self, keys: int, stored: int) -> None:
+        """Rollouts that no test asks for."""
+
     def begun(self) -> None:
         """The backend is ready: rollouts run from now on."""
 
@@ -52,6 +57,23 @@ class Desk(Protocol):
         """Journals a rollout; returns the line as it was written."""
 
     def recorded(self, key: RolloutKey) -> bytes: ...
+
+
+class Rounds(Protocol):
+    """Trials that no test asks for: whole rounds of them, one after the other. Called in threads."""
+
+    def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
+        """What tests ask for is known; returns what runs beside it."""
+
+    def rested(self, *, whole: bool) -> list[RolloutKey]:
+        """All that was planned is over; returns the next round, or nothing where there is none. `whole`: each rollout has a record."""
+
+    def end(self) -> None:
+        """Nothing can run any more."""
+
+    @property
+    def summary(self) -> RoundsResult:
+        """What became of them."""
 
 
 def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
@@ -79,6 +101,7 @@ class Services:
         desk: Desk,
         redactor: Redactor,
         turns: Turns | None = None,
+        rounds: Rounds | None = None,
         *,
         insists: bool,
     ) -> None:
@@ -87,7 +110,7 @@ class Services:
         `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
-        self.insists, self.turns = insists, turns
+        self.insists, self.turns, self.rounds = insists, turns, rounds
         self._redactor = redactor
         self.endpoint: Endpoint | None = None
         self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
@@ -139,6 +162,8 @@ class Services:
             self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
         self._connected.set()
         self._drained.set()
+        if self.rounds is not None:
+            self.rounds.end()
 
     def break_down(self, error: BaseException) -> None:
         """A thread of ours has failed: whoever waits for what it did would wait for ever."""
@@ -271,10 +296,33 @@ class Services:
                 self._start_sampler()
         pool.send({**answer, "failure": self._redactor.plain(answer["failure"])})
 
+    def _planned(self, keys: list[RolloutKey]) -> bytes:
+        """What runs beside the tests' rollouts."""
+        if self.rounds is None:
+            return b""
+        beside = self.rounds.planned(keys)
+        self._add(beside)
+        self._parts.add_round(beside, tell=False)
+        return json.dumps(beside).encode()
+
+    @_refuses_waiting
+    def _rested(self, whole: bool) -> None:
+        assert self.rounds is not None
+        if following := self.rounds.rested(whole=whole):
+            self._add(following)
+            self._parts.add_round(following, tell=True)
+
+    def _add(self, keys: Sequence[RolloutKey]) -> None:
+        self.desk.added(len(keys), len(self.desk.kept.keys() & set(keys)))
+
     def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         """Answers the pool."""
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
             daemon(self._turn, pool, message["arm"], message["rollouts"], name="turn")
+            return
+        if message["op"] == "rested":
+            self._parts.add_round((), tell=False)
+            daemon(self._rested, message["whole"], name="look")
             return
         if message["op"] == "say":
             self.sayings.put(self._redactor.plain(message["sentence"]))
@@ -301,7 +349,7 @@ class Services:
                 keys = [RolloutKey(*key) for key in message["keys"]]
                 self._parts.handover.planned(keys)
                 self.desk.planned(len(set(keys)), message["stored"], message["selected"])
-                return b""
+                return self._planned(keys)
             case "finished":
                 key = RolloutKey(*message["key"])
                 self._parts.handover.over(key)

@@ -82,6 +82,8 @@ class Sayings:
     def _say(self, sayings: queue.SimpleQueue[str]) -> None:
         while sentence := sayings.get():
             self._reporter.ensure_newline()
+            if self._reporter._tw.width_of_current_line:  # with xdist the reporter does not know that it is within a line of dots
+                self._reporter.write_line("")
             self._reporter.write_line(f"agentbench: {one_line(sentence)}", yellow=True)
 
 

@@ -21,6 +21,7 @@ from pytest_agentbench.suites.arms import CACHE_POLICIES, CARRY, Arm, parse_arms
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
 CI = ("auto", "github", "gitlab", "off")
+AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
 MOST_RETRIES, MOST_TAPS = 100, 64  # more would be a slip of a finger: nobody waits for so many
 RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
 
@@ -48,7 +49,7 @@ OPTIONS = (
     Option("concurrency", "rollouts in flight at once (default: what -n says, or 8)", "N"),
     Option("workers", "xdist workers that start with -n (default: one where tests only read rollouts, else as many as -n says)", "N"),
     Option("limit", "take only the first N scenarios of each suite, of those that -k, -m and the like leave: a quick check", "N"),
-    Option("trials", "run every scenario N times (default: what suite.yaml says)", "N"),
+    Option("trials", "run every scenario N times, or with `auto:N` until the gate's verdict stands (default: what suite.yaml says)", "N"),
     Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
     Option("agent", "the agent to run instead of the suite's own: a built-in one, or an import path", "KIND"),
     Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
@@ -94,6 +95,7 @@ class Settings:
     workers: int | None
     limit: int | None
     trials: int | None
+    rounds: int | None  # of `auto`: trials are added round by round, so many at most, until the verdict stands
     variants: tuple[str, ...]
     agent: str | None
     changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
@@ -168,7 +170,8 @@ def read_settings(config: pytest.Config) -> Settings:
         concurrency=_checked("concurrency", values, _positive),
         workers=_checked("workers", values, _positive),
         limit=_checked("limit", values, _positive),
-        trials=_checked("trials", values, functools.partial(_number, least=1, most=MOST_TRIALS)),
+        trials=_checked("trials", values, _trials),
+        rounds=_checked("trials", values, _rounds),
         variants=_names(values["variants"]) or ("default",),
         agent=values["agent"] or None,
         changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
@@ -204,6 +207,9 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError(
             f"--{PREFIX}-inline runs rollouts when tests ask for them; --{PREFIX}-ab and --{PREFIX}-cache need blocks of them"
         )
+    if settings.rounds and (settings.ab or settings.inline):
+        other = "--agentbench-ab compares two arms" if settings.ab else "--agentbench-inline runs what a test asks for"
+        raise pytest.UsageError(f"--{PREFIX}-trials=auto runs rounds of trials until a gate's verdict stands, and {other}: give a number")
     if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
         raise pytest.UsageError(f"--{PREFIX}-workers says how many xdist workers start with -n; add -n N, or leave it out")
     for arm in settings.ab[:1]:
@@ -268,6 +274,28 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("a whole number from 1 up")
     return int(text)
+
+
+def _trials(text: str) -> int:
+    """Of which tests are made; with rounds tests read the first one."""
+    if text.partition(":")[0] == AUTO:
+        return 1
+    try:
+        return _number(text, least=1, most=MOST_TRIALS)
+    except ValueError as error:
+        raise ValueError(f"{error}, or `{AUTO}`, or `{AUTO}:N` with at most N rounds of them") from error
+
+
+def _rounds(text: str) -> int | None:
+    word, colon, most = text.partition(":")
+    if word != AUTO:
+        return None
+    from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS
+
+    try:
+        return _number(most, FIRST_LOOK, MOST_ROUNDS) if colon else USUAL_ROUNDS
+    except ValueError as error:
+        raise ValueError(f"`{AUTO}`, or `{AUTO}:N` with {error} for N") from error
 
 
 def _retries(text: str) -> int:
@@ -341,6 +369,12 @@ def _yaml(text: str) -> Any:
         return parse_yaml(text, "value")
     except ConfigError as error:
         raise ValueError(str(error)) from error
+
+
+RERUNS_READ = (
+    "--reruns: a test that is run again reads the same rollout, so its score cannot change; "
+    "--agentbench-trials runs each scenario several times, --agentbench-retries tries an infra_error again"
+)
 
 
 def reruns_asked_for(config: pytest.Config) -> bool:

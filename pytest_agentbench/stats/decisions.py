@@ -39,7 +39,9 @@ class Decision:
     estimate: float | None = None  # the difference new - base, the ratio new / base, or the mean that has a limit
     low: float | None = None  # the interval; None where the data say nothing
     high: float | None = None
-    method: str = "none"  # within-scenario t | paired t | tango | [clustered] adjusted t | [clustered] percentile-t | ... | none
+    # of the interval: within-scenario t | paired t | [clustered] adjusted t | moving blocks of 14 | ...; `a fact` where the run simply has
+    # the number | deterministic | none
+    method: str = "none"
     of: str = ""  # the question that was answered: suite | population; empty where there is only one
     detectable: float | None = (
         None  # the smallest true change beyond the threshold that such a run shows with probability 0.8; a factor of ratios

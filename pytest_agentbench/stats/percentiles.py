@@ -12,11 +12,11 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from pytest_agentbench.records import Json
 from pytest_agentbench.stats.special import binomial_at_most
 
 if TYPE_CHECKING:
@@ -28,6 +28,48 @@ CONFIDENCE = 0.95
 INFINITE = "inf"  # how JSON says it
 
 Count = TypeVar("Count", float, "Floats")
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Values: mean, median, and how sure each percentile is."""
+
+    n: int  # values: calls, gaps, or rollouts
+    mean: float
+    p50: float  # median
+    intervals: Mapping[str, tuple[float, float] | None]  # 95 % [intervals](metrics.md#percentiles-and-their-intervals) of percentiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencySpread(Percentiles):
+    """Values of which less is better."""
+
+    p90: float | None  # null of fewer than 10 values
+    p95: float | None  # null of fewer than 20
+    p99: float | None  # null of fewer than 100
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSpread(Percentiles):
+    """Values of which more is better."""
+
+    p10: float | None  # null of fewer than 10 values
+    p5: float | None  # null of fewer than 20
+    p1: float | None  # null of fewer than 100
+    min: float
+
+
+@dataclass(frozen=True)
+class AdjustedSpread:
+    """Latencies with each failed call as an infinite one, which JSON says as `"inf"`."""
+
+    n: int  # calls, failed ones included
+    failed: int  # calls
+    p50: float | str | None  # `"inf"` when it falls among the failed calls
+    p90: float | str | None  # null of fewer than 10 calls
+    p95: float | str | None  # null of fewer than 20
+    p99: float | str | None  # null of fewer than 100
 
 
 def numbers() -> array[float]:
@@ -109,23 +151,38 @@ def tail(ordered: Sequence[float]) -> float | None:
     return _interpolated(ordered, 99) if len(ordered) >= needed(99) else ordered[-1]
 
 
-def spread(values: Iterable[float], levels: Sequence[int] = HIGH) -> Json | None:
-    """Mean, percentiles with their 95 % intervals, and the worst value, or None of nothing. A percentile of too few values is None."""
+def latency_spread(values: Iterable[float]) -> LatencySpread | None:
+    """Of what is better small; None of nothing. A percentile of too few values is None."""
     ordered = _ordered(values)
     if not ordered:
         return None
+    p90, p95, p99 = (_told(ordered, q) for q in HIGH[1:])
+    return LatencySpread(*_common(ordered, HIGH), p90=p90, p95=p95, p99=p99, max=ordered[-1])
+
+
+def rate_spread(values: Iterable[float]) -> RateSpread | None:
+    """The same of what is better large."""
+    ordered = _ordered(values)
+    if not ordered:
+        return None
+    p10, p5, p1 = (_told(ordered, q) for q in LOW[1:])
+    return RateSpread(*_common(ordered, LOW), p10=p10, p5=p5, p1=p1, min=ordered[0])
+
+
+def _common(ordered: Sequence[float], levels: Sequence[int]) -> tuple[int, float, float, dict[str, tuple[float, float] | None]]:
+    """Number, mean, median and intervals of values in ascending order."""
     mean = ordered.mean if isinstance(ordered, Pool) else math.fsum(ordered) / len(ordered)
     enclosing = {q: ranks(len(ordered), q) for q in levels}
-    return {
-        "n": len(ordered),
-        "mean": mean,
-        **{f"p{q}": _interpolated(ordered, q) if len(ordered) >= needed(q) else None for q in levels},
-        **({"max": ordered[-1]} if levels == HIGH else {"min": ordered[0]}),
-        "intervals": {f"p{q}": [ordered[rank] for rank in pair] if pair else None for q, pair in enclosing.items()},
-    }
+    intervals = {f"p{q}": (ordered[pair[0]], ordered[pair[1]]) if pair else None for q, pair in enclosing.items()}
+    return len(ordered), mean or 0.0, _interpolated(ordered, 50), intervals
 
 
-def adjusted(values: Sequence[float], failed: int) -> Json | None:
+def _told(ordered: Sequence[float], q: int) -> float | None:
+    """A percentile of values in ascending order; None of too few."""
+    return _interpolated(ordered, q) if len(ordered) >= needed(q) else None
+
+
+def adjusted(values: Sequence[float], failed: int) -> AdjustedSpread | None:
     """Percentiles with each failed call as an infinite latency, so that a server which drops its slow calls gains nothing.
 
     None without a failed call: nothing to adjust.
@@ -133,8 +190,8 @@ def adjusted(values: Sequence[float], failed: int) -> Json | None:
     if not failed:
         return None
     ordered = [*chain(sorted(values), repeat(math.inf, failed))]
-    found = {q: _interpolated(ordered, q) if len(ordered) >= needed(q) else None for q in HIGH}
-    return {"n": len(ordered), "failed": failed, **{f"p{q}": INFINITE if value == math.inf else value for q, value in found.items()}}
+    known = (_told(ordered, q) for q in HIGH)
+    return AdjustedSpread(len(ordered), failed, *(INFINITE if value == math.inf else value for value in known))
 
 
 @functools.lru_cache(maxsize=1024)

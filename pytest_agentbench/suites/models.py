@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pytest_agentbench.records import Json, LLMCall
+
+
+@dataclass(frozen=True)
+class ModelUse:
+    """Calls that asked for one model and were answered by one."""
+
+    asked: str  # the model that calls asked for
+    answered: str | None  # the one that their answers name; null where they name none, or there was no answer
+    calls: int
 
 
 class Models:
@@ -17,19 +27,19 @@ class Models:
     def add(self, calls: Iterable[LLMCall]) -> None:
         self._calls.update((call.model, call.answered_by) for call in calls if call.model)
 
-    def summary(self) -> list[Json]:
-        """As run.json has them, by name."""
-        return [{"asked": asked, "answered": answered or None, "calls": count} for (asked, answered), count in sorted(self._calls.items())]
+    def summary(self) -> tuple[ModelUse, ...]:
+        """By name."""
+        return tuple(ModelUse(asked, answered or None, count) for (asked, answered), count in sorted(self._calls.items()))
 
 
-def names(models: Sequence[Json]) -> str | None:
+def names(models: Sequence[ModelUse]) -> str | None:
     """`a, b (answered by c)`: every model that was asked for, and where another one answered which; None of no call.
 
     Calls that nobody answered do not say who would have.
     """
     answers: dict[str, set[str]] = {}
     for each in models:
-        answers.setdefault(each["asked"], set()).update([each["answered"]] if each["answered"] else [])
+        answers.setdefault(each.asked, set()).update([each.answered] if each.answered else [])
     return ", ".join(_name(asked, by) for asked, by in answers.items()) or None
 
 

@@ -14,7 +14,10 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.gate.diff import read, setup_changes
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.identity import PARTS
+from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
+from pytest_agentbench.suites.models import ModelUse
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
@@ -84,12 +87,12 @@ def test_the_identity_is_whole(shop: Project) -> None:
     identity = read(ran(shop)).identity
 
     assert identity is not None
-    assert [*PARTS, "hashes"] == [*identity]
-    assert [*PARTS] == [*identity["hashes"]]
+    assert [*PARTS, "hashes"] == [*plain(identity)]
+    assert [*PARTS] == [*identity.hashes]
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=shop.root, check=True, capture_output=True, text=True).stdout.strip()
-    assert {"commit": head, "dirty": False, "diff": None} == identity["code"]
-    assert {"gpus": [], "driver": None} == identity["hardware"]
-    assert {rollout.content["backend"] for rollout in shop.rollouts} == {identity["backend"]["hash"]}
+    assert Git(head, dirty=False, diff=None) == identity.code
+    assert Hardware((), None) == identity.hardware
+    assert {rollout.content["backend"] for rollout in shop.rollouts} == {identity.backend.hash}
 
 
 def test_what_is_printed(shop: Project, capsys: Capture) -> None:
@@ -160,11 +163,11 @@ def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPat
 
     identity = read(project.directory).identity
     assert identity is not None
-    assert ["engine"] == [*identity["backend"]["services"]]
-    assert {"version": None, "owned_by": None} == identity["backend"]["server"]
-    assert {"name": "tiny", "revision": None, "files": None} == identity["model"]
-    assert {"gpus": [], "driver": None} == identity["hardware"]
-    assert identity["options"]["warm"] is False
+    assert ["engine"] == [*(identity.backend.services or ())]
+    assert {"version": None, "owned_by": None} == identity.backend.server
+    assert ModelIdentity("tiny", None, None) == identity.model
+    assert Hardware((), None) == identity.hardware
+    assert identity.options.warm is False
 
 
 class Obliging(BaseHTTPRequestHandler):
@@ -214,10 +217,10 @@ def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capt
     (again,) = [number for number, line in enumerate(lines) if line.startswith("model       shop-big asks for the model 'big', which ")]
     assert lines.index(f"agentbench: {sentence}") < again
     assert old.identity is not None and new.identity is not None
-    assert "small" == old.facts["backend"]["served_model"] == old.identity["model"]["name"]
-    assert asked == new.facts["backend"]["served_model"] == new.identity["model"]["name"]
-    assert ([], [sentence]) == (old.facts["backend"]["warnings"], new.facts["backend"]["warnings"])
-    assert [("big", "small", 3), ("small", "small", 3)] == [(*each.values(),) for each in new.facts["backend"]["models"]]
+    assert "small" == old.facts.backend.served_model == old.identity.model.name
+    assert asked == new.facts.backend.served_model == new.identity.model.name
+    assert ((), (sentence,)) == (old.facts.backend.warnings, new.facts.backend.warnings)
+    assert (ModelUse("big", "small", 3), ModelUse("small", "small", 3)) == new.facts.backend.models
     assert f"model `{asked}`" in report
     assert f"> {sentence}" in report
     assert 0 == main(["diff", str(first), str(shop.directory)])

@@ -26,7 +26,7 @@ def pytest_agentbench_redact(text):
 
 def pytest_agentbench_report(run, directory):
     path = directory / "means.json"
-    path.write_text(json.dumps({name: suite["scores"]["tsq"]["mean"]["value"] for name, suite in run["suites"].items()}))
+    path.write_text(json.dumps({name: suite.scores["tsq"].mean.value for name, suite in run.suites.items()}))
     return path
 """
 

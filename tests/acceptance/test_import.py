@@ -61,7 +61,7 @@ def test_labels_of_a_suite(job: Path, capsys: Capture) -> None:
 
     assert "shop tsq: mean none, now 0.500; 2 of 2 rollouts changed" in capsys.readouterr().out
     run = read_run(Path("reports/nat-job_1-rescored"))
-    assert ("IMPORTED", ["nat_tool_selection_quality", "tsq"]) == (run["verdict"], run["suites"]["shop"]["scorers"])
+    assert ("IMPORTED", ("nat_tool_selection_quality", "tsq")) == (run.verdict, run.suites["shop"].scorers)
     assert 0 == main(["show", "nat-job_1-rescored"])
 
 
@@ -82,7 +82,7 @@ def test_no_times_of_calls(job: Path, capsys: Capture) -> None:
 
     said = "reports/nat-job_1 is by nat, which took no times of calls; aiperf would print nothing true"
     assert f"agentbench: {said}\n" == capsys.readouterr().err
-    assert read_run(Path("reports/nat-job_1"))["performance"]["split"] is None
+    assert read_run(Path("reports/nat-job_1")).performance.split is None
 
 
 def test_a_second_import(job: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.rollouts.rescore import load_groups, rescore
 from pytest_agentbench.runs.journal import read_journal, record_line, sealed
+from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.tally import read_run
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -78,9 +80,8 @@ def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
     assert before == contents(shop.directory)
     assert shop.rollouts == [*read_journal(new)]
     old_run, new_run = read_run(shop.directory), read_run(new)
-    assert {"id": new.name, "rescored": {**new_run["rescored"], "run": old_run["id"]}} == {
-        key: value for key, value in new_run.items() if old_run.get(key) != value
-    }
+    assert new_run.rescored is not None
+    assert replace(old_run, id=new.name, rescored=replace(new_run.rescored, run=old_run.id)) == new_run
     assert 0 == main(["show", str(new)])
     assert "judged      0.250" in capsys.readouterr().out
 
@@ -97,10 +98,10 @@ def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
         "shop fussy: the scorer failed on 1 of them: ZeroDivisionError: float division by zero",
         "shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed",
     ] == capsys.readouterr().out.splitlines()[:-1]
-    suite = read_run(rescored(shop))["suites"]["shop"]
-    assert ["tsq", "judged", "tsq_multiset", "fussy"] == suite["scorers"]
-    assert {"scorer": "./scorer.py:fussy", "options": {"best": 0.5}} == suite["scored_by"]["fussy"]
-    assert {"fussy": 1} == suite["score_errors"]
+    suite = read_run(rescored(shop)).suites["shop"]
+    assert ("tsq", "judged", "tsq_multiset", "fussy") == suite.scorers
+    assert ScoredBy("./scorer.py:fussy", {"best": 0.5}) == suite.scored_by["fussy"]
+    assert {"fussy": 1} == suite.score_errors
     assert [0.25] * 3 == [rollout.score("judged") for rollout in read_journal(rescored(shop))]
 
 
@@ -119,15 +120,15 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
 def test_limits_are_judged_again(shop: Project) -> None:
     """A limit on a mean holds or fails by the new scores."""
     shop.write("scenarios/shop/scorer.py", OWN + "\ndef tsq(scenario, rollout): return 1.0\n")
-    assert ("FAIL", [True]) == ((run := read_run(shop.directory))["verdict"], [limit["failed"] for limit in run["limits"]])
+    assert ("FAIL", [True]) == ((run := read_run(shop.directory)).verdict, [limit.failed for limit in run.limits])
 
     assert 0 == main(["rescore", "--scorer", "./scorer.py:tsq"])
 
     run = read_run(rescored(shop))
     assert ("PASS", [False], [1.0]) == (
-        run["verdict"],
-        [limit["failed"] for limit in run["limits"]],
-        [limit["value"] for limit in run["limits"]],
+        run.verdict,
+        [limit.failed for limit in run.limits],
+        [limit.value for limit in run.limits],
     )
 
 
@@ -140,8 +141,10 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
     assert 0 == main(["rescore", "--scorer", "./scorer.py:tsq"])
 
     run = read_run(rescored(shop))
-    assert ("FAIL", 1, []) == (run["verdict"], run["exit_status"], run["limits"])
-    assert (2 / 3, 0.5) == ((passes := run["suites"]["shop"]["passes"])["pass_all"][0]["value"], passes["floor"])
+    assert ("FAIL", 1, ()) == (run.verdict, run.exit_status, run.limits)
+    passes = run.suites["shop"].passes
+    assert passes is not None
+    assert (2 / 3, 0.5) == (passes.pass_all[0].value, passes.floor)
     assert "shop tsq: 1 of 3 rollouts do not reach the floor of 0.5\n" in capsys.readouterr().out
 
 
@@ -243,19 +246,21 @@ def test_hashes_follow_the_scores(fussy: Project, capsys: Capture) -> None:
     assert not refused("old", "old-rescored-2", "fussy")
     assert refused("new", "old-rescored-2", "fussy")
     assert not any(refused("new", base, "tsq") for base in ("old", "old-rescored", "old-rescored-2"))
-    old, new, rescored = (read_run(Path("reports", name))["identity"] for name in ("old", "new", "old-rescored"))
-    assert new["scoring"] == rescored["scoring"] != old["scoring"]
-    assert new["hashes"]["scoring"] == rescored["hashes"]["scoring"] != old["hashes"]["scoring"]
+    old, new, rescored = (read_run(Path("reports", name)).identity for name in ("old", "new", "old-rescored"))
+    assert old is not None and new is not None and rescored is not None
+    assert new.scoring == rescored.scoring != old.scoring
+    assert new.hashes["scoring"] == rescored.hashes["scoring"] != old.hashes["scoring"]
 
 
 def test_the_gate_is_judged_again(fussy: Project, capsys: Capture) -> None:
     """Verdict and exit status of the new run are those of its gate on the new scores, and its report says so."""
     assert 0 == main(["rescore", "old"])
 
-    run = read_run(Path("reports/old-rescored"))
-    assert ("PASS", 0) == (read_run(Path("reports/old"))["gate"]["verdict"], read_run(Path("reports/old"))["exit_status"])
-    assert ("FAIL", "FAIL", 1) == (run["gate"]["verdict"], run["verdict"], run["exit_status"])
-    assert 0.0 == run["gate"]["rules"][0]["estimate"]
+    was, run = read_run(Path("reports/old")), read_run(Path("reports/old-rescored"))
+    assert was.gate is not None and run.gate is not None
+    assert ("PASS", 0) == (was.gate.verdict, was.exit_status)
+    assert ("FAIL", "FAIL", 1) == (run.gate.verdict, run.verdict, run.exit_status)
+    assert 0.0 == run.gate.rules[0].estimate
     assert "rule        shop fussy.mean >= 0.5: FAIL of suite" in capsys.readouterr().out
     assert "## Gate: FAIL" in Path("reports/old-rescored/report.md").read_text()
 
@@ -271,4 +276,6 @@ def test_a_baseline_that_is_gone(fussy: Project, capsys: Capture) -> None:
     assert "no run 'old-rescored'; known: " in capsys.readouterr().err
     assert not rescored(fussy).exists()
     assert 0 == main(["rescore", "--baseline", "moved"])
-    assert "old-rescored" == read_run(rescored(fussy))["gate"]["baselines"]["shop"]["run"]
+    gate = read_run(rescored(fussy)).gate
+    assert gate is not None
+    assert "old-rescored" == gate.baselines["shop"].run

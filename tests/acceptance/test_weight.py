@@ -29,6 +29,26 @@ def test_rollouts_are_let_go(project: Project, way: tuple[str, ...]) -> None:
     assert {""} == {file.read_text() for file in project.root.glob("*.kept")}
 
 
+LOADED = """
+import os, pathlib, sys
+
+def pytest_sessionfinish(session):
+    heavy = [name for name in ("pydantic", "pytest_agentbench.runs.contents", "pytest_agentbench.runs.codec") if name in sys.modules]
+    if hasattr(session.config, "workerinput"):
+        pathlib.Path(__file__).with_name(f"{os.getpid()}.loaded").write_text(" ".join(heavy))
+"""
+
+
+def test_a_worker_knows_nothing_of_the_run(project: Project) -> None:
+    """Workers read rollouts: neither the records of run.json nor what checks YAML is loaded there, whether tests pass or fail."""
+    project.suite(scenarios=2, test="def test_fails(rollout):\n    assert rollout.scenario == 'shop-0'\n")
+    project.write("conftest.py", LOADED)
+
+    project.run("-n", "2", "--agentbench-workers=2", "scenarios/shop").assert_outcomes(passed=1, failed=1)
+
+    assert ["", ""] == [file.read_text() for file in project.root.glob("*.loaded")]
+
+
 def test_looking_agents_up_loads_no_http_client() -> None:
     """The controller checks a suite's agent before anything boots; only the pool, which runs it, pays for aiohttp."""
     code = "import sys; from pytest_agentbench.agents import load_agent; load_agent('tool_calling', None); print('aiohttp' in sys.modules)"

@@ -16,7 +16,7 @@ from pytest_agentbench.backends.backend import Embedded
 from pytest_agentbench.backends.cache_state import Reset, counters, moved, reset, together
 from pytest_agentbench.backends.proof.api import Api
 from pytest_agentbench.backends.spec import EmbeddedSpec
-from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, prefix_cache
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.records import Endpoint, Json
 
@@ -78,8 +78,7 @@ def test_an_engine_is_emptied(engine: tuple[Endpoint, Sources]) -> None:
     def hit_ratio() -> float:
         before = counters(sources.targets)
         assert 200 == api.post("/chat/completions", {**CHAT, "model": where.model}).status
-        ratio: float = prefix_cache(moved(before, counters(sources.targets)))["hit_ratio"]
-        return ratio
+        return prefix_cache(moved(before, counters(sources.targets))).hit_ratio or 0.0
 
     assert 0 == hit_ratio()
     assert hit_ratio() > 0.5
@@ -136,11 +135,7 @@ def test_what_moved() -> None:
 
 def test_ratios_of_blocks_are_of_tokens() -> None:
     """The ratio of several blocks is hits by queries of all of them, no mean of ratios."""
-    parts: list[Json] = [
-        {"hit_tokens": 1.0, "queried_tokens": 1.0},
-        {"hit_tokens": 0.0, "queried_tokens": 9.0},
-        {"hit_tokens": None, "queried_tokens": None},
-    ]
+    parts = [CacheHits(1.0, 1.0, 1.0), CacheHits(0.0, 0.0, 9.0), CacheHits(None, None, None)]
 
-    assert {"hit_ratio": 0.1, "hit_tokens": 1.0, "queried_tokens": 10.0} == together(parts)
-    assert together([])["hit_ratio"] is None
+    assert CacheHits(0.1, 1.0, 10.0) == together(parts)
+    assert together([]).hit_ratio is None

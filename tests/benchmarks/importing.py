@@ -28,7 +28,7 @@ between = time.process_time()
 import pytest_agentbench.plugin
 ended = time.process_time()
 after_import = sorted(sys.modules)
-from pytest_agentbench import controller, fixtures, hookspecs, progress, settings, worker
+from pytest_agentbench.session import controller, fixtures, hookspecs, progress, settings, worker
 print(json.dumps({"pytest": between - started, "plugin": ended - between, "all": time.process_time() - between, "modules": after_import}))
 """
 TELLING = """

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_agentbench.records import Json
 from tests.benchmarks.measuring import Cost, Figure, Options, Result, run_pytest, seconds
 from tests.benchmarks.one_process import IN_FLIGHT
 from tests.benchmarks.workers import LITERAL, WORKERS
@@ -56,9 +55,9 @@ class Session:
     @classmethod
     def run(cls, place: Workplace, *arguments: str) -> Session:
         cost = run_pytest(place.root, *arguments, SUITE)
-        run: Json = place.last_run(calls_of(hundred()))
+        run = place.last_run(calls_of(hundred()))
         durations = [rollout.duration_s for rollout in place.last_rollouts()]
-        return cls(cost, run["performance"]["span_s"], longest_first(durations, SLOTS))
+        return cls(cost, run.performance.span_s, longest_first(durations, SLOTS))
 
     def figures(self, name: str, times: float) -> list[Figure]:
         limit = times * self.longest_first + 1

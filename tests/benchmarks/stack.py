@@ -56,10 +56,10 @@ def _run(backend: str, *arguments: str) -> Run:
         cost = run_pytest(ROOT, *given, *arguments)
         directory = Path(reports, "latest").resolve()
         run = read_run(directory)
-        if run["plan"]["finished"] != 100 or run["backend"]["failure"]:
-            raise BenchmarkError(f"{backend}: {run['plan']['finished']} of 100 rollouts; {run['backend']['failure'][:500]}")
+        if run.plan.finished != 100 or run.backend.failure:
+            raise BenchmarkError(f"{backend}: {run.plan.finished} of 100 rollouts; {run.backend.failure[:500]}")
         log = directory / "backend" / "guardian.log"
         stopped = re.findall(r"stopped in ([\d.]+) s", log.read_text()) if log.exists() else []
-    harness = sum(run["processes"][name]["cpu_s"] for name in ("pool", "tap"))
-    boot = run["backend"].get("boot", {}).get("boot_s", 0.0)
+    harness = sum(run.processes[name].cpu_s for name in ("pool", "tap"))
+    boot = run.backend.boot.boot_s if run.backend.boot else 0.0
     return Run(cost.wall_s, harness / 100 * 1e3, boot, float(stopped[0]) if stopped else 0.0)

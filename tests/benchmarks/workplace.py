@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.engine.tokens import tokenise
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.tally import read_run
 from tests.benchmarks.measuring import BenchmarkError
@@ -74,12 +75,12 @@ class Workplace:
         found = [path for path in (self.root / "reports").glob("*/") if not path.is_symlink()]
         return sorted(found, key=lambda path: path.stat().st_ctime_ns)
 
-    def last_run(self, calls: int) -> Json:
-        """run.json of the newest run; raises BenchmarkError unless exactly so many LLM calls were made, all of them well."""
+    def last_run(self, calls: int) -> Run:
+        """The newest run; raises BenchmarkError unless exactly so many LLM calls were made, all of them well."""
         run = read_run((self.root / "reports" / "latest").resolve())
-        performance = run["performance"]
-        if (performance["calls"], performance["failed_calls"]) != (calls, {}):
-            raise BenchmarkError(f"{performance['calls']} LLM calls instead of {calls}; failed: {performance['failed_calls']}")
+        performance = run.performance
+        if (performance.calls, performance.failed_calls) != (calls, {}):
+            raise BenchmarkError(f"{performance.calls} LLM calls instead of {calls}; failed: {performance.failed_calls}")
         return run
 
     def last_rollouts(self) -> list[Rollout]:
@@ -101,10 +102,9 @@ def calls_of(turns: Sequence[int]) -> int:
     return sum(turns) + len(turns)
 
 
-def processes(run: Json) -> dict[str, float]:
+def processes(run: Run) -> dict[str, float]:
     """CPU seconds of pool, tap and engine."""
-    costs: dict[str, Json] = run["processes"]
-    return {name: float(costs[name]["cpu_s"]) for name in ("pool", "tap", "engine")}
+    return {name: run.processes[name].cpu_s for name in ("pool", "tap", "engine")}
 
 
 def tool(number: int) -> Json:

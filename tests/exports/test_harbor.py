@@ -12,6 +12,7 @@ from pytest_agentbench.cli.imported import write
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.harbor import read
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.journal import read_journal
 
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
@@ -58,7 +59,7 @@ def job(folder: Path) -> Path:
 
 def imported(folder: Path) -> tuple[list[Rollout], Json]:
     directory, run = write("harbor", read(folder), folder, None, folder.parent / "reports")
-    return [*read_journal(directory)], run
+    return [*read_journal(directory)], plain(run)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pytest_agentbench.exports.nat import read
 from pytest_agentbench.exports.nat_events import read_events, understood
 from pytest_agentbench.metrics.other_tools.nat import nat
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.journal import read_journal
 from tests.exports.nat_job import CONFIG, FAILED, VECTOR, call, event, item, tool, trace, write_csv, write_job
 
@@ -24,7 +25,7 @@ IDS = ("banking_scenario_004", "banking_scenario_009")  # a filtered data set: t
 def imported(job: Path) -> tuple[list[Rollout], Json]:
     """The rollouts and run.json of a job."""
     directory, run = write("nat", read(job), job, None, job.parent / "reports")
-    return [*read_journal(directory)], run
+    return [*read_journal(directory)], plain(run)
 
 
 def notes(run: Json) -> str:

@@ -12,6 +12,7 @@ from pytest_agentbench.cli.imported import write
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.toolorchestra import SCORE, read
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.journal import read_journal
 
 SEARCH = [[{"name": "search", "arguments": {"model": "search-1"}}]]
@@ -37,7 +38,7 @@ def task(folder: Path, id: str, calls: list[Any], correct: bool = False, status:
 
 def imported(folder: Path) -> tuple[dict[str, Rollout], Json]:
     directory, run = write("toolorchestra", read(folder), folder, None, folder.parent / "reports")
-    return {each.scenario: each for each in read_journal(directory)}, run
+    return {each.scenario: each for each in read_journal(directory)}, plain(run)
 
 
 @pytest.fixture

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_agentbench.backends.cache_state import CacheBlock
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.gate.ab import Comparison
 from pytest_agentbench.gate.evidence import trial_of
 from pytest_agentbench.gate.verdict import latencies
 from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
+from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.session.block_turns import Facts
 from pytest_agentbench.session.discovery import Found
 from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.suites.arms import in_arms, parse_arms, sides
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from tests.made_runs import run_of
 
 ARMS = parse_arms("old=x,new=y")
 MS = 1_000_000
@@ -47,11 +53,13 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
     return Rollout("shop", f"s{number}", arm, 1, status, calls=(call,), scores=scores, **known)
 
 
-def compared(*rollouts: Rollout, facts: Facts | None = None, stopwatch: Json | None = None, blocks: list[Json] | None = None) -> Json:
+def compared(
+    *rollouts: Rollout, facts: Facts | None = None, stopwatch: Stopwatch | None = None, blocks: Sequence[CacheBlock] = ()
+) -> ArmsCompared:
     comparison = Comparison(ARMS, [shop(101)])
     for each in rollouts:
         comparison.add(each)
-    return comparison.summary(facts or Facts(), blocks or [], stopwatch or {"verdict": "ok", "unusable": []})
+    return comparison.summary(facts or Facts(), blocks, stopwatch or Stopwatch(verdict="ok"))
 
 
 def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
@@ -64,17 +72,18 @@ def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
     ]
 
 
-def findings(ab: Json) -> dict[str, str]:
-    return {each["metric"]: each["finding"] for each in ab["comparisons"]}
+def findings(ab: ArmsCompared) -> dict[str, str]:
+    return {each.metric: each.finding for each in ab.comparisons}
 
 
 def test_a_slower_and_worse_arm_is_found() -> None:
     """What is worse and twice as slow is called so, of quality and of each latency; the other way round it is better and faster."""
     ab = compared(*both(-0.3, 2.0))
     assert ("worse", "slower", "slower", "slower") == tuple(findings(ab)[name] for name in ("tsq", "ttft.p50", "e2e.p50", "rollout.p50"))
-    (ttft,) = (each for each in ab["comparisons"] if each["metric"] == "ttft.p50")
-    assert 1.7 < ttft["low"] < 2 < ttft["high"] < 2.4
-    assert ab["arms"][1]["busy_s"] == pytest.approx(2 * ab["arms"][0]["busy_s"], rel=0.1)
+    (ttft,) = (each for each in ab.comparisons if each.metric == "ttft.p50")
+    assert ttft.low is not None and ttft.high is not None
+    assert 1.7 < ttft.low < 2 < ttft.high < 2.4
+    assert ab.arms[1].busy_s == pytest.approx(2 * ab.arms[0].busy_s, rel=0.1)
 
     ab = compared(*both(0.3, 0.5))
     assert ("better", "faster") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
@@ -95,7 +104,7 @@ def test_an_agents_error_is_the_worst_score() -> None:
     ab = compared(*(rollout("old", number, 1.0, 10) for number in range(60)), *half)
 
     assert "worse" == findings(ab)["tsq"]
-    assert (1.0, 0.5) == tuple(ab["comparisons"][0][name] for name in ("base", "new"))
+    assert (1.0, 0.5) == (ab.comparisons[0].base, ab.comparisons[0].new)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +112,12 @@ def test_an_agents_error_is_the_worst_score() -> None:
     [
         ({"facts": Facts(failures={"new": "arm new: it is gone"})}, "inconclusive", "arm new: it is gone"),
         (
-            {"stopwatch": {"verdict": "client-saturated", "unusable": []}},
+            {"stopwatch": Stopwatch(verdict="client-saturated")},
             "worse",
             "the client was saturated: its timings are the client's own",
         ),
         (
-            {"stopwatch": {"verdict": "warn", "unusable": ["ttft.p50"]}},
+            {"stopwatch": Stopwatch(verdict="warn", unusable=("ttft.p50",))},
             "worse",
             "TTFT p50 is not usable: chunks arrived faster than the client's machine read them",
         ),
@@ -119,33 +128,33 @@ def test_what_cannot_be_relied_on_concludes_nothing(how: dict[str, Any], quality
     ab = compared(*both(-0.3, 2.0), **how)
 
     assert (quality, "inconclusive") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
-    assert {reason} == {each["reason"] for each in ab["comparisons"] if each["metric"] == "ttft.p50"}
-    assert all(each["low"] for each in ab["comparisons"] if each["metric"] == "ttft.p50")
+    assert {reason} == {each.reason for each in ab.comparisons if each.metric == "ttft.p50"}
+    assert all(each.low for each in ab.comparisons if each.metric == "ttft.p50")
 
 
-def block(arm: str, hits: float, salt: str = "") -> Json:
-    return {"arm": arm, "salt": salt, "prefix_cache": {"hit_tokens": hits, "queried_tokens": 100.0}}
+def block(arm: str, hits: float, salt: str = "") -> CacheBlock:
+    return CacheBlock(arm, 1, salt=salt, prefix_cache=CacheHits(hits / 100, hits, 100.0))
 
 
 def test_another_state_of_the_cache_is_a_warning() -> None:
     """Hit ratios more than ten points apart are told, by the server's counters or else by the calls' usage; so is an unequal reset."""
-    assert [] == compared(*both(), blocks=[block("old", 50), block("new", 59)])["warnings"]
-    (apart,) = compared(*both(), blocks=[block("old", 50), block("new", 61)])["warnings"]
+    assert () == compared(*both(), blocks=[block("old", 50), block("new", 59)]).warnings
+    (apart,) = compared(*both(), blocks=[block("old", 50), block("new", 61)]).warnings
     assert "50 % of the prompt tokens were hits in old, 61 % in new" in apart
-    (by_usage,) = compared(rollout("old", 1, 1.0, 10, cached=10), rollout("new", 1, 1.0, 10, cached=90))["warnings"]
+    (by_usage,) = compared(rollout("old", 1, 1.0, 10, cached=10), rollout("new", 1, 1.0, 10, cached=90)).warnings
     assert "10 % of the prompt tokens were hits in old, 90 % in new" in by_usage
-    (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")])["warnings"]
+    (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")]).warnings
     assert "one arm's cache was reset, the other one's prompts were salted" in unequal
-    (order,) = compared(*both(), facts=Facts(in_sequence=True))["warnings"]
+    (order,) = compared(*both(), facts=Facts(in_sequence=True)).warnings
     assert order.startswith("old ran before new")
 
 
 def test_what_people_read() -> None:
     """Both values, the difference with its interval and n, and the finding are told; a session without arms says nothing."""
     ab = compared(*both(-0.3, 2.0), facts=Facts(load_s={"old": 12.34}))
-    texts = {each["metric"]: comparison_text(ab, each) for each in ab["comparisons"]}
-    lines = [*comparison_lines({"ab": ab})]
-    page = "\n".join(markdown({"ab": ab, "cache": {"policy": "carry"}}))
+    texts = {each.metric: comparison_text(ab, each) for each in ab.comparisons}
+    lines = [*comparison_lines(run_of(ab=ab))]
+    page = "\n".join(markdown(run_of(ab=ab)))
 
     assert texts["tsq"].endswith(", n 60): new is worse")
     assert texts["ttft.p50"].endswith(", n 60): new is slower")
@@ -155,8 +164,8 @@ def test_what_people_read() -> None:
     assert ["red"] == [colour for _, line, colour in lines if line.startswith("tsq")]
     assert not any("p90" in line for _, line, _ in lines)
     assert all(text.split(",")[0] in page for text in texts.values())
-    assert [] == [*comparison_lines({"ab": None})]
-    assert [] == [*markdown({"ab": None, "cache": {"policy": "carry"}})]
+    assert [] == [*comparison_lines(run_of())]
+    assert [] == [*markdown(run_of())]
 
 
 def test_reports_comparisons_and_gates_have_one_percentile() -> None:
@@ -166,19 +175,21 @@ def test_reports_comparisons_and_gates_have_one_percentile() -> None:
     ab = compared(*old, *new)
     for q in (50, 90):
         expected = [float(np.percentile([each.duration_s * 1e3 for each in arm], q)) for arm in (old, new)]  # a call is its first token
-        (finding,) = [each for each in ab["comparisons"] if each["metric"] == f"ttft.p{q}"]
+        (finding,) = [each for each in ab.comparisons if each.metric == f"ttft.p{q}"]
         (report, gate) = ([each(arm, q) for arm in (old, new)] for each in (of_report, of_gate))
 
-        for found in ([finding["base"], finding["new"]], report, gate):
+        assert finding.base is not None and finding.new is not None
+        for found in ([finding.base, finding.new], report, gate):
             assert expected == pytest.approx(found)
-        assert finding["low"] < finding["new"] / finding["base"] < finding["high"]
+        assert finding.low is not None and finding.high is not None
+        assert finding.low < finding.new / finding.base < finding.high
 
 
 def of_report(rollouts: list[Rollout], q: int) -> float:
     performance = Performance()
     for each in rollouts:
         performance.add(each)
-    return float(performance.summary()["ttft_ms"][f"p{q}"])
+    return float(getattr(performance.summary().latency("ttft"), f"p{q}"))
 
 
 def of_gate(rollouts: list[Rollout], q: int) -> float | None:

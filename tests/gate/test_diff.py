@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,56 +11,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.diff import Run, doubts, score_changes, setup_changes, speed_changes
+from pytest_agentbench.gate.diff import ComparedRun, doubts, score_changes, setup_changes, speed_changes
 from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.diff import changed_text, setup_lines, speed_lines, suite_lines
-from pytest_agentbench.runs.identity import run_identity
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.identity import SuiteSetup, run_identity
+from pytest_agentbench.runs.provenance import SuiteOptions
+from pytest_agentbench.runs.results import Means
+from pytest_agentbench.stats.percentiles import latency_spread
 from pytest_agentbench.suites.hashes import digest
 from tests.gate.evidences import HASHES, evidence, trial
+from tests.made_runs import mean, run_of
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 TREES = st.dictionaries(st.text("abc", min_size=1, max_size=2), VALUES | st.lists(VALUES, max_size=3), max_size=3)
 
-MEAN = {"value": 0.5, "low": 0.4, "high": 0.6, "scenarios": 3, "method": "adjusted t"}
 
-
-def run(found: Evidence | None = None, **changes: Any) -> Run:
+def run(found: Evidence | None = None, **changes: Any) -> ComparedRun:
     """A run of the suite shop on a backend; `changes` are of its agent, options, GPUs and so on."""
-    setup = {
-        "data": {"sha256": "d"},
-        "prompts": {"system_prompt": changes.get("prompt", "p")},
-        "tools": "t",
-        "agent": changes.get("agent", {"kind": "tool_calling"}),
-        "scoring": {"tsq": {}},
-        "options": {"trials": 1},
-    }
-    names = changes.get("suites", ("shop",))
-    facts: Json = {
-        "id": "run",
-        "environment": {"python": "3", "platform": "l", "cpus": changes.get("cpus", 2), "packages": {}, "git": None},
-        "settings": {"concurrency": changes.get("concurrency", 8), "cache": changes.get("cache")},
-        "backend": {"name": "b", "served_model": "m"},
-        "stopwatch": {"verdict": changes.get("stopwatch", "ok"), "unusable": changes.get("unusable", [])},
-        "suites": {
-            name: {
-                "rollouts": {"ok": 3, "limit": changes.get("limits", 0)},
-                "retried": 0,
-                "retried_scores": {},
-                "scores": {"tsq": {"mean": MEAN, "mean_evaluable": MEAN}},
-            }
-            for name in names
-        },
-        "performance": {
-            **{f"{name}_ms": {"p50": 10.0} for name in ("ttft", "tpot", "e2e", "rollout")},
-            "prefix_cache_hit_ratio": changes.get("hits"),
-            "output_tokens_per_s": 10.0,
-            "rollouts_per_hour": 10.0,
-        },
-    }
+    setup = SuiteSetup(
+        data={"sha256": "d"},
+        prompts={"system_prompt": changes.get("prompt", "p")},
+        tools="t",
+        agent=changes.get("agent", {"kind": "tool_calling"}),
+        scoring={"tsq": {}},
+        options=SuiteOptions(1, 600.0, "none"),
+    )
+    base, names = run_of(), changes.get("suites", ("shop",))
+    measured = replace(
+        base,
+        environment=replace(base.environment, cpus=changes.get("cpus", 2)),
+        settings=replace(base.settings, concurrency=changes.get("concurrency", 8), cache=changes.get("cache", "carry")),
+        stopwatch=Stopwatch(verdict=changes.get("stopwatch", "ok"), unusable=changes.get("unusable", ())),
+        suites=dict.fromkeys(names, replace(base.suites["shop"], scores={"tsq": Means(mean(), mean())})),
+        performance=replace(base.performance, latencies={"ttft_ms": latency_spread([10.0])}, prefix_cache_hit_ratio=changes.get("hits")),
+    )
     about = {"hardware": {"gpus": changes.get("gpus", []), "driver": None}, "services": changes.get("services")}
-    facts["identity"] = run_identity(facts, dict.fromkeys(names, setup), {"kind": "stack", **changes.get("backend", {})}, about)
-    return Run(json.loads(json.dumps(facts)), found or evidence([trial(number) for number in range(3)]))
+    identity = run_identity(measured, dict.fromkeys(names, setup), {"kind": "stack", **changes.get("backend", {})}, about)
+    return ComparedRun(replace(measured, identity=identity), found or evidence([trial(number) for number in range(3)]))
 
 
 @given(TREES, TREES)
@@ -90,12 +80,9 @@ def test_suites_of_one_run() -> None:
 
 def test_a_run_without_an_identity() -> None:
     """It is said that nothing is known of it, and scores are compared all the same."""
-    old, new = run(), run()
-    del old.facts["identity"]
+    old, new = ComparedRun(replace(run().facts, identity=None), run().evidence), run()
 
-    assert [("unknown", "the old run says nothing of its setup: it is of an older version, or not of agentbench")] == [
-        *setup_lines(old, new)
-    ]
+    assert [("unknown", "the old run says nothing of its setup: another tool made it")] == [*setup_lines(old, new)]
     assert ["tsq"] == [each.score for each in score_changes(old, new)]
     assert [] == [*doubts(old, new)]
 
@@ -124,10 +111,10 @@ def test_words(change: Json, said: list[str]) -> None:
         ({"gpus": ["NVIDIA H100"]}, ["other GPUs, or another driver"]),
         ({"cpus": 64}, ["another host"]),
         ({"concurrency": 4}, ["another number of rollouts in flight: 8 and 4"]),
-        ({"cache": "cold"}, ["another policy for the prefix cache: unknown and cold"]),
+        ({"cache": "cold"}, ["another policy for the prefix cache: carry and cold"]),
         ({"stopwatch": "client-saturated"}, ["in the new run the client was saturated: its timings are the client's own"]),
         (
-            {"unusable": ["ttft.p50", "itl.p99"]},
+            {"unusable": ("ttft.p50", "itl.p99")},
             ["in the new run TTFT p50 is not usable: chunks arrived faster than the client's machine read them"],
         ),
         ({"hits": 0.9}, ["the prefix cache was not in the same state: hit ratio 0.50 and 0.90"]),
@@ -184,4 +171,4 @@ def test_speeds_are_paired() -> None:
 def test_equal_setups_are_said_to_be_equal() -> None:
     """One line says so, and nothing else is said."""
     assert [("the same", "everything")] == [*setup_lines(run(), run())]
-    assert digest(run().identity) == digest(run().identity)
+    assert digest(plain(run().identity)) == digest(plain(run().identity))

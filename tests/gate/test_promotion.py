@@ -14,19 +14,17 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.promotion import Change, Promotion, check_reason, doubts, faults, plan_promotion
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Plan, Run
+from pytest_agentbench.runs.provenance import Git
 from tests.gate.evidences import evidence, trial
+from tests.made_runs import run_of
 
 
-def run(**keys: Any) -> Json:
-    """What promotion reads of run.json, of a run without fault."""
-    return {
-        "id": "now",
-        "backend": {"failure": ""},
-        "plan": {"rollouts": 4, "not_run": 0},
-        "resume": None,
-        "environment": {"git": {"dirty": False}},
-        **keys,
-    }
+def run(failure: str = "", not_run: int = 0, dirty: bool | None = False, resume: str | None = None) -> Run:
+    """A run of four rollouts without fault; `dirty` is None outside of git."""
+    base = run_of(id="now", plan=Plan(4, 4 - not_run, not_run), resume=resume)
+    git = None if dirty is None else Git("c", dirty, None)
+    return replace(base, backend=replace(base.backend, failure=failure), environment=replace(base.environment, git=git))
 
 
 def of(*scores: float, **facts: Any) -> Evidence:
@@ -41,10 +39,10 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
     ("told", "trials", "found"),
     [
         ({}, [trial(1), trial(2)], []),
-        ({"backend": {"failure": "engine died"}}, [trial(1)], ["engine died"]),
-        ({"plan": {"rollouts": 4, "not_run": 3}}, [trial(1)], ["3 of 4 planned rollouts were not run"]),
+        ({"failure": "engine died"}, [trial(1)], ["engine died"]),
+        ({"not_run": 3}, [trial(1)], ["3 of 4 planned rollouts were not run"]),
         (
-            {"plan": {"rollouts": 4, "not_run": 2}, "resume": "pytest --agentbench-resume=now"},
+            {"not_run": 2, "resume": "pytest --agentbench-resume=now"},
             [trial(1), trial(2, None, status="cancelled")],
             ["3 of 4 planned rollouts were not run (go on with pytest --agentbench-resume=now)"],
         ),
@@ -61,15 +59,15 @@ def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
 def test_no_basis_is_refused(tmp_path: Path) -> None:
     """The sentence names the run and the suite."""
     with pytest.raises(ConfigError, match=r"now is no baseline for shop: engine died; no rollout was evaluable"):
-        plan_promotion(run(backend={"failure": "engine died"}), evidence([]), "shop", tmp_path / "shop.jsonl")
+        plan_promotion(run(failure="engine died"), evidence([]), "shop", tmp_path / "shop.jsonl")
 
 
 @pytest.mark.parametrize(
     ("told", "facts", "found"),
     [
         ({}, {}, []),
-        ({"environment": {"git": None}}, {}, []),
-        ({"environment": {"git": {"dirty": True}}}, {}, ["the run's working tree had changes that are in no commit"]),
+        ({"dirty": None}, {}, []),
+        ({"dirty": True}, {}, ["the run's working tree had changes that are in no commit"]),
         (
             {},
             {"stopwatch": "client-saturated"},

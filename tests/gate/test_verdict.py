@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
 from pytest_agentbench.gate.verdict import Judged, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.stats.pass_rates import Bar
 from tests.gate.evidences import HASHES, asked, evidence, trial
 
 
@@ -219,7 +221,7 @@ def test_a_baseline_with_a_saturated_client() -> None:
 
 def test_failed_calls_have_no_latency() -> None:
     """A run whose slow calls failed is not fast."""
-    calls = (CallTimes(100.0, 10.0, 200.0, 20.0, 11, False), CallTimes(None, None, None, None, 0, True))
+    calls = (CallTimes({"ttft": 100.0}, 11, failed=False), CallTimes({}, 0, failed=True))
     found = judged("ttft.p50 <= 150ms", evidence(suite(calls=calls))).decision
 
     assert ("INCONCLUSIVE", "300 of 600 LLM calls failed, and failed calls have no latency") == (found.verdict, found.reason)
@@ -334,3 +336,65 @@ def test_everything_in_quarantine_is_no_pass() -> None:
     """A part of a suite of which nothing is left says nothing."""
     assert "INCONCLUSIVE" == verdict("tsq.mean >= -0.9 vs baseline", evidence(suite(5), **HELD), BASE)
     assert "INCONCLUSIVE" == verdict("tsq.mean >= 0.1", evidence(suite(5), **HELD), any_part=True)
+
+
+def test_a_look_asks_for_more() -> None:
+    """Where trials are added until the verdict stands, a mean and a pass rate have the level of their look; all else is judged as ever."""
+    run = evidence(suite(trials=2), rounds=2, most_rounds=5)
+    texts = ["tsq.mean >= -0.05 vs baseline", "tsq.mean >= 0.7", "ttft.p50 <= 150ms", "repeated.mean <= 0.5 vs baseline"]
+
+    levels = [each.decision.confidence for each in judge_rules([asked(text) for text in texts], run, {"shop": BASE})]
+
+    assert [0.98983, 0.99921, 0.95, 0.95] == [round(level, 5) for level in levels]
+
+
+def test_rules_without_a_margin_share_the_level_of_their_look() -> None:
+    """Two of them have half of it each, and so a greater confidence."""
+    run = evidence(suite(trials=2), rounds=2, most_rounds=5)
+    rule = asked("tsq.mean >= -0 vs baseline")
+
+    one, two = (judge_rules([rule] * count, run, {"shop": BASE})[0].decision.confidence for count in (1, 2))
+
+    assert 0.95 < one < two < 1
+
+
+def test_a_look_sees_whole_rounds() -> None:
+    """Trials of a round that was broken off do not count for rules that are looked at, and do for others."""
+    trials = [*suite(trials=2), *suite(n=50, score=0.0, trials=3)[2::3]]
+    run = evidence(trials, rounds=2, most_rounds=5)
+
+    score, share = judge_rules([asked("tsq.mean >= -0.05 vs baseline"), asked("infra_error.rate <= 2%")], run, {"shop": BASE})
+
+    assert ("PASS", 200) == (score.decision.verdict, score.decision.trials[0])
+    assert 250 == share.decision.trials[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "run", "expected"),
+    [
+        ("tsq.mean >= -0.05 vs baseline", {}, False),  # it passes
+        ("tsq.mean >= -0.05 vs baseline", {"wrong": 50}, False),  # it fails
+        ("tsq.mean >= -0.05 vs baseline", {"wrong": 7}, True),
+        ("tsq.mean >= 0.8", {}, True),
+        ("pass^3 >= 0.7", {}, True),  # two trials cannot say
+        ("pass^2 >= 0.5", {}, False),
+    ],
+)
+def test_what_more_trials_may_decide(text: str, run: dict[str, Any], expected: bool) -> None:
+    """An interval that holds the threshold, and a pass rate of more trials than there are."""
+    bar = Bar("tsq", 0.5)
+    rule = replace(asked(text, passes=True), bar=bar)
+    found = judge_rules([rule], evidence(suite(trials=2, **run), rounds=2, most_rounds=5), {"shop": BASE})[0]
+
+    assert expected == found.is_open(2)
+
+
+def test_more_trials_are_no_baseline() -> None:
+    """A rule without a baseline, and one that a part of the suite cannot pass, stay as they are."""
+    run = evidence(suite(trials=2), rounds=2, most_rounds=5, scenarios={"shop": 1000})
+    rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("tsq.mean >= 0.5")]
+
+    without, part = judge_rules(rules, run, {})
+
+    assert ("INCONCLUSIVE", False) == (without.decision.verdict, without.is_open(2))
+    assert ("INCONCLUSIVE", False) == (part.decision.verdict, part.is_open(2))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client
-from pytest_agentbench.metrics.drafts import Drafts
+from pytest_agentbench.metrics.drafts import DraftMeans, DraftsSummary, JudgeCost
 from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.failure_section import rollout_section
 from pytest_agentbench.reports.wording import judging_lines
+from pytest_agentbench.runs.results import SuiteResult
+from tests.made_runs import run_of
 
 NS = 1_000_000_000
 VERDICT: Json = {"is_sufficient": False, "confidence": 0.8, "reasoning": "No card\nwas blocked."}
@@ -20,14 +22,12 @@ def draft(number: int, tsq: float | None = None, *, status: str = "ok", accepted
 
 
 def rollout(*drafts: Draft, judge_calls: tuple[LLMCall, ...] = ()) -> Rollout:
-    return Rollout("bank", "b-0", "default", 1, "ok", drafts=drafts, judge_calls=judge_calls, settings={"model": "m"})
+    return Rollout("shop", "b-0", "default", 1, "ok", drafts=drafts, judge_calls=judge_calls, settings={"model": "m"})
 
 
-def summary(*rollouts: Rollout) -> Json:
-    tally = Drafts()
-    for each in rollouts:
-        tally.add(each)
-    return tally.summary()
+def suite(*rollouts: Rollout) -> SuiteResult:
+    """What was found of a suite with these rollouts."""
+    return run_of(*rollouts).suites["shop"]
 
 
 def test_judges_of_earlier_attempts_are_counted() -> None:
@@ -35,22 +35,23 @@ def test_judges_of_earlier_attempts_are_counted() -> None:
     judged = LLMCall(received_ns=0, sent_ns=0, ended_ns=NS, prompt_tokens=10, completion_tokens=1)
     failed = Attempt(1, "infra_error", judge_calls=(judged,))
 
-    found = summary(replace(rollout(draft(1, chosen=True), judge_calls=(judged,)), earlier_attempts=(failed,)))["judge"]
+    cost = suite(replace(rollout(draft(1, chosen=True), judge_calls=(judged,)), earlier_attempts=(failed,))).judge
 
-    assert (2, 20, 2.0) == (found["calls"], found["prompt_tokens"], found["seconds"])
+    assert cost is not None
+    assert (2, 20, 2.0) == (cost.calls, cost.prompt_tokens, cost.seconds)
 
 
 def test_drafts_are_counted() -> None:
     """First and chosen drafts are compared over the same rollouts: those where both have the score."""
-    found = summary(
+    found = suite(
         rollout(draft(1, 0.5), draft(2, 1.0, accepted=True, chosen=True)),
         rollout(draft(1, 0.25, chosen=True), draft(2, 0.0)),
         rollout(draft(1, status="agent_error"), draft(2, 0.75, accepted=True, chosen=True)),
     )
 
-    assert {"rollouts": 3, "drafts": 6, "accepted": 2, "scores": {"tsq": {"rollouts": 2, "first": 0.375, "chosen": 0.625}}} == found[
-        "drafts"
-    ]
+    assert (
+        DraftsSummary(rollouts=3, drafts=6, accepted=2, scores={"tsq": DraftMeans(rollouts=2, first=0.375, chosen=0.625)}) == found.drafts
+    )
     assert [
         ("drafts", "6 of 3 rollouts (2.00 each), 2 (66.7 %) with an accepted one"),
         ("drafts", "tsq 0.375 of the first drafts, 0.625 of the chosen ones"),
@@ -61,12 +62,12 @@ def test_judges_are_counted() -> None:
     """Calls, tokens and seconds of judges, those that failed among them; where nobody judged there is nothing to say."""
     good = LLMCall(0, 0, 2 * NS, prompt_tokens=1000, completion_tokens=50, model="m")
     cut = LLMCall(0, 0, NS // 2, error_kind="cut", model="m")
-    found = summary(rollout(judge_calls=(good, cut)))
+    found = suite(rollout(judge_calls=(good, cut)))
 
-    assert {"calls": 2, "failed_calls": 1, "prompt_tokens": 1000, "output_tokens": 50, "seconds": 2.5} == found["judge"]
+    assert JudgeCost(calls=2, failed_calls=1, prompt_tokens=1000, output_tokens=50, seconds=2.5) == found.judge
     assert [("judge", "2 calls (1 failed), 1,000 + 50 tokens, 2.5 s, none of it in the timings of calls")] == [*judging_lines(found)]
-    assert ({"drafts": None, "judge": None}, []) == (summary(rollout()), [*judging_lines(summary(rollout()))])
-    assert [] == [*judging_lines({})]  # of a run that an older version wrote
+    quiet = suite(rollout())
+    assert (None, None, []) == (quiet.drafts, quiet.judge, [*judging_lines(quiet)])
 
 
 def test_a_server_counts_the_judge_that_it_is() -> None:

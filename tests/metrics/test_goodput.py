@@ -64,8 +64,9 @@ def test_all_objectives_count() -> None:
 
     summary = goodput.summary(2.0)
     assert summary is not None
-    assert (1, 2, {"ttft": 1, "itl": 2, "e2e": 0}) == (summary["good_calls"], summary["bad_calls"], summary["missed"])
-    assert (pytest.approx(1 / 3), 0.5) == (summary["attainment"], summary["goodput_per_s"])
+    assert (1, 2, {"ttft": 1, "itl": 2, "e2e": 0}) == (summary.good_calls, summary.bad_calls, summary.missed)
+    assert pytest.approx(1 / 3) == summary.attainment
+    assert 0.5 == summary.goodput_per_s
 
 
 def test_failed_calls_are_bad() -> None:
@@ -84,4 +85,4 @@ def test_what_a_call_does_not_have() -> None:
 
     assert [(1, 0, 0), (0, 0, 1), (0, 1, 0)] == [(each.good, each.bad, each.unknown) for each in (gaps, first, both)]
     summary = first.summary(1.0)
-    assert summary is not None and summary["attainment"] is None
+    assert summary is not None and summary.attainment is None

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.metrics.performance import Performance, in_flight
+from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
+from pytest_agentbench.runs.codec import plain
 
 MS = 1_000_000  # nanoseconds
 
@@ -30,7 +32,9 @@ def collected(*rollouts: Rollout, **keys: Any) -> Performance:
 
 
 def measured(*rollouts: Rollout, **keys: Any) -> Json:
-    return collected(*rollouts, **keys).summary()
+    """As run.json has it."""
+    summary: Json = plain(collected(*rollouts, **keys).summary())
+    return summary
 
 
 def test_timings() -> None:
@@ -128,8 +132,8 @@ def test_a_run_without_rollouts() -> None:
 
 def test_in_flight() -> None:
     """Spans that touch do not overlap; the mean is weighted by time."""
-    assert {"peak": 2, "mean": 1.5} == in_flight([(0, 10), (5, 10), (10, 20), (15, 20)])
-    assert {"peak": 1, "mean": 1.0} == in_flight([(0, 10), (10, 20)])
+    assert InFlight(2, 1.5) == in_flight([(0, 10), (5, 10), (10, 20), (15, 20)])
+    assert InFlight(1, 1.0) == in_flight([(0, 10), (10, 20)])
     assert in_flight([]) is None
 
 
@@ -226,7 +230,7 @@ def test_the_stopwatch_reads_the_run() -> None:
     second = 1_000_000_000
     cpu = {"tap": [(0, second, 0.25), (2 * second, 3 * second, 0.99)], "pool": [(0, second, 0.5), (second, second + MS, 1.0)]}
 
-    found = collected(rollout("a", calls=(one,), ended_ns=2000 * MS)).stopwatch(cpu)
+    found = plain(collected(rollout("a", calls=(one,), ended_ns=2000 * MS)).stopwatch(cpu))
 
     assert (0.5, 2.0, 8.0, 0.25, 0.5) == tuple(
         found[name] for name in ("clean_share", "read_lag_ms", "client_queue_ms", "tap_cpu", "pool_cpu")
@@ -246,10 +250,10 @@ def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
     performance = Performance(slo={"itl": 30.0})
     performance.add(rollout("a", calls=(one,), ended_ns=30_000 * MS))
 
-    found = performance.stopwatch({})
+    found = plain(performance.stopwatch({}))
 
     assert (0.96, lag_ms and 0.04) == (found["clean_share"], found["late_share"])
-    assert (20.0, 40.0) == tuple(performance.summary()["itl_ms"][name] for name in ("p90", "p99"))
+    assert (20.0, 40.0) == tuple(plain(performance.summary())["itl_ms"][name] for name in ("p90", "p99"))
     assert (["itl.p99", "goodput.itl"] if lag_ms else []) == found["unusable"]
     assert ("warn" if lag_ms else "ok") == found["verdict"]
 
@@ -259,8 +263,8 @@ def test_the_stopwatch_counts_programs() -> None:
     programs = [Program(0, 0, 1000 * MS, 0.5, 9.0), Program(0, 500 * MS, 2000 * MS, 2.5, 9.0)]
     found = collected(*(rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs)))
 
-    assert 1.5 == found.stopwatch({})["agents_cpu"]
-    assert collected(rollout("a")).stopwatch({})["agents_cpu"] is None
+    assert 1.5 == found.stopwatch({}).agents_cpu
+    assert collected(rollout("a")).stopwatch({}).agents_cpu is None
 
 
 def test_gaps_take_no_memory_each() -> None:
@@ -269,8 +273,8 @@ def test_gaps_take_no_memory_each() -> None:
     for _ in range(100):
         performance.add(rollout("a", calls=(call(0, *range(0, 20_000, 20), end=20_000),), ended_ns=20_000 * MS))
 
-    assert (99_900, 20.0, 20.0) == (len(performance.itl), performance.itl[0], performance.itl[-1])
-    assert 1 == len(performance.itl._counts)
+    assert (99_900, 20.0, 20.0) == (len(performance.gaps["itl"]), performance.gaps["itl"][0], performance.gaps["itl"][-1])
+    assert 1 == len(performance.gaps["itl"]._counts)
 
 
 @pytest.mark.parametrize("origin", [10_000_000, 0, -900], ids=["a pause of hours", "the same clock again", "a clock that starts anew"])
@@ -314,5 +318,5 @@ def test_the_stopwatch_looks_at_its_own_session() -> None:
     earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)
     performance = collected(earlier, rollout("b", calls=(call(5000, 5500, end=6000),), ended_ns=6000 * MS, session=2))
 
-    assert 0.99 == performance.stopwatch({"tap": busy}, 1)["tap_cpu"]
-    assert performance.stopwatch({"tap": busy}, 2)["tap_cpu"] is None
+    assert 0.99 == performance.stopwatch({"tap": busy}, 1).tap_cpu
+    assert performance.stopwatch({"tap": busy}, 2).tap_cpu is None

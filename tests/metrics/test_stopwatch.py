@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.machine.cpu import CpuWatch
-from pytest_agentbench.metrics.stopwatch import Reading, busiest, doubt, judge
+from pytest_agentbench.metrics.stopwatch import Reading, Stopwatch, busiest, doubt, judge
 
 GOOD = Reading(
     clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, client_queue_share=0.01, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",)
@@ -59,15 +59,15 @@ def test_verdicts(changes: Mapping[str, Any], verdict: str, reason: str) -> None
     """Each limit is the last good value; what is beyond it is named in plain words, with what to do and what is not usable."""
     found = judge(replace(GOOD, **changes))
 
-    assert (verdict, [reason] * bool(reason), []) == (found["verdict"], found["reasons"], found["notes"])
+    assert (verdict, (reason,) * bool(reason), ()) == (found.verdict, found.reasons, found.notes)
 
 
 def test_all_reasons_are_named() -> None:
     """The worst counts, and what is behind it comes first."""
     found = judge(replace(GOOD, client_queue_share=0.99, tap_cpu=1.0))
 
-    assert "client-saturated" == found["verdict"]
-    assert ["the tap", "calls waited"] == [" ".join(reason.split()[:2]) for reason in found["reasons"]]
+    assert "client-saturated" == found.verdict
+    assert ["the tap", "calls waited"] == [" ".join(reason.split()[:2]) for reason in found.reasons]
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_all_reasons_are_named() -> None:
 )
 def test_doubts(verdict: str, name: str, why: str) -> None:
     """What is not usable is said of its own name; of a saturated client nothing is."""
-    assert why == doubt({"verdict": verdict, "unusable": ["itl.p99", "goodput.itl"] * (verdict == "warn")}, name)
+    assert why == doubt(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
 
 
 def test_what_is_not_known_is_said() -> None:
     """Stamps of user space tell no lag, a client may not say when it called, and a system not what its processes take."""
     found = judge(Reading(clean_share=1.0, stamps=("user",)))
 
-    assert ("ok", 3) == (found["verdict"], len(found["notes"]))
-    assert "stamps: user, so the read lag is not known" == found["notes"][0]
+    assert ("ok", 3) == (found.verdict, len(found.notes))
+    assert "stamps: user, so the read lag is not known" == found.notes[0]
 
 
 def test_nothing_measured() -> None:
     """Without an output event there is nothing to judge."""
-    assert judge(Reading())["verdict"] is None
+    assert judge(Reading()).verdict is None
 
 
 def test_the_busiest_second() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,65 +13,45 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.lib.foreign import block, one_line
-from pytest_agentbench.metrics.performance import Performance
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports import comment, openmetrics
 from pytest_agentbench.reports.annotations import MOST, command, commands
 from pytest_agentbench.reports.ci import system
 from pytest_agentbench.reports.excerpts import cut, size
+from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Plan, Run
+from pytest_agentbench.runs.results import Means
+from pytest_agentbench.stats.multiple import Suspect
+from tests.made_runs import gate_result, mean, rule_result, run_of
 from tests.openmetrics import parsed
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 
 
-def run_with(**changes: object) -> Json:
+def run_with(**changes: Any) -> Run:
     """A run of one suite in which nothing happened."""
-    performance = Performance(8, {})
-    suite: Json = {
-        "folder": "/repository/scenarios/shop",
-        "scorers": ["tsq"],
-        "scores": {"tsq": {"mean": {"value": 0.5, "low": 0.25, "high": 0.75, "scenarios": 9, "method": "t"}, "mean_evaluable": None}},
-        "rollouts": {"ok": 9},
-        "worst": [],
-    }
-    base: Json = {
-        "id": "20260101-000000",
-        "verdict": "PASS",
-        "exit_status": 0,
-        "backend": {"name": "embedded", "served_model": "small", "failure": ""},
-        "suites": {"shop": suite},
-        "limits": [],
-        "plan": {"rollouts": 9, "finished": 9, "not_run": 0},
-        "performance": performance.summary(),
-        "stopwatch": performance.stopwatch({}),
-        "tests": {"passed": 9, "failed": 0, "errors": 0, "skipped": 0, "failures": []},
-    }
-    return {**base, **changes}
+    base = run_of(id="20260101-000000", plan=Plan(9, 9, 0), limits=())
+    suite = replace(base.suites["shop"], scores={"tsq": Means(mean(), None)}, rollouts={"ok": 9})
+    return replace(base, suites={"shop": suite}, **changes)
 
 
-def failure(number: int, outcome: str = "failed", message: str = "assert 0.1 >= 0.5", **properties: object) -> Json:
-    file = "/repository/scenarios/shop/test_shop.py"
-    return {"id": f"t::test[{number}]", "file": file, "line": 7, "outcome": outcome, "message": message, "properties": properties}
+def outcomes_of(*failures: Failure) -> OutcomeCounts:
+    return OutcomeCounts(failures=failures)
 
 
-GATE: Json = {
-    "verdict": "FAIL",
-    "rules": [
-        {"suite": "shop", "rule": "infra_error.rate <= 2%", "verdict": "PASS", "estimate": 0.0, "low": None, "high": None}
-        | {"reason": "", "suspects": []},
-        {"suite": "shop", "rule": "ttft.p95 <= 500ms", "verdict": "INCONCLUSIVE", "estimate": None, "low": None, "high": None}
-        | {"reason": "the timings are of a saturated client", "suspects": []},
-        {"suite": "shop", "rule": "tsq.mean >= -0.03 vs baseline", "verdict": "FAIL", "estimate": -0.1, "low": -0.15, "high": -0.05}
-        | {
-            "reason": "",
-            "suspects": [
-                {"scenario": "shop-1", "base": 1.0, "new": 0.0, "p": 0.04},
-                {"scenario": "shop-2", "base": 1.0, "new": 0.2, "p": 0.01, "claimed": True},
-                {"scenario": "shop-3", "base": 1.0, "new": 0.0, "p": 0.05, "claimed": False},
-            ],
-        },
-    ],
-}
+def failure(number: int, outcome: str = "failed", message: str = "assert 0.1 >= 0.5", **properties: object) -> Failure:
+    return Failure(f"t::test[{number}]", "/repository/scenarios/shop/test_shop.py", 7, outcome, message, properties)
+
+
+FELL = (
+    Suspect("shop-1", 1.0, 0.0, 0.04, claimed=True),
+    Suspect("shop-2", 1.0, 0.2, 0.01, claimed=True),
+    Suspect("shop-3", 1.0, 0.0, 0.05, claimed=False),
+)
+GATE = gate_result(
+    "FAIL",
+    rule_result("infra_error.rate <= 2%", "PASS", 0.0),
+    rule_result("ttft.p95 <= 500ms", "INCONCLUSIVE", reason="the timings are of a saturated client"),
+    rule_result("tsq.mean >= -0.03 vs baseline", "FAIL", -0.1, low=-0.15, high=-0.05, suspects=FELL),
+)
 
 
 def test_where_we_are() -> None:
@@ -104,7 +86,7 @@ def test_the_most_important_first() -> None:
     """The session's verdict, what the gate says, what got worse, what could not be measured as one, failed tests by score; ten at most."""
     tests = [failure(number, status="ok", tsq=number / 100) for number in range(30, 0, -1)]
     tests += [failure(number, "error", "infra_error: gone", status="infra_error") for number in range(40, 60)]
-    run = run_with(verdict="FAIL", exit_status=1, gate=GATE, tests={"failures": tests})
+    run = run_with(verdict="FAIL", exit_status=1, gate=GATE, tests=outcomes_of(*tests))
 
     found = commands(run, Path("/repository"))
 
@@ -154,7 +136,7 @@ def test_a_cut_closes_what_is_open() -> None:
 def test_a_comment_is_short_and_harmless(messages: list[str]) -> None:
     """However much failed, a comment is short enough; what tests and models said stays within code, whatever it is."""
     tests = [failure(number, message=f"@everyone {message} <img src=x> ![](http://x) " * 5) for number, message in enumerate(messages)]
-    text = "\n".join(comment.lines(run_with(tests={"failures": tests})))
+    text = "\n".join(comment.lines(run_with(tests=outcomes_of(*tests))))
 
     assert size(cut(text, comment.LIMIT, "")) <= comment.LIMIT
     for line in re.sub(r"`[^`\n]*`", "", text).splitlines():
@@ -167,7 +149,7 @@ def test_a_comment_can_be_found_again() -> None:
     first = next(comment.lines(run_with()))
 
     assert "<!-- agentbench: shop on embedded -->" == first
-    odd = run_with(backend={"name": "http://127.0.0.1:8000/v1 --> $(rm)", "served_model": None, "failure": ""})
+    odd = run_with(backend=replace(run_of().backend, name="http://127.0.0.1:8000/v1 --> $(rm)"))
     assert "<!-- agentbench: shop on http-127.0.0.1-8000-v1 - -rm -->" == next(comment.lines(odd))
 
 
@@ -187,10 +169,11 @@ def test_a_gate_in_the_comment() -> None:
 def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
     """Whatever a suite, a score and an error are called, the text is valid, ends as it has to, and has the names as they were."""
     base = run_with()
-    part = base["suites"]["shop"]
-    run = run_with(
-        suites={suite: {**part, "scores": {score: part["scores"]["tsq"]}}},
-        performance={**base["performance"], "failed_calls": {kind: 3}},
+    part = base.suites["shop"]
+    run = replace(
+        base,
+        suites={suite: replace(part, scores={score: part.scores["tsq"]})},
+        performance=replace(base.performance, failed_calls={kind: 3}),
     )
 
     text = openmetrics.text(run).decode()

@@ -9,10 +9,11 @@ import pytest
 
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import judge_rules
-from pytest_agentbench.records import Json
 from pytest_agentbench.reports.gates import claim_lines, detail_lines, gate_text, ranking_lines, rule_text
-from pytest_agentbench.session.gate import told
+from pytest_agentbench.runs.verdicts import BaselineRun, RuleResult
+from pytest_agentbench.session.gate import rule_result
 from tests.gate.evidences import asked, evidence, trial
+from tests.made_runs import gate_result
 
 
 def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **facts: float) -> Evidence:
@@ -23,8 +24,8 @@ def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **fa
     return evidence((one(scenario, number) for number in range(trials) for scenario in range(n)), **facts)
 
 
-def rule(text: str, new: Evidence, base: Evidence | None = None) -> Json:
-    return told(judge_rules([asked(text)], new, {"shop": base} if base else {})[0])
+def rule(text: str, new: Evidence, base: Evidence | None = None) -> RuleResult:
+    return rule_result(judge_rules([asked(text)], new, {"shop": base} if base else {})[0])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_deterministic() -> None:
         [asked_so], evidence([*(trial(i, 0.5 + i % 2 / 2 * (k % 2), number=k) for i in range(9) for k in (1, 2))]), {"shop": run()}
     )
 
-    assert rule_text(told(judged)) == (
+    assert rule_text(rule_result(judged)) == (
         "shop tsq.mean >= -0.001 vs baseline: PASS of suite, +0.000 against -0.001; 100 scenarios, 300 and 300 trials, deterministic; "
         "were the suite not deterministic, failures in up to 1.2 % of rollouts could have gone unseen"
     )
@@ -122,22 +123,20 @@ def test_deterministic() -> None:
 
 def test_the_whole() -> None:
     """The verdict comes first, then what it was compared with and what it overrules."""
-    gate: Json = {"verdict": "FAIL", "decides": True, "tests_below": 1, "baselines": {"shop": {"run": "a"}, "bank": {"run": "a"}}}
+    gate = gate_result("FAIL", tests_below=1, baselines=dict.fromkeys(("shop", "bank"), BaselineRun("a", None, "")))
 
     assert "FAIL; compared with a; 1 test below a threshold, which does not count here" == gate_text(gate)
-    assert "PASS; shown only: the tests decide" == gate_text(
-        {**gate, "verdict": "PASS", "decides": False, "tests_below": 0, "baselines": {}}
-    )
+    assert "PASS; shown only: the tests decide" == gate_text(gate_result("PASS", decides=False))
 
 
 def test_which_scenarios_got_worse() -> None:
     """From five trials on the surest ten, and how many more; with fewer a ranking, without a p-value."""
     found = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
-    lines = [*claim_lines({"rules": [found]})]
+    lines = [*claim_lines(gate_result("FAIL", found))]
 
     assert "4 tsq 0.900 -> 0.000 (p 0.00108)" == lines[0]
     assert (11, "2 more of tsq, in run.json") == (len(lines), lines[-1])
-    assert [] == [*ranking_lines({"rules": [found]})]
+    assert [] == [*ranking_lines(gate_result("FAIL", found))]
     few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
-    assert [] == [*claim_lines({"rules": [few]})]
-    assert ["2 tsq 0.700 -> 0.000", "1 tsq 0.600 -> 0.000", "0 tsq 0.500 -> 0.000"] == [*ranking_lines({"rules": [few]})]
+    assert [] == [*claim_lines(gate_result("FAIL", few))]
+    assert ["2 tsq 0.700 -> 0.000", "1 tsq 0.600 -> 0.000", "0 tsq 0.500 -> 0.000"] == [*ranking_lines(gate_result("FAIL", few))]

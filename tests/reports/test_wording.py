@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
+from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import PartOfTime, Performance, Steady, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.markdown import write
 from pytest_agentbench.reports.markup import table
@@ -33,24 +38,26 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
-from pytest_agentbench.runs.tally import SuiteTally, build_suite
-from pytest_agentbench.suites.suite import DatasetInfo, Suite
+from pytest_agentbench.runs.results import Limit
+from pytest_agentbench.stats.percentiles import latency_spread
+from pytest_agentbench.suites.suite import DatasetInfo
+from tests.made_runs import mean, run_of
+
+NOTHING = Performance().summary()
 
 
 def test_means() -> None:
     """A mean has its interval, or says that there is none, or that nothing was measured."""
-    assert "0.612 [0.571, 0.653]" == mean_text({"value": 0.6123, "low": 0.5712, "high": 0.6528})
-    assert "0.500 (no interval)" == mean_text({"value": 0.5, "low": None, "high": None})
-    assert "0.000 [0.000, 0.000]" == mean_text({"value": 0.0, "low": 0.0, "high": 0.0})
+    assert "0.612 [0.571, 0.653]" == mean_text(mean(0.6123, 0.5712, 0.6528))
+    assert "0.500 (no interval)" == mean_text(mean(0.5, None, None))
+    assert "0.000 [0.000, 0.000]" == mean_text(mean(0.0, 0.0, 0.0))
     assert "not measured" == mean_text(None)
 
 
 def test_scores() -> None:
     """A score is said with what it is over; without an interval, or a value, nothing is said of one."""
-    known = {"value": 0.5, "low": 0.25, "high": 0.75, "scenarios": 100}
-
-    assert "0.500 [0.250, 0.750] mean, 95 % interval over 100 scenarios" == score_text(known)
-    assert "0.500 mean over 1 scenario, no interval" == score_text({**known, "low": None, "high": None, "scenarios": 1})
+    assert "0.500 [0.250, 0.750] mean, 95 % interval of the suite over 100 scenarios" == score_text(mean(scenarios=100))
+    assert "0.500 mean over 1 scenario, no interval" == score_text(mean(low=None, high=None, scenarios=1))
     assert "not measured" == score_text(None)
 
 
@@ -58,32 +65,24 @@ def test_shares() -> None:
     """Less than all never says 100 %."""
     assert ("100.0 %", "99.9 %", "12.3 %", "below 0.1 %", "0.0 %") == tuple(map(percent, (1.0, 0.99999, 0.1234, 0.0001, 0.0)))
     assert "-" == percent(None)
-    assert ("[1.0, 2.5]", "") == (range_text([1.0, 2.5]), range_text(None))
+    assert ("[1.0, 2.5]", "") == (range_text((1.0, 2.5)), range_text(None))
 
 
-READING: Json = {
-    "verdict": "ok",
-    "reasons": [],
-    "clean_share": 1.0,
-    "read_lag_ms": 0.02,
-    "client_queue_ms": 1.25,
-    "tap_cpu": 0.2,
-    "pool_cpu": None,
-}
+READING = Stopwatch(verdict="ok", clean_share=1.0, read_lag_ms=0.02, client_queue_ms=1.25, tap_cpu=0.2)
 
 
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
         ({}, "ok"),
-        ({"verdict": "warn", "reasons": ["a queue"]}, "warn: a queue"),
-        ({"verdict": "client-saturated", "reasons": ["a", "b"]}, "client-saturated, timing gates are INCONCLUSIVE: a; b"),
+        ({"verdict": "warn", "reasons": ("a queue",)}, "warn: a queue"),
+        ({"verdict": "client-saturated", "reasons": ("a", "b")}, "client-saturated, timing gates are INCONCLUSIVE: a; b"),
         ({"verdict": None}, "no verdict: no call was measured"),
     ],
 )
 def test_stopwatch(keys: Json, text: str) -> None:
     """The verdict comes first, then why it is not better; what it stands on is for the page."""
-    assert text == stopwatch_text({**READING, **keys})
+    assert text == stopwatch_text(replace(READING, **keys))
 
 
 @pytest.mark.parametrize(
@@ -100,54 +99,52 @@ def test_stopwatch(keys: Json, text: str) -> None:
 )
 def test_figures_of_the_stopwatch(keys: Json, text: str) -> None:
     """What the verdict stands on, as far as it is known."""
-    assert text == stopwatch_figures({**READING, **keys})
+    assert text == stopwatch_figures(replace(READING, **keys))
 
 
 def test_failed_calls() -> None:
     """Failed calls by kind, with what the kind means; one of a newer version is unknown."""
-    assert ["2 rate_limited: HTTP 429", "1 odd: unknown"] == failed_lines({"failed_calls": {"rate_limited": 2, "odd": 1}})
+    assert ["2 rate_limited: HTTP 429", "1 odd: unknown"] == failed_lines(replace(NOTHING, failed_calls={"rate_limited": 2, "odd": 1}))
 
 
 def test_steady() -> None:
     """Rates with how long they held, or that it never was so."""
-    window: Json = {"seconds": 3.56, "share": 0.684, "output_tokens_per_s": 1074.5}
-    steady: Json = {"asked": 8, "rollouts": {**window, "rollouts_per_hour": 2100.0}, "calls": None}
+    window = (3.56, 0.684, 1074.5)
+    steady = Steady(8, 0, SteadyRollouts(*window, rollouts_per_hour=2100.0), None)
 
     assert (
         "1,074.5 output tok/s, 2,100 rollouts/h in the 3.6 s (68.4 %) with 90 % of 8 rollouts in flight; never 90 % of 8 calls in flight"
-        == steady_text({"steady": steady})
+        == steady_text(replace(NOTHING, steady=steady))
     )
     assert "1,074.5 output tok/s in the 3.6 s (68.4 %) with 90 % of 8 calls in flight" in steady_text(
-        {"steady": {**steady, "calls": window}}
+        replace(NOTHING, steady=replace(steady, calls=SteadyCalls(*window)))
     )
 
 
 def test_goodput() -> None:
     """Good calls of those that could be judged, what was missed, and what could not be judged."""
-    counts: Json = {"good_calls": 9, "bad_calls": 1, "unknown_calls": 0, "missed": {"ttft": 0}, "attainment": 0.9, "goodput_per_s": 1.5}
-    found: Json = {"slo_ms": {"ttft": 500.0, "e2e": 30_000.0}, **counts}
+    found = GoodputSummary({"ttft": 500.0, "e2e": 30_000.0}, 9, 1, 0, {"ttft": 0}, 0.9, 1.5)
 
     assert "9 of 10 calls good (90.0 %), 1.50 good calls/s under ttft <= 500 ms, e2e <= 30000 ms" == goodput_text(found)
-    assert goodput_text({**found, "missed": {"ttft": 1}, "unknown_calls": 2}).endswith("; missed: 1 ttft; 2 could not be judged")
+    assert goodput_text(replace(found, missed={"ttft": 1}, unknown_calls=2)).endswith("; missed: 1 ttft; 2 could not be judged")
 
 
 def test_split() -> None:
     """Every part has its share."""
-    split = {
-        name: {"share": share} for name, share in zip(("decoding", "first_token", "tools", "client_queue", "agent"), range(5), strict=True)
-    }
+    parts = ("decoding", "first_token", "tools", "client_queue", "agent")
+    split = {name: PartOfTime(share, 0.0, None) for share, name in enumerate(parts)}
 
     assert "decoding 0.0 %, waiting for the first token 100.0 %, tools 200.0 %, client queue 300.0 %, agent 400.0 %" == split_text(split)
 
 
 def test_dashes_are_explained() -> None:
     """A percentile that is missing has a reason; where none is, there is nothing to explain."""
-    full = {f"p{q}": 1.0 for q in (50, 90, 95, 99)}
-    names = ("itl_ms", "tpot_ms", "e2e_ms", "client_queue_ms", "rollout_ms", "first_event_ms", "first_answer_ms")
+    full = latency_spread([1.0] * 100)
+    assert full is not None
 
-    assert "" == few_text({"ttft_ms": full, **dict.fromkeys(names)})
+    assert "" == few_text(replace(NOTHING, latencies={"ttft_ms": full}))
     assert "a dash is too few values: p90 needs 10, p95 needs 20, p99 needs 100" == few_text(
-        {"ttft_ms": {**full, "p99": None}, **dict.fromkeys(names)}
+        replace(NOTHING, latencies={"ttft_ms": replace(full, p99=None)})
     )
 
 
@@ -169,18 +166,7 @@ def test_statuses() -> None:
 )
 def test_limits(keys: dict[str, Any], text: str) -> None:
     """A limit says what was asked, what was found, and the verdict; a note says why."""
-    limit = {
-        "suite": "shop",
-        "name": "tsq.mean",
-        "limit": 0.4,
-        "value": 0.6123,
-        "judged": True,
-        "note": "",
-        "ceiling": False,
-        "failed": False,
-    }
-
-    assert text == limit_text({**limit, **keys})
+    assert text == limit_text(replace(Limit.of("shop", "tsq.mean", 0.4, 0.6123), **keys))
 
 
 def test_numbers() -> None:
@@ -190,34 +176,29 @@ def test_numbers() -> None:
 
 def test_throughput() -> None:
     """One line on how much was served; what is not known is said to be unknown."""
-    known = {
-        "output_tokens_per_s": 840.04,
-        "rollouts_per_hour": 1234.5,
-        "prefix_cache_hit_ratio": 0.754,
-        "rollouts_in_flight": {"peak": 48, "mean": 40.26},
-    }
+    rates: Json = {"output_tokens_per_s": 840.04, "rollouts_per_hour": 1234.5, "rollouts_in_flight": InFlight(48, 40.26)}
+    known = replace(NOTHING, **rates, prefix_cache_hit_ratio=0.754)
 
     assert "840.0 output tok/s, 1,234 rollouts/h, prefix cache hit ratio 0.75, in flight 48 peak, 40.3 mean" == throughput_text(known)
-    assert "- output tok/s, - rollouts/h, prefix cache hit ratio unknown, in flight 0 peak, 0.0 mean" == throughput_text(
-        dict.fromkeys(known)
-    )
-    assert "prefix cache hit ratio 0.00" in throughput_text({**known, "prefix_cache_hit_ratio": 0.0})
+    assert "- output tok/s, - rollouts/h, prefix cache hit ratio unknown, in flight 0 peak, 0.0 mean" == throughput_text(NOTHING)
+    assert "prefix cache hit ratio 0.00" in throughput_text(replace(known, prefix_cache_hit_ratio=0.0))
 
 
 def test_calls() -> None:
     """One line on the calls behind the numbers, failed ones by kind."""
-    calls: Json = {"calls": 350, "failed_calls": {}, "span_s": 12.34, "token_sources": {"usage": 350}, "stamps": {"user": 350}}
+    calls = replace(NOTHING, calls=350, span_s=12.34, token_sources={"usage": 350}, stamps={"user": 350})
 
     assert "350 LLM calls in 12.3 s, token counts from usage, stamps: user" == calls_text(calls)
-    failed = {**calls, "failed_calls": {"cut": 2, "connect": 1}, "token_sources": {"usage": 1, "chunks": 1}, "stamps": {}}
+    failed = replace(calls, failed_calls={"cut": 2, "connect": 1}, token_sources={"usage": 1, "chunks": 1}, stamps={})
     assert "350 LLM calls (2 cut, 1 connect) in 12.3 s, token counts from usage, chunks, stamps: none" == calls_text(failed)
 
 
 def test_data_sets() -> None:
     """A data set is named with its size, its label source and the beginning of its hash."""
-    data = {"name": "agentbench banking", "size": 100, "label_source": "hand", "sha256": "0123456789abcdef"}
+    data = DatasetInfo("agentbench banking", "f", "data.json", "0123456789abcdef", "hand", 100)
+    suite = replace(run_of().suites["shop"], dataset=data)
 
-    assert "agentbench banking: 100 scenarios, labels: hand, sha256 0123456789ab" == dataset_text({"dataset": data})
+    assert "agentbench banking: 100 scenarios, labels: hand, sha256 0123456789ab" == dataset_text(suite)
 
 
 def test_tools() -> None:
@@ -232,72 +213,51 @@ def test_tables() -> None:
     ]
 
 
-SERVING: Json = {
-    "looks": 12,
-    "every_s": 1.0,
-    "longest_gap_s": 1.2,
-    "rounds": 9,
-    "resets": 0,
-    "prefix_cache": {"hit_ratio": 0.625, "source": "vllm:prefix_cache_hits_total"},
-    "kv_usage": {"mean": 0.25, "max": 0.5},
-    "running": {"mean": 3.25, "max": 8.0},
-    "waiting": {"mean": None, "max": None},
-    "preemptions": 3.0,
-    "gpus": {},
-    "disagreements": [],
-    "notes": [],
-}
+SERVING = ServingSummary(
+    looks=12,
+    every_s=1.0,
+    cpu_s=0.1,
+    longest_gap_s=1.2,
+    rounds=9,
+    resets=0,
+    prefix_cache=CacheHits(0.625, 5.0, 8.0, "vllm:prefix_cache_hits_total"),
+    kv_usage=Gauge(0.25, 0.5),
+    running=Gauge(3.25, 8.0),
+    waiting=Gauge(None, None),
+    preemptions=3.0,
+    server=ServerCounts(),
+    gpus={},
+    disagreements=(),
+    notes=(),
+)
 
 
 def test_what_the_server_says() -> None:
     """Cache, load and preemptions are told where they are known, restarts where there were some, GPUs where there are any."""
-    quiet = {**SERVING, "rounds": 0, "resets": 2, "prefix_cache": {"hit_ratio": None, "source": None}, "preemptions": None}
-    gpu = {"looks": 9, "used_mib_max": 70_000, "total_mib": 81_559, "sm_percent_mean": 87.5, "power_w_mean": None}
+    quiet = replace(SERVING, rounds=0, resets=2, prefix_cache=CacheHits(None, None, None), preemptions=None)
+    gpu = GpuUse(looks=9, used_mib_max=70_000, total_mib=81_559, sm_percent_mean=87.5, power_w_mean=None)
 
     assert [
         ("server", "prefix cache hit ratio 0.62 (vllm:prefix_cache_hits_total), 3 preemptions"),
         ("server", "KV cache 25.0 % mean, 50.0 % peak; requests: running 3.2 mean 8 peak, waiting unknown"),
         ("GPU 0", "70,000 of 81,559 MiB at most, 87.5 % busy, power unknown"),
-    ] == [*server_lines({**SERVING, "gpus": {"0": gpu}})]
+    ] == [*server_lines(replace(SERVING, gpus={"0": gpu}))]
     assert [
         ("server", "prefix cache hit ratio unknown"),
         ("server", "KV cache and requests: too short to sample, no look in the time of the calls (one comes every 1 s)"),
         ("server", "counters fell 2 times: something was started again"),
     ] == [*server_lines(quiet)]
-    once = {**gpu, "looks": 1, "sm_percent_mean": 0.0}
+    once = replace(gpu, looks=1, sm_percent_mean=0.0)
     assert [
         ("server", "KV cache and requests: too short to sample, 2 looks in the time of the calls (one comes every 1 s)"),
         ("GPU 0", "too short to sample, 1 look in the time of the calls (one comes every 1 s)"),
-    ] == [*server_lines({**SERVING, "rounds": 2, "kv_usage": {"mean": 0.0, "max": 0.0}, "gpus": {"0": once}})][1:]
+    ] == [*server_lines(replace(SERVING, rounds=2, kv_usage=Gauge(0.0, 0.0), gpus={"0": once}))][1:]
     late = ("server", "up to 3.9 s without a look, which should come every 1 s")
-    assert [late] == [*server_lines({**SERVING, "longest_gap_s": 3.9})][2:]
-    assert [("differs", "a"), ("sampling", "b")] == doubt_lines({**SERVING, "disagreements": ["a"], "notes": ["b"]})
+    assert [late] == [*server_lines(replace(SERVING, longest_gap_s=3.9))][2:]
+    assert [("differs", "a"), ("sampling", "b")] == doubt_lines(replace(SERVING, disagreements=("a",), notes=("b",)))
 
 
 ASKED = ({"role": "user", "content": "Is there a lamp?"},)
-
-
-def run_with(*rollouts: Rollout) -> Json:
-    """A run of the shop."""
-    tally, performance = SuiteTally(), Performance()
-    for rollout in rollouts:
-        tally.add(rollout, "tsq")
-        performance.add(rollout)
-    suite = Suite("shop", Path(), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3))
-    return {
-        "id": "20260304-050607",
-        "verdict": "PASS",
-        "command": ["pytest", "-q"],
-        "exit_status": 0,
-        "settings": {"concurrency": 8, "changes": {}},
-        "environment": {"python": "3.11", "platform": "x", "cpus": 2, "packages": {"pytest": "9"}, "git": None},
-        "backend": {"name": "embedded", "served_model": "m", "note": "a baseline", "failure": ""},
-        "plan": {"rollouts": 3, "finished": 2, "not_run": 1},
-        "suites": {"shop": build_suite(suite, "default", tally, {"tsq": 0.5})},
-        "stopwatch": performance.stopwatch({}),
-        "performance": performance.summary(),
-        "limits": [],
-    }
 
 
 def test_a_report(tmp_path: Path) -> None:
@@ -305,7 +265,7 @@ def test_a_report(tmp_path: Path) -> None:
     low = Rollout("shop", "s|0", "default", 1, status="ok", scores={"tsq": Score(0.25)}, expected=({"tool": "find"},), messages=ASKED)
     lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason="KeyError: 'x'\nTraceback")
 
-    lines = write(run_with(low, lost), tmp_path).read_text().splitlines()
+    lines = write(run_of(low, lost, backend=replace(run_of().backend, note="a baseline")), tmp_path).read_text().splitlines()
 
     assert "# Run 20260304-050607: PASS" == lines[0]
     assert {
@@ -321,14 +281,14 @@ def test_a_report_of_pass_rates(tmp_path: Path) -> None:
     """Scenarios whose trials did not all pass, the worst first, and how many others there are; nothing with one trial of each."""
     many = [Rollout("shop", f"s-{at}", "default", trial, "ok", scores={"tsq": Score(trial > at)}) for at in range(25) for trial in (1, 2)]
 
-    text = write(run_with(*many), tmp_path).read_text()
+    text = write(run_of(*many), tmp_path).read_text()
 
     assert "### Pass rates\n\n0.060 [" in text
     assert " of the trials, those with tsq >= 0.5; pass@2 0.080 [0.000, " in text
     assert ", pass^2 0.040 [0.000, " in text
     assert "| `s-10` | 0 of 2 | 0.000 to 0.842 |" in text
     assert "1 scenario passed in all of their trials; 4 more are in run.json." in text
-    assert "Pass rates" not in write(run_with(*many[::2]), tmp_path).read_text()
+    assert "Pass rates" not in write(run_of(*many[::2]), tmp_path).read_text()
 
 
 def test_a_report_of_timings(tmp_path: Path) -> None:
@@ -336,7 +296,7 @@ def test_a_report_of_timings(tmp_path: Path) -> None:
     chunks = (Chunk(10_000_000, "content"), Chunk(30_000_000, "content"))
     good = LLMCall(0, 0, 40_000_000, chunks, called_ns=0, completion_tokens=2)
     cut = LLMCall(0, 0, 40_000_000, error_kind="cut")
-    lines = write(run_with(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(*[good] * 9, cut))), tmp_path).read_text()
+    lines = write(run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(*[good] * 9, cut))), tmp_path).read_text()
 
     assert {
         "| TTFT | 9 | 10.0 | 10.0 [10.0, 10.0] | - | - | - | 10.0 |",
@@ -349,12 +309,14 @@ def test_a_report_of_timings(tmp_path: Path) -> None:
 
 def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     """What was planned, asked for, changed and judged is in the report, and what failed; what did not happen is not."""
-    quiet = write(run_with(), tmp_path).read_text()
-    run = run_with(Rollout("shop", "s-0", "default", 1, status="ok", score_errors={"tsq": "KeyError: 'x'"}))
-    run["backend"]["failure"] = "the engine died"
-    run["settings"]["changes"] = {"agent.seed": 1}
-    limit = {"suite": "shop", "name": "tsq.mean", "limit": 0.8, "value": None, "judged": True, "note": "", "ceiling": False, "failed": True}
-    run["limits"] = [limit]
+    quiet = write(run_of(), tmp_path).read_text()
+    run = run_of(Rollout("shop", "s-0", "default", 1, status="ok", score_errors={"tsq": "KeyError: 'x'"}))
+    run = replace(
+        run,
+        backend=replace(run.backend, failure="the engine died"),
+        settings=replace(run.settings, changes={"agent.seed": 1}),
+        limits=(Limit.of("shop", "tsq.mean", 0.8, None),),
+    )
 
     text = write(run, tmp_path).read_text()
 
@@ -382,9 +344,9 @@ def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
     """An agent may fail without a word, or with one that no file can hold."""
     lost = Rollout("shop", "s-1", "default", 1, status="agent_error", reason=reason)
 
-    assert "| `s-1` | agent_error |" in write(run_with(lost), tmp_path).read_text()
+    assert "| `s-1` | agent_error |" in write(run_of(lost), tmp_path).read_text()
 
 
 def test_a_report_of_nothing(tmp_path: Path) -> None:
     """A run without a rollout has a report as well."""
-    assert "not measured" in write(run_with(), tmp_path).read_text()
+    assert "not measured" in write(run_of(), tmp_path).read_text()

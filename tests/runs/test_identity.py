@@ -10,7 +10,9 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.identity import PARTS, run_identity, suite_setup, tools_hash
+from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity, RunIdentity
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from tests.made_runs import session_facts
 
 LAMP = Scenario("shop-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "finds", {"type": "object"}),))
 
@@ -19,21 +21,22 @@ def shop(folder: Path, scenario: Scenario = LAMP, **keys: Any) -> Suite:
     return Suite("shop", folder, (scenario,), DatasetInfo("shop", "agent-leaderboard", "data.json", "abc", "hand", 1), **keys)
 
 
-def identity(suite: Suite, trials: int = 1, **changes: Any) -> Json:
-    """Of a run of a suite on a backend; `changes` are of run.json, the backend or its facts."""
-    run: Json = {
-        "environment": {"python": "3.11", "platform": "linux", "cpus": 2, "packages": {"pytest": "9"}, "git": changes.get("git")},
-        "settings": {"concurrency": changes.get("concurrency", 8), "limit": None, "variants": ["default"], "retries": 2, "taps": 1},
-        "backend": {"served_model": changes.get("served_model", "m")},
-    }
-    run["environment"] |= changes.get("more", {})
+def identity(suite: Suite, trials: int = 1, **changes: Any) -> RunIdentity:
+    """Of a run of a suite on a backend; `changes` are of the run, the backend or its facts."""
+    base = session_facts()
+    run = replace(
+        base,
+        environment=replace(base.environment, git=changes.get("git"), more=changes.get("more", {})),
+        settings=replace(base.settings, concurrency=changes.get("concurrency", 8)),
+        backend=replace(base.backend, served_model=changes.get("served_model", "m")),
+    )
     return run_identity(
         run, {"shop": suite_setup(suite, "default", trials)}, changes.get("backend", {"kind": "url"}), changes.get("facts", {})
     )
 
 
-def differing(one: Json, other: Json) -> set[str]:
-    return {part for part in PARTS if one["hashes"][part] != other["hashes"][part]}
+def differing(one: RunIdentity, other: RunIdentity) -> set[str]:
+    return {part for part in PARTS if one.hashes[part] != other.hashes[part]}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ def differing(one: Json, other: Json) -> set[str]:
         ("options", {"timeout": 5.0}, {}),
         ("options", {}, {"trials": 3}),
         ("options", {}, {"concurrency": 4}),
-        ("code", {}, {"git": {"commit": "a", "dirty": False, "diff": None}}),
+        ("code", {}, {"git": Git("a", dirty=False, diff=None)}),
         ("backend", {}, {"backend": {"kind": "embedded"}}),
         ("backend", {}, {"facts": {"services": {"engine": {"packages": {"vllm": "1"}}}}}),
         ("backend", {}, {"facts": {"server": {"version": "1", "owned_by": "vllm"}}}),
@@ -69,10 +72,11 @@ def test_nothing_changes_by_itself(tmp_path: Path) -> None:
 
 def test_prompts(tmp_path: Path) -> None:
     """Each text that a built-in agent tells a model has a hash, those of an agent within it too; those of own code are not known."""
-    plain = suite_setup(shop(tmp_path), "default", 1)["prompts"]
-    wrapped = suite_setup(shop(tmp_path, agent={"kind": "self_evaluating", "wraps": "react"}), "default", 1)["prompts"]
-    other = suite_setup(shop(tmp_path, agent={"kind": "tool_calling", "system_prompt": "Help."}), "default", 1)["prompts"]
+    plain = suite_setup(shop(tmp_path), "default", 1).prompts
+    wrapped = suite_setup(shop(tmp_path, agent={"kind": "self_evaluating", "wraps": "react"}), "default", 1).prompts
+    other = suite_setup(shop(tmp_path, agent={"kind": "tool_calling", "system_prompt": "Help."}), "default", 1).prompts
 
+    assert plain is not None and wrapped is not None and other is not None
     assert ["system_prompt"] == [*plain]
     assert {
         "wraps.system_prompt",
@@ -81,7 +85,7 @@ def test_prompts(tmp_path: Path) -> None:
         "feedback_template",
     } == {*wrapped}
     assert plain["system_prompt"] != other["system_prompt"]
-    assert suite_setup(shop(tmp_path, agent={"kind": "./agent.py:Mine"}), "default", 1)["prompts"] is None
+    assert suite_setup(shop(tmp_path, agent={"kind": "./agent.py:Mine"}), "default", 1).prompts is None
 
 
 def test_tools_of_several_scenarios(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def test_what_nobody_knows_is_null(tmp_path: Path) -> None:
     """Of a backend that tells nothing nothing is made up."""
     found = identity(shop(tmp_path))
 
-    assert {"services": None, "files": None, "server": None} == {name: found["backend"][name] for name in ("services", "files", "server")}
-    assert {"name": "m", "revision": None, "files": None} == found["model"]
-    assert {"gpus": None, "driver": None} == found["hardware"]
-    assert found["code"] is None
+    assert (None, None, None) == (found.backend.services, found.backend.files, found.backend.server)
+    assert ModelIdentity("m", None, None) == found.model
+    assert Hardware(None, None) == found.hardware
+    assert found.code is None

@@ -14,9 +14,13 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
 from pytest_agentbench.reports.wording import score_text
-from pytest_agentbench.runs.tally import Limit, SuiteTally, build_suite, environment, find_run, read_run, write_run
+from pytest_agentbench.runs.codec import plain, read
+from pytest_agentbench.runs.contents import Environment
+from pytest_agentbench.runs.results import Limit, Mean
+from pytest_agentbench.runs.tally import SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.stats.paired import Sample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from tests.made_runs import run_of
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
@@ -40,7 +44,8 @@ def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population:
     tally = SuiteTally()
     for each in rollouts:
         tally.add(each, scorers[0])
-    return build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population)
+    result: Json = plain(build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population))
+    return result
 
 
 def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
@@ -135,7 +140,9 @@ def test_intervals_know_of_clusters() -> None:
     assert ("adjusted t", 36) == (alone["method"], alone["clusters"])
     assert part["scores"]["tsq"]["mean"]["low"] < alone["low"] - 0.1
     assert ("suite", 37) == tuple(summary(*rollouts, again)["scores"]["tsq"]["mean"][name] for name in ("of", "clusters"))
-    assert score_text(part["scores"]["tsq"]["mean"]).endswith("mean, 95 % interval of the population over 37 scenarios in 12 clusters")
+    assert score_text(read(Mean, part["scores"]["tsq"]["mean"])).endswith(
+        "mean, 95 % interval of the population over 37 scenarios in 12 clusters"
+    )
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:
@@ -144,7 +151,7 @@ def test_a_part_of_run_json_is_one_variant() -> None:
     tally = SuiteTally()
     tally.add(rollout("a", scores={"tsq": 0.5, "polite": 1.0}), "tsq")
 
-    part = build_suite(suite, "hot", tally, {})
+    part = plain(build_suite(suite, "hot", tally, {}))
 
     assert ("hot", {"kind": "a", "seed": 2}, ["tsq", "polite"]) == (part["variant"], part["agent"], part["scorers"])
     assert (0.5, 1.0) == (values(part, "tsq")[0], values(part, "polite")[0])
@@ -196,7 +203,7 @@ def test_the_worst_show_what_the_customer_asks() -> None:
     for name in ("a", "b", "c"):
         tally.add(rollout(name, scores={"tsq": 0.5}, messages=transcript), "tsq")
 
-    questions = [each["question"] for each in build_suite(known, "default", tally, {})["worst"]]
+    questions = [each.question for each in build_suite(known, "default", tally, {}).worst]
 
     assert ["Is there a lamp?", f"{'x' * 297}...", "And a chair?"] == questions
 
@@ -230,7 +237,7 @@ def test_without_a_floor_nothing_passes() -> None:
     tally = SuiteTally()
     tally.add(rollout("a", scores={"tsq": 1.0}), "tsq")
 
-    assert build_suite(shop("tsq"), "default", tally, {"tsq.mean": 0.5})["passes"] is None
+    assert build_suite(shop("tsq"), "default", tally, {"tsq.mean": 0.5}).passes is None
     assert summary(rollout("a", "infra_error"))["passes"] is None
     alone = summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 0.0}))["passes"]
     assert ([], 0, [1]) == (alone["scenarios"], alone["always"], [each["k"] for each in alone["pass_at"]])
@@ -274,13 +281,13 @@ def test_retries_are_counted() -> None:
 )
 def test_limits(value: float | None, ceiling: bool, judged: bool, failed: bool) -> None:
     """A limit fails when the mean is on the wrong side of it or was not measured; one that is not judged does not fail."""
-    assert failed == Limit("shop", "tsq.mean", 0.5, value, judged, ceiling=ceiling).failed
+    assert failed == Limit.of("shop", "tsq.mean", 0.5, value, judged=judged, ceiling=ceiling).failed
 
 
 def test_run_json_is_written_whole(tmp_path: Path) -> None:
     """run.json replaces an older one at once, keeps letters readable, and can be read again, whatever is in it."""
     for number in range(2):
-        run: Json = {"schema": "agentbench-run/1", "number": number, "name": "Müller", "half": "\ud83d"}
+        run = run_of(id=f"{number}", command=("pytest", "Müller", "\ud83d"))
 
         assert tmp_path / "run.json" == write_run(run, tmp_path)
         assert run == read_run(tmp_path)
@@ -292,7 +299,7 @@ def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """A run says what it ran on; a folder under git adds its commit, whether it was changed, and a hash of how."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
-    assert environment(tmp_path)["git"] is None
+    assert environment(tmp_path).git is None
 
     author = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     (tmp_path / "a").write_text("1")
@@ -306,12 +313,13 @@ def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "a").write_text("3")
     dirtier = environment(tmp_path)
 
-    assert clean["git"]["diff"] is None
-    assert dirty["git"]["diff"] != dirtier["git"]["diff"]
-    assert (40, False, True) == (len(clean["git"]["commit"]), clean["git"]["dirty"], dirty["git"]["dirty"])
-    assert os.cpu_count() == clean["cpus"]
-    assert {"pytest", "pytest-agentbench"} <= clean["packages"].keys()
-    assert clean == json.loads(json.dumps(clean))
+    assert clean.git is not None and dirty.git is not None and dirtier.git is not None
+    assert clean.git.diff is None
+    assert dirty.git.diff != dirtier.git.diff
+    assert (40, False, True) == (len(clean.git.commit), clean.git.dirty, dirty.git.dirty)
+    assert os.cpu_count() == clean.cpus
+    assert {"pytest", "pytest-agentbench"} <= clean.packages.keys()
+    assert clean == read(Environment, json.loads(json.dumps(plain(clean))))
 
 
 def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +327,7 @@ def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     directory = Path("reports/20260304-050607")
     directory.mkdir(parents=True)
-    write_run({"schema": "agentbench-run/1"}, directory)
+    write_run(run_of(), directory)
     Path("empty").mkdir()
     reports = Path("reports")
 

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, write_baseline
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, Ending, exit_status
+from pytest_agentbench.runs.results import Limit
+from pytest_agentbench.runs.tally import NOTHING_MEASURED
 from pytest_agentbench.session.discovery import Found, check_rules
 from pytest_agentbench.session.gate import Gate, make_gate
 from pytest_agentbench.session.settings import Settings, read_settings
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.gate.evidences import evidence, trial
+from tests.made_runs import gate_result
 
 
 def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")) -> Found:
@@ -189,8 +192,8 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     assert [] == [*made(suites, asking()).warnings(suites, None)]
 
 
-LOW = {"name": "tsq.mean", "value": 0.1, "failed": True}
-UNKNOWN = [{"name": "measured rollouts", "value": 0, "failed": True}, {"name": "tsq.mean", "value": None, "failed": True}]
+LOW = Limit.of("shop", "tsq.mean", 0.5, 0.1)
+UNKNOWN = [Limit.of("shop", NOTHING_MEASURED, 1, 0), Limit.of("shop", "tsq.mean", 0.5, None)]
 
 #: pytest's status, the gate's verdict if there is one, what else, --agentbench-inconclusive, and the status that follows.
 STATUSES = [
@@ -221,7 +224,7 @@ STATUSES = [
 
 
 def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> int:
-    gate = {"verdict": verdict, "unmeasured": what.get("unmeasured", [])} if verdict else None
+    gate = gate_result(verdict, unmeasured=tuple(what.get("unmeasured", ()))) if verdict else None
     ending = Ending(pytests, what.get("only_unmeasured", False), what.get("failure", False), what.get("limits", ()), gate)
     return exit_status(ending, inconclusive)
 

@@ -69,7 +69,8 @@ def flag(option: str, value: str) -> str:
 def test_every_option_is_tried_here() -> None:
     """The table above knows every option, and every setting comes from one."""
     assert {option.name for option in OPTIONS} == set(VALUES)
-    assert {FIELDS.get(name, name.replace("-", "_")) for name in VALUES} == {field.name for field in dataclasses.fields(Settings)}
+    known = {"rounds", *(FIELDS.get(name, name.replace("-", "_")) for name in VALUES)}  # rounds are of --agentbench-trials, too
+    assert known == {field.name for field in dataclasses.fields(Settings)}
 
 
 def test_defaults(pytester: pytest.Pytester) -> None:
@@ -85,6 +86,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         workers=None,
         limit=None,
         trials=None,
+        rounds=None,
         variants=("default",),
         changes=(),
         thresholds={},
@@ -105,6 +107,17 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     )
 
     assert expected == read(pytester)
+
+
+def test_rounds_of_trials(pytester: pytest.Pytester) -> None:
+    """`auto` is up to five rounds, `auto:N` up to N; tests are made of one trial then. A number of trials has no rounds."""
+    assert (1, 5) == _trials(read(pytester, "--agentbench-trials=auto"))
+    assert (1, 7) == _trials(read(pytester, trials="auto:7"))
+    assert (3, None) == _trials(read(pytester, "--agentbench-trials=3", trials="auto"))
+
+
+def _trials(settings: Settings) -> tuple[int | None, int | None]:
+    return settings.trials, settings.rounds
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -175,7 +188,7 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
         ),
         *(
             (f"{name}={value}", f"{name} {value}: should be a whole number from 1 to {most}")
-            for name, most in (("trials", 1000), ("taps", 64))
+            for name, most in (("trials", "1000, or `auto`, or `auto:N` with at most N rounds of them"), ("taps", 64))
             for value in ("0", "-1", "x", "1000000")
         ),
         ("retries=1000000", "retries 1000000: should be a whole number from 0 to 100"),

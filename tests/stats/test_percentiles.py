@@ -6,12 +6,27 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.percentiles import HIGH, LOW, Pool, adjusted, needed, percentile, ranks, spread, tail
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.stats.percentiles import (
+    HIGH,
+    LOW,
+    AdjustedSpread,
+    LatencySpread,
+    Pool,
+    adjusted,
+    latency_spread,
+    needed,
+    percentile,
+    ranks,
+    rate_spread,
+    tail,
+)
 
 
 def test_percentiles_interpolate_linearly() -> None:
@@ -46,33 +61,33 @@ def test_what_percentiles_need() -> None:
 
 def test_spread() -> None:
     """No percentile of too few values; the number of values, the mean and the worst one are always there."""
-    found = spread([4.0, 1.0, 3.0, 2.0, 5.0])
-    ten = spread(map(float, range(10, 0, -1)))
+    found = latency_spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    ten = latency_spread(map(float, range(10, 0, -1)))
 
     assert found is not None and ten is not None
-    assert {"n": 5, "mean": 3.0, "p50": 3.0, "p90": None, "p95": None, "p99": None, "max": 5.0} == {
-        name: value for name, value in found.items() if name != "intervals"
-    }
-    assert dict.fromkeys(("p50", "p90", "p95", "p99")) == found["intervals"]
-    assert (9.1, None) == (ten["p90"], ten["p95"])
-    assert [2.0, 9.0] == ten["intervals"]["p50"]
-    assert spread([]) is None
+    nothing = dict.fromkeys(("p50", "p90", "p95", "p99"))
+    assert LatencySpread(5, 3.0, 3.0, nothing, p90=None, p95=None, p99=None, max=5.0) == found
+    assert (9.1, None) == (ten.p90, ten.p95)
+    assert (2.0, 9.0) == ten.intervals["p50"]
+    assert latency_spread([]) is None
+    assert rate_spread([]) is None
 
 
 def test_spread_of_rates() -> None:
     """Where more is better the tail is the low one."""
-    found = spread(map(float, range(1, 102)), LOW)
+    found = rate_spread(map(float, range(1, 102)))
 
     assert found is not None
-    assert (51.0, 11.0, 6.0, 2.0, 1.0) == tuple(found[name] for name in ("p50", "p10", "p5", "p1", "min"))
-    assert "max" not in found
+    assert (51.0, 11.0, 6.0, 2.0, 1.0) == (found.p50, found.p10, found.p5, found.p1, found.min)
 
 
 def test_adjusted() -> None:
     """Each failed call is an infinite value; a percentile that falls among them is a word that JSON can hold."""
     assert adjusted([1.0], 0) is None
-    assert {"n": 10, "failed": 2, "p50": 5.5, "p90": "inf", "p95": None, "p99": None} == adjusted([*map(float, range(8, 0, -1))], 2)
-    assert '{"n": 1, "failed": 1, "p50": "inf", "p90": null, "p95": null, "p99": null}' == json.dumps(adjusted([], 1), allow_nan=False)
+    assert AdjustedSpread(10, 2, 5.5, "inf", None, None) == adjusted([*map(float, range(8, 0, -1))], 2)
+    assert '{"n": 1, "failed": 1, "p50": "inf", "p90": null, "p95": null, "p99": null}' == json.dumps(
+        plain(adjusted([], 1)), allow_nan=False
+    )
 
 
 def test_the_tail() -> None:
@@ -118,8 +133,8 @@ def test_intervals_keep_their_promise(n: int, q: int) -> None:
 def test_intervals_cover() -> None:
     """Of 2000 samples of a skewed distribution at least 95 %, within what chance allows, have the true median in their interval."""
     chance = random.Random(7)
-    found = [spread([chance.expovariate(1) for _ in range(40)]) for _ in range(2000)]
-    covered = sum(low <= math.log(2) <= high for low, high in (each["intervals"]["p50"] for each in found if each))
+    found = [latency_spread([chance.expovariate(1) for _ in range(40)]) for _ in range(2000)]
+    covered = sum(low <= math.log(2) <= high for low, high in (each.intervals["p50"] or (0, 0) for each in found if each))
 
     assert 0.94 <= covered / 2000 <= 0.99
 
@@ -140,10 +155,10 @@ def test_a_pool_is_a_sorted_list(values: list[int]) -> None:
     assert rounded == list(pool)
     assert (rounded[0], rounded[-1], len(rounded)) == (pool[0], pool[-1], len(pool))
     assert rounded[1:3] == pool[1:3]
-    one, other = spread(pool), spread(rounded)
+    one, other = latency_spread(pool), latency_spread(rounded)
     assert one is not None and other is not None
-    assert pytest.approx(other.pop("mean")) == one.pop("mean")
-    assert other == one
+    assert pytest.approx(other.mean) == one.mean
+    assert replace(other, mean=one.mean) == one
 
 
 def test_a_pool_grows() -> None:

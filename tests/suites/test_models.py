@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.suites.models import Models, names, unlisted
+from pytest_agentbench.suites.models import Models, ModelUse, names, unlisted
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.stream import Event
 
@@ -49,7 +49,7 @@ def test_counts() -> None:
     models = Models()
     models.add([call("a", "b"), call("a", "b"), call("a")])
 
-    assert [{"asked": "a", "answered": None, "calls": 1}, {"asked": "a", "answered": "b", "calls": 2}] == models.summary()
+    assert (ModelUse("a", None, 1), ModelUse("a", "b", 2)) == models.summary()
 
 
 def test_models_that_are_not_listed() -> None:

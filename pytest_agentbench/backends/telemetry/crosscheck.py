@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pytest_agentbench.backends.telemetry.engine_stats import ServerCounts
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.records import Json, LLMCall, Rollout
+from pytest_agentbench.records import LLMCall, Rollout
 
 TOKENS = 0.01  # share by which token counts may differ; in any case by one a call
 TTFT = 0.2  # share by which mean TTFTs may differ
@@ -51,33 +52,33 @@ class Client:
             self.ttft_ns += ttft
 
 
-def disagreements(server: Json, client: Client) -> list[str]:
+def disagreements(server: ServerCounts, client: Client) -> list[str]:
     """A sentence for each count that differs by more than can be explained."""
-    if server["kind"] is None or not client.calls:
+    if server.kind is None or not client.calls:
         return []
     return [*_tokens(server, client), *_ttft(server, client)]
 
 
-def _tokens(server: Json, client: Client) -> Iterator[str]:
+def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:
     """Tokens that only the server counted may be those of calls that failed; tokens that only the tap counted have no excuse."""
     if client.uncounted:
         return
     for name, what in (("prompt_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
-        theirs, ours = server[name], getattr(client, name)
+        theirs, ours = getattr(server, name), getattr(client, name)
         if theirs is None or abs(theirs - ours) <= max(client.calls, TOKENS * ours):
             continue
         if theirs < ours:
-            yield f"{server['kind']} counts {theirs:,.0f} {what}, usage {ours:,}: not all calls reached what is sampled"
+            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: not all calls reached what is sampled"
         elif not client.hidden:
-            yield f"{server['kind']} counts {theirs:,.0f} {what}, usage {ours:,}: somebody else used the server, too"
+            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: somebody else used the server, too"
 
 
-def _ttft(server: Json, client: Client) -> Iterator[str]:
+def _ttft(server: ServerCounts, client: Client) -> Iterator[str]:
     """Compared only when both speak of the same calls."""
-    theirs = server["ttft_ms"]
-    if theirs is None or abs(server["first_tokens"] - client.first_tokens) > TOKENS * client.first_tokens:
+    theirs = server.ttft_ms
+    if theirs is None or abs(server.first_tokens - client.first_tokens) > TOKENS * client.first_tokens:
         return
     ours = client.ttft_ns / client.first_tokens / 1e6
     if abs(ours - theirs) > max(TTFT_MS, TTFT * max(ours, theirs)):
         why = "the difference was spent on the way" if theirs < ours else "it speaks of other calls, or one of the clocks is wrong"
-        yield f"{server['kind']} says a mean TTFT of {theirs:.1f} ms, the tap {ours:.1f} ms: {why}"
+        yield f"{server.kind} says a mean TTFT of {theirs:.1f} ms, the tap {ours:.1f} ms: {why}"

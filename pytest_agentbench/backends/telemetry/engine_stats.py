@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, Series, Source
 from pytest_agentbench.metrics.windows import Span
-from pytest_agentbench.records import Json
 
 
 class Names(NamedTuple):
@@ -76,6 +75,73 @@ COUNTERS = frozenset(
     if name
 )
 NAMES = GAUGES | COUNTERS
+
+
+@dataclass(frozen=True)
+class CacheHits:
+    """Hits of the prefix cache by the server's counters, from one look to another."""
+
+    hit_ratio: float | None  # hits / lookups, 0 to 1; null when nothing was looked up, or nobody says so
+    hit_tokens: float | None
+    queried_tokens: float | None
+    source: str | None = None  # the metric that it is from
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A number that was looked at now and then, over the rounds."""
+
+    mean: float | None
+    max: float | None
+
+
+@dataclass(frozen=True)
+class ServerCounts:
+    """What the server nearest to the client counted."""
+
+    kind: str | None = None  # `dynamo`, `vllm` or `sglang`: whose names its metrics have
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    first_tokens: float = 0.0  # requests with a first token
+    ttft_ms: float | None = None  # their mean TTFT
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """How busy a GPU was in the time of the calls; all but `looks` null without any."""
+
+    looks: int
+    used_mib_max: int | None  # MiB
+    total_mib: int | None  # MiB
+    sm_percent_mean: float | None
+    power_w_mean: float | None  # watts
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """What samples say of a serving stack."""
+
+    rounds: int  # looks while calls were under way; what follows on load is over these
+    longest_gap_s: float  # longest time without a look while calls were under way, in seconds
+    resets: int  # looks that found counters to have fallen: something was started again
+    prefix_cache: CacheHits  # from the first look to the last
+    kv_usage: Gauge  # share of the KV cache in use, 0 to 1
+    running: Gauge  # requests that ran
+    waiting: Gauge  # requests that waited
+    preemptions: float | None
+    server: ServerCounts
+    gpus: Mapping[str, GpuUse]  # empty where no GPU was leased or NVML is not there
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSummary(EngineStats):
+    """[What the server says of itself](metrics.md#what-the-server-says)."""
+
+    disagreements: tuple[str, ...]  # sentences: where the server's counts differ from the tap's
+    notes: tuple[str, ...]  # sentences: what could not be looked at or written
+    looks: int  # rounds in which all services were looked at
+    every_s: float  # seconds that should be between two looks
+    cpu_s: float  # CPU seconds that looking took
 
 
 @dataclass
@@ -184,63 +250,58 @@ def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> Tally:
     return found
 
 
-def summary(found: Tally) -> Json:
-    """What run.json says; numbers that were not told are None."""
+def summary(found: Tally) -> EngineStats:
+    """Numbers that were not told are None."""
     preemptions = [found.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in found.moved]
-    return {
-        "rounds": found.rounds,
-        "longest_gap_s": found.longest_gap_ns / 1e9,
-        "resets": found.resets,
-        "prefix_cache": prefix_cache(found.moved),
-        "kv_usage": {"mean": _mean(found.kv_means), "max": max(found.kv_peaks, default=None)},
-        "running": {"mean": _mean(found.running), "max": max(found.running, default=None)},
-        "waiting": {"mean": _mean(found.waiting), "max": max(found.waiting, default=None)},
-        "preemptions": sum(preemptions) if preemptions else None,
-        "server": server(found.moved),
-        "gpus": {gpu: _gpu(samples) for gpu, samples in found.gpus.items()},
-    }
+    return EngineStats(
+        rounds=found.rounds,
+        longest_gap_s=found.longest_gap_ns / 1e9,
+        resets=found.resets,
+        prefix_cache=prefix_cache(found.moved),
+        kv_usage=Gauge(_mean(found.kv_means), max(found.kv_peaks, default=None)),
+        running=Gauge(_mean(found.running), max(found.running, default=None)),
+        waiting=Gauge(_mean(found.waiting), max(found.waiting, default=None)),
+        preemptions=sum(preemptions) if preemptions else None,
+        server=server(found.moved),
+        gpus={gpu: _gpu(samples) for gpu, samples in found.gpus.items()},
+    )
 
 
-def prefix_cache(moved: Mapping[str, float]) -> Json:
+def prefix_cache(moved: Mapping[str, float]) -> CacheHits:
     """Hits / queries, both in tokens, by the best source that there is; None where nothing was looked up."""
     for kind in HIT_SOURCES:
         names = SERVERS[kind]
         queries = moved.get(names.queries, 0.0)
         if queries and names.hits in moved and (not names.told or moved.get(names.told)):
-            return {
-                "hit_ratio": moved[names.hits] / queries,
-                "hit_tokens": moved[names.hits],
-                "queried_tokens": queries,
-                "source": names.hits,
-            }
+            return CacheHits(moved[names.hits] / queries, moved[names.hits], queries, names.hits)
     requests = moved.get(f"{GUESS}_count", 0.0)
     guess = moved[f"{GUESS}_sum"] / requests if requests else None
-    return {"hit_ratio": guess, "hit_tokens": None, "queried_tokens": None, "source": GUESS if requests else None}
+    return CacheHits(guess, None, None, GUESS if requests else None)
 
 
-def server(moved: Mapping[str, float]) -> Json:
+def server(moved: Mapping[str, float]) -> ServerCounts:
     """What the server nearest to the client counted, of those that counted anything."""
     for kind, names in SERVERS.items():
         if names.output_tokens in moved and (moved[names.output_tokens] or moved.get(names.prompt_tokens)):
             first_tokens = moved.get(f"{names.ttft}_count", 0.0)
-            return {
-                "kind": kind,
-                "prompt_tokens": moved.get(names.prompt_tokens),
-                "output_tokens": moved[names.output_tokens],
-                "first_tokens": first_tokens,
-                "ttft_ms": moved[f"{names.ttft}_sum"] * 1e3 / first_tokens if first_tokens else None,
-            }
-    return {"kind": None, "prompt_tokens": None, "output_tokens": None, "first_tokens": 0.0, "ttft_ms": None}
+            return ServerCounts(
+                kind=kind,
+                prompt_tokens=moved.get(names.prompt_tokens),
+                output_tokens=moved[names.output_tokens],
+                first_tokens=first_tokens,
+                ttft_ms=moved[f"{names.ttft}_sum"] * 1e3 / first_tokens if first_tokens else None,
+            )
+    return ServerCounts()
 
 
-def _gpu(samples: Sequence[GpuSample]) -> Json:
-    return {
-        "looks": len(samples),
-        "used_mib_max": max((sample.used_mib for sample in samples), default=None),
-        "total_mib": samples[-1].total_mib if samples else None,
-        "sm_percent_mean": _mean([sample.sm_percent for sample in samples if sample.sm_percent is not None]),
-        "power_w_mean": _mean([sample.power_w for sample in samples if sample.power_w is not None]),
-    }
+def _gpu(samples: Sequence[GpuSample]) -> GpuUse:
+    return GpuUse(
+        looks=len(samples),
+        used_mib_max=max((sample.used_mib for sample in samples), default=None),
+        total_mib=samples[-1].total_mib if samples else None,
+        sm_percent_mean=_mean([sample.sm_percent for sample in samples if sample.sm_percent is not None]),
+        power_w_mean=_mean([sample.power_w for sample in samples if sample.power_w is not None]),
+    )
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict, final
 
 import orjson
-
-from pytest_agentbench.records import Json
 
 FILE = "samples.jsonl"
 
@@ -54,6 +52,36 @@ class GpuSample:
     power_w: float | None
 
 
+@final
+class ServiceLine(TypedDict):
+    """A look at a replica of a service. Of several that failed in a row the first has a line, and the one after them is a `first` again."""
+
+    round: int  # looks of the same round belong together
+    at: float  # seconds since 1970
+    ns: int  # nanoseconds of the monotonic clock, as in `rollouts.jsonl`
+    service: str
+    replica: int  # counted from 0
+    first: NotRequired[bool]  # the line has all series; later ones have only those whose values changed
+    series: NotRequired[list[tuple[str, dict[str, str]]]]  # new ones, name and labels; numbered from 0 on since the last `first`
+    values: NotRequired[list[tuple[int, float | None]]]  # a series' number and its value, null for what is no finite number
+    gone: NotRequired[list[int]]  # numbers of series that the service tells no more
+    failed: NotRequired[str]  # why there are no values
+
+
+@final
+class GpuLine(TypedDict):
+    """A look at a GPU."""
+
+    round: int  # looks of the same round belong together
+    at: float  # seconds since 1970
+    ns: int  # nanoseconds of the monotonic clock, as in `rollouts.jsonl`
+    gpu: str
+    used_mib: int  # MiB
+    total_mib: int  # MiB
+    sm_percent: float | None  # null where the driver does not tell
+    power_w: float | None  # watts, or null likewise
+
+
 def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | GpuSample]:
     """The samples of a run, with those of their series that have one of these names; nothing where none were taken."""
     path = directory / FILE
@@ -66,7 +94,7 @@ def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | Gp
                 yield _sample(orjson.loads(line), tables, names)
 
 
-def _sample(line: Json, tables: dict[Source, list[Series | None]], names: Container[str]) -> Sample | GpuSample:
+def _sample(line: ServiceLine | GpuLine, tables: dict[Source, list[Series | None]], names: Container[str]) -> Sample | GpuSample:
     if "gpu" in line:
         return GpuSample(line["round"], line["ns"], line["gpu"], line["used_mib"], line["total_mib"], line["sm_percent"], line["power_w"])
     source = line["service"], line["replica"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, RolloutKey
@@ -42,6 +43,11 @@ class Inheritance:
         """The rollouts that tests have still to ask for, once for each test; None before there is a plan."""
         keys = self._left.get("plan")
         return None if keys is None else [RolloutKey(*key) for key in keys]
+
+    @property
+    def round(self) -> list[Sequence[Any]]:
+        """The round of trials that is under way, and which no test asks for; empty where there is none."""
+        return [*self._left.get("round", ())]
 
     def hand_to(self, scheduler: Scheduler, addresses: Addresses) -> None:
         """What needs no tap."""

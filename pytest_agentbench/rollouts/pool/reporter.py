@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.pulse import UNANSWERED
@@ -49,3 +49,7 @@ class Reporter:
         """Nobody answers any more."""
         self._is_over = True
         self._looked.set()
+
+    async def rested(self, settled: Awaitable[bool]) -> None:
+        """Tells that all is over that was planned, and whether each rollout has a record."""
+        self._tell({"op": "rested", "whole": await settled})

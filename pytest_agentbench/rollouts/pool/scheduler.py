@@ -210,6 +210,12 @@ class Scheduler:
             return outcome is not None or key in self.stored
         return outcome.result().recorded and not self.cause(key, outcome.result())
 
+    async def settled(self) -> bool:
+        """Returns when all that was planned has ended: whether each has a record, and more could run."""
+        while waiting := [outcome for outcome in self._outcomes.values() if not outcome.done()]:
+            await asyncio.wait(waiting)
+        return not self.broken and not self._given_up and all(outcome.result().recorded for outcome in self._outcomes.values())
+
     def body(self, key: RolloutKey) -> bytes | None:
         """The recorded line of a finished rollout while it is in memory."""
         return self._bodies.get(key)

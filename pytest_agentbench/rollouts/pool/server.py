@@ -8,7 +8,9 @@ import dataclasses
 import socket
 import sys
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import aiohttp
 import orjson
@@ -66,6 +68,7 @@ class Pool:
         self.booted = asyncio.Event()  # the backend answers, or never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
+        self.round: asyncio.Task[None] | None = None  # of trials that no test asks for
         self.session: aiohttp.ClientSession | None = None
 
     async def serve(self, listener: socket.socket) -> None:
@@ -74,6 +77,7 @@ class Pool:
         async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as self.session:
             self.addresses.session = self.session
             self.scheduler.plan(self.inheritance.plan or ())
+            self._add_round(self.inheritance.round)
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
@@ -119,6 +123,8 @@ class Pool:
                 self.scheduler.drop(message["arm"], message["reason"])
             case "hold":
                 self.scheduler.hold(message["why"])
+            case "round":
+                self._add_round(message["keys"])
             case "failed":
                 self.scheduler.stop(message["reason"], message["status"])
                 self.booted.set()
@@ -266,8 +272,15 @@ class Pool:
         keys = [RolloutKey(*key) for key in message["keys"]]
         stored = len(self.scheduler.stored.keys() & set(keys))
         self.unread.update(keys)
-        await self.ask({"op": "plan", "keys": keys, "stored": stored, "selected": message["selected"]})
+        beside = await self.ask({"op": "plan", "keys": keys, "stored": stored, "selected": message["selected"]})
         self.scheduler.plan(keys)
+        self._add_round(orjson.loads(beside) if beside else ())
+
+    def _add_round(self, keys: Sequence[Sequence[Any]]) -> None:
+        """Of trials, behind all that waits; when everything is over the controller is told."""
+        if keys:
+            self.scheduler.plan([RolloutKey(*key) for key in keys])
+            self.round = asyncio.create_task(self.reporter.rested(self.scheduler.settled()))
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
         outcome: Outcome = await self.scheduler.outcome(key)

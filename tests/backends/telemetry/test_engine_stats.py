@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
-from pytest_agentbench.backends.telemetry.engine_stats import GUESS, prefix_cache, server, summary, tally
+from pytest_agentbench.backends.telemetry.engine_stats import GUESS, ServerCounts, Tally, prefix_cache, server, tally
+from pytest_agentbench.backends.telemetry.engine_stats import summary as engine_stats
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, Series
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout
+from pytest_agentbench.runs.codec import plain
 
 MS = 1_000_000  # nanoseconds
 
@@ -27,6 +29,12 @@ def sample(at: int, values: dict[str, float], replica: int = 0, gone: tuple[str,
 
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 RUNNING, USAGE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
+
+
+def summary(found: Tally) -> Json:
+    """As run.json has it."""
+    stats: Json = plain(engine_stats(found))
+    return stats
 
 
 def test_sums_over_series_and_replicas() -> None:
@@ -157,7 +165,7 @@ def test_where_hits_come_from(moved: dict[str, float], ratio: float | None, sour
     """The best source that says anything is taken; one that says nothing is not taken for one without hits."""
     found = prefix_cache(moved)
 
-    assert (ratio, source) == (found["hit_ratio"], found["source"])
+    assert (ratio, source) == (found.hit_ratio, found.source)
 
 
 def test_the_server_nearest_to_the_client() -> None:
@@ -166,10 +174,8 @@ def test_the_server_nearest_to_the_client() -> None:
     ttft = "dynamo_frontend_time_to_first_token_seconds"
     frontend = {"dynamo_frontend_output_sequence_tokens_sum": 60.0, f"{ttft}_sum": 0.5, f"{ttft}_count": 10.0}
 
-    assert {"kind": "dynamo", "prompt_tokens": None, "output_tokens": 60.0, "first_tokens": 10.0, "ttft_ms": 50.0} == server(
-        {**engine, **frontend}
-    )
-    assert "vllm" == server({**engine, "dynamo_frontend_output_sequence_tokens_sum": 0.0})["kind"]
+    assert ServerCounts("dynamo", None, 60.0, 10.0, 50.0) == server({**engine, **frontend})
+    assert "vllm" == server({**engine, "dynamo_frontend_output_sequence_tokens_sum": 0.0}).kind
 
 
 def client(*calls: LLMCall, **keys: Any) -> Client:
@@ -184,8 +190,8 @@ def call(ttft: int = 10, **keys: Any) -> LLMCall:
     return LLMCall(received_ns=0, sent_ns=0, ended_ns=900 * MS, chunks=(Chunk(ttft * MS, "content"),), **usage)
 
 
-def counted(prompt: float, output: float, first: float = 0, ttft: float | None = None) -> Json:
-    return {"kind": "vllm", "prompt_tokens": prompt, "output_tokens": output, "first_tokens": first, "ttft_ms": ttft}
+def counted(prompt: float, output: float, first: float = 0, ttft: float | None = None) -> ServerCounts:
+    return ServerCounts("vllm", prompt, output, first, ttft)
 
 
 def test_counts_that_agree() -> None:
@@ -194,7 +200,7 @@ def test_counts_that_agree() -> None:
 
     assert [] == disagreements(counted(2019, 198), two)
     assert [] == disagreements(counted(9, 9), Client())
-    assert [] == disagreements({**counted(0, 0), "kind": None}, two)
+    assert [] == disagreements(ServerCounts(), two)
 
 
 def test_counts_that_do_not() -> None:

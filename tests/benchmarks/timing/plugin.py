@@ -30,10 +30,10 @@ def run(arguments: Sequence[str], truth: Truth, startups: Sequence[float]) -> Me
         )
         place.write("backends/truth.yaml", json.dumps({"kind": "url", "url": truth.url, "labels": LABELS}))
         run_pytest(place.root, "--agentbench-backend=truth", *arguments, SUITE)
-        costs = place.last_run(ROLLOUTS)["processes"]
+        costs = place.last_run(ROLLOUTS).processes
         calls = [(key_of(rollout.scenario), call) for rollout in place.last_rollouts() for call in rollout.calls]
     errors = compare(joined(calls, [request for request in truth.take() if request.key]))
-    cpu = costs["tap"]["cpu_s"] * 1e3 - statistics.median(startups)
+    cpu = costs["tap"].cpu_s * 1e3 - statistics.median(startups)
     return measured(errors, Costs(cpu / errors.tokens * 1e3))
 
 

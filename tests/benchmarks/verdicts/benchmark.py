@@ -13,7 +13,7 @@ import numpy as np
 from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS
 from pytest_agentbench.stats.intervals import FEWEST_UNBOUNDED, too_few
 from tests.benchmarks.measuring import Figure, Options, Result
-from tests.benchmarks.verdicts import latency, population, suite
+from tests.benchmarks.verdicts import latency, population, rounds, suite
 from tests.benchmarks.verdicts.families import families
 from tests.benchmarks.verdicts.kinds import KINDS
 from tests.benchmarks.verdicts.latency import Latencies
@@ -46,6 +46,14 @@ def suite_cells() -> Iterator[suite.Cell]:
         yield suite.Cell(kind, 100, trials, base_trials)
 
 
+def rounds_cells(*, quick: bool) -> Iterator[suite.Cell]:
+    """Up to five rounds; `quick` has the size of which CI wants to know."""
+    for n, kind in product((100,) if quick else SIZES, KINDS):
+        yield suite.Cell(kind, n, rounds.MOST, rounds.MOST)
+    for base_trials, kind in product(() if quick else (1, 3 * rounds.MOST), KINDS):
+        yield suite.Cell(kind, 100, rounds.MOST, base_trials)
+
+
 def population_cells() -> Iterator[population.Cell]:
     for n, trials, kind in product(SIZES, (1, 3), ("beta", "mixed", "ceiling", "sure", "graded")):
         yield population.Cell(kind, n, trials)
@@ -60,6 +68,8 @@ def measure(options: Options) -> Result:
         runs,
         [suite.simulate(cell, runs, seed) for seed, cell in enumerate(suite_cells())],
         [(cell, *limits(cell, runs, seed)) for seed, cell in enumerate(suite_cells()) if cell.trials == cell.base_trials],
+        [rounds.simulate(cell, runs, seed) for seed, cell in enumerate(rounds_cells(quick=options.quick))],
+        [rounds.against_limit(suite.Cell(kind, n, rounds.MOST, 0), runs, n) for n, kind in product((20, 100), KINDS)],
         [population.simulate(cell, runs, seed) for seed, cell in enumerate(drawn)],
         [(kind, margin, *suite.lost(suite.Cell(kind, 100, 3, 3), runs // LOST_RUNS, 7, margin)) for kind, margin in LOST],
         families(runs // LOST_RUNS, 11),
@@ -83,12 +93,17 @@ LOST = tuple(product(("continuous", "binary", "always"), (0.05, 0.1)))
 def result(found: Page, options: Options, cpu_s: float) -> Result:
     risk = within(RISK, found.runs)
     fewer = within(RISK, found.runs // LOST_RUNS)
+    added = [(each.wrong_pass, each.wrong_fail) for each in found.in_rounds]
+    added += [(each.wrong_pass, each.wrong_fail) for each in found.limited]
     figures = [
         Figure("wrong PASS, of suite", max(each.now.passes for each in found.suites), "", risk),
         Figure("wrong FAIL, of suite", max(each.now.fails for each in found.suites), "", risk),
         Figure("cells in which power misses its bar", len(found.weak), "", 0),
         Figure("cells in which the printed power is not the true one", len(found.off), "", 0),
         Figure("wrong verdict, limits", max(max(shares) for _, *shares in found.limits), "", risk),
+        Figure("wrong PASS, rounds of trials", max(passes for passes, _ in added), "", risk),
+        Figure("wrong FAIL, rounds of trials", max(fails for _, fails in added), "", risk),
+        Figure("cells in which rounds cost more than they may", len(found.dear), "", 0),
         Figure("wrong PASS, of population", max(each.wrong_pass for each in found.populations), "", risk),
         Figure("wrong FAIL, of population", max(each.wrong_fail for each in found.populations), "", risk),
         Figure("wrong PASS, rollouts lost", max(passes for _, _, passes, _ in found.lost), "", fewer),
@@ -108,7 +123,12 @@ def result(found: Page, options: Options, cpu_s: float) -> Result:
         made = f"Made by `python -m tests.benchmarks verdicts {quick}--table {options.table}` with {versions}."
         options.table.write_text(found.text(made, FEWEST_CLUSTERS, FEWEST_UNBOUNDED), encoding="utf-8")
     gross = [f"{figure.name} is {figure.value:.3f}, more than {figure.limit:.3f}" for figure in figures if not figure.holds]
-    notes = [f"{found.runs:,} simulated comparisons of each cell, change and margin, {cpu_s:.0f} s of CPU", *found.weak, *found.off]
+    notes = [
+        f"{found.runs:,} simulated comparisons of each cell, change and margin, {cpu_s:.0f} s of CPU",
+        *found.weak,
+        *found.off,
+        *found.dear,
+    ]
     return Result(figures, notes, "", tuple(gross))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.verdicts import population, populations, suite
+from tests.benchmarks.verdicts import population, populations, rounds, suite
 from tests.benchmarks.verdicts.families import Family
 from tests.benchmarks.verdicts.kinds import KINDS
 from tests.benchmarks.verdicts.latency import Latencies, Outcome, Turns
@@ -47,6 +47,16 @@ more break) and rescue, at margins of 0.05, 0.1 and 0.2. Wrong FAIL is that of f
 are rescued** (all fade, and one in twenty, or one cluster in twenty, is repaired wholly): a great improvement that is not among the
 scenarios drawn is seen by no method, and the last column shows how often that FAILs wrongly. Scenarios of a cluster pass equally often
 and change together.
+"""
+
+ROUNDS = """### Rounds of trials
+
+`--agentbench-trials=auto:5`: looks after rounds 2, 3, 4 and 5, at levels that together spend what one look has, against a baseline whose
+trials are fixed. Wrong PASS and wrong FAIL are the worst of the changes and margins above, and of *same*. A verdict costs the share of
+rollouts in bold: the cells have the distance from the threshold (m80 as above, joined by the margin below which the second round cannot
+pass whatever it measures, times 1.1 and 1.6; for FAIL m80, the margin is 0.02), the power of all five trials at once, that of rounds,
+and the share. Bars, where the baseline has five trials at most: at most 55 % of the rollouts where all at once have a power of 98 %, 75 %
+from 80 % on, and 0.95 of their power. With a baseline of 15 trials all is known sooner, and looks before the end know less of it.
 """
 
 READING = """## How to read it
@@ -93,6 +103,8 @@ class Page:
     runs: int
     suites: Sequence[suite.Outcome]
     limits: Sequence[tuple[suite.Cell, float, float]]
+    in_rounds: Sequence[rounds.Outcome]
+    limited: Sequence[rounds.Limited]
     populations: Sequence[population.Outcome]
     lost: Sequence[tuple[str, float, float, float]]  # kind, margin, wrong PASS, wrong FAIL
     families: Sequence[Family]
@@ -113,6 +125,11 @@ class Page:
             if abs(each.power.found - 0.8) > (0.1 if each.cell.n < 100 else 0.05) + 3 * math.sqrt(0.16 / self.runs)
         ]
 
+    @property
+    def dear(self) -> list[str]:
+        """Cells in which rounds of trials cost more rollouts than they may, or find less than all trials at once."""
+        return [f"{_name(each.cell)}, in rounds: {why}" for each in self.in_rounds for why in _dear(each, self.runs)]
+
     def text(self, made: str, fewest: int, unbounded: int) -> str:
         return "\n".join(
             [
@@ -126,6 +143,13 @@ class Page:
                 *table(
                     ["n", "trials", "scores", "wrong PASS", "wrong FAIL"],
                     ([cell.n, cell.trials, cell.kind, percent(passes), percent(fails)] for cell, passes, fails in self.limits),
+                ),
+                "\n" + ROUNDS,
+                *table(ROUNDS_HEADS, map(_rounds_row, self.in_rounds)),
+                "\nThe same of runs without a baseline, against a limit that is the suite's true mean, so that every verdict is wrong:\n",
+                *table(
+                    ["n", "scores", "wrong PASS", "wrong FAIL"],
+                    ([each.cell.n, each.cell.kind, percent(each.wrong_pass), percent(each.wrong_fail)] for each in self.limited),
                 ),
                 "\n### Rollouts that were lost\n",
                 "100 scenarios, 3 trials, every scenario faded. The worst 2 % of the new run were lost, and count as 0 for PASS.\n",
@@ -196,6 +220,7 @@ SUITE_HEADS = [
     "PASS there",
 ]
 SUITE_HEADS += ["FAIL: z test", "FAIL", "found: drop", "found"]
+ROUNDS_HEADS = ["n", "baseline's trials", "scores", "wrong PASS", "wrong FAIL", "PASS, 1.1", "PASS, 1.6", "FAIL, 1.1", "FAIL, 1.6"]
 POPULATION_HEADS = ["n", "trials", "suite", "wrong PASS", "wrong FAIL", "PASS at 0.05", "PASS at 0.1", "FAIL of 0.2 at 0.1"]
 POPULATION_HEADS += ["rescued: wrong FAIL"]
 
@@ -219,6 +244,33 @@ def _suite_row(outcome: suite.Outcome) -> list[object]:
         f"{power.drop:.4f}",
         percent(power.found),
     ]
+
+
+def _rounds_row(outcome: rounds.Outcome) -> list[object]:
+    cell = outcome.cell
+    costs = [_cost(each) for each in (*outcome.passes, *outcome.fails)]
+    return [
+        cell.n,
+        cell.base_trials,
+        cell.kind,
+        percent(outcome.wrong_pass),
+        percent(outcome.wrong_fail),
+        *costs,
+        *["-"] * (len(ROUNDS_HEADS) - 5 - len(costs)),
+    ]
+
+
+def _cost(each: rounds.Spared) -> str:
+    return f"{each.distance:.3f}: {percent(each.fixed)}, {percent(each.auto)}, **{100 * each.rollouts:.0f} %**"
+
+
+def _dear(outcome: rounds.Outcome, runs: int) -> Iterable[str]:
+    chance = 3 * math.sqrt(0.16 / runs)
+    for each in (*outcome.passes, *outcome.fails):
+        if outcome.promised and each.rollouts > each.bar + chance / 2:  # rounds vary by less than half of what there are of them
+            yield f"{percent(each.rollouts)} of the rollouts where all at once have a power of {percent(each.fixed)}"
+        if outcome.promised and each.auto < 0.95 * each.fixed - chance:
+            yield f"{percent(each.auto)} where all trials at once have {percent(each.fixed)}"
 
 
 def _population_row(outcome: population.Outcome) -> list[object]:

@@ -76,15 +76,15 @@ def drawn(cell: Cell, runs: int, random: np.random.Generator, change: Changing |
         yield Drawn(new, base, np.asarray(np.sqrt((variance.mean(-1) + apart) / cell.n)))
 
 
-def gate(cell: Cell, batch: Drawn) -> Interval:
+def gate(cell: Cell, batch: Drawn, confidence: float = CONFIDENCE) -> Interval:
     """As `intervals.of_suite`."""
     found = noise(Side.of(batch.new), Side.of(batch.base))
     found = known(found) if passes_or_fails(cell) else found
-    bounds = deciding(found, (-1.0, 1.0), CONFIDENCE)
+    bounds = deciding(found, (-1.0, 1.0), confidence)
     if not passes_or_fails(cell):
         return Interval(bounds.low, bounds.high)
     tango = tango_of(batch)
-    low = np.minimum(plain(found, CONFIDENCE).low, tango.low)
+    low = np.minimum(plain(found, confidence).low, tango.low)
     return Interval(low, np.where(found.still, np.maximum(bounds.high, tango.high), bounds.high))
 
 
@@ -107,12 +107,13 @@ def tango_of(batch: Drawn) -> Interval:
     return Interval(bounds[where.ravel(), 0], bounds[where.ravel(), 1])
 
 
-def fails_without_margin(cell: Cell, batch: Drawn, interval: Interval) -> NDBool:
+def fails_without_margin(cell: Cell, batch: Drawn, interval: Interval, confidence: float = CONFIDENCE) -> NDBool:
     """With a margin of 0: by the interval, or by the permutation, which is only asked where it can say so."""
     fails = interval.high < 0
     low = np.concatenate([batch.new, batch.base], -1).var(-1, ddof=1).mean(-1) * cell.shares / cell.n
-    for at in np.flatnonzero(~fails & (batch.difference < -1.7 * np.sqrt(low))):
-        fails[at] = worse(batch.new[at].tolist(), batch.base[at].tolist(), int(at), DEALS) <= 0.025
+    risk = (1 - confidence) / 2
+    for at in np.flatnonzero(~fails & (batch.difference < -0.87 * normal_quantile(1 - risk) * np.sqrt(low))):
+        fails[at] = worse(batch.new[at].tolist(), batch.base[at].tolist(), int(at), DEALS) <= risk
     return fails
 
 
@@ -181,9 +182,14 @@ def _worst(shares: dict[str, tuple[float, float]]) -> Wrong:
     return Wrong(shares[passes][0], shares[fails][1], passes, fails)
 
 
-def powers(cell: Cell, runs: int, random: np.random.Generator) -> Power:
+def true_error(cell: Cell, random: np.random.Generator) -> float:
+    """Standard error of the difference of two runs of such a suite, on average."""
     means = cell.scores.means(random, (200, cell.n))
-    error = math.sqrt(float(cell.scores.variance(means).mean()) * cell.shares / cell.n)
+    return math.sqrt(float(cell.scores.variance(means).mean()) * cell.shares / cell.n)
+
+
+def powers(cell: Cell, runs: int, random: np.random.Generator) -> Power:
+    error = true_error(cell, random)
     margin = (Z + Z80) * error
     wide = 1.1 * math.hypot(margin, 3.5 / cell.rollouts)
     same = np.zeros(4)

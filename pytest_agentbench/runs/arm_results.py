@@ -1,0 +1,59 @@
+"""The prefix cache of a run, and the comparison of two arms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_agentbench.backends.cache_state import CacheBlock
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
+from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.suites.arms import Arm
+
+
+@dataclass(frozen=True)
+class Cache:
+    """How the [prefix cache](ab.md#the-state-of-the-prefix-cache) was made ready."""
+
+    policy: str  # `cold`, `primed` or `carry`
+    blocks: tuple[CacheBlock, ...] = ()  # of rollouts of the last session, in their order; none without arms under `carry`
+    salted: Mapping[str, str] = field(default_factory=dict)  # arm (empty without) whose prompts were salted -> why there was no reset
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmResult(Arm):
+    """One arm, all suites together."""
+
+    model: str | None  # as `backend.served_model`
+    load_s: float | None  # seconds until its backend answered; null when it did not, and for agents
+    failure: str  # why it is not there, or is gone; empty when all was well
+    blocks: int  # of the last session
+    rollouts: Mapping[str, int]  # counts by status
+    calls: int
+    failed_calls: int
+    busy_s: float  # seconds in which any of its rollouts ran
+    rollouts_per_hour: float | None  # over these seconds
+    output_tokens_per_s: float | None  # over these seconds
+    cached_share: float | None  # of prompt tokens, by the usage of the calls
+    prefix_cache: CacheHits  # by the server's counters, its blocks together
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricCompared(Decision):
+    """A metric under both arms."""
+
+    suite: str  # suite, or `suite-variant`
+    metric: str  # a score, or `ttft.p50` and the like
+    base: float | None  # of the first arm; milliseconds, or a mean
+    new: float | None  # of the second arm
+    finding: str  # `better`, `worse`, `faster`, `slower`, `no difference shown` or `inconclusive`
+
+
+@dataclass(frozen=True)
+class ArmsCompared:
+    """Two [arms](ab.md) against each other, paired by scenario."""
+
+    arms: tuple[ArmResult, ...]  # the first is what the second is compared with
+    order: str  # `interleaved` or `in sequence`
+    comparisons: tuple[MetricCompared, ...]
+    warnings: tuple[str, ...]  # sentences on what was not equal

@@ -1,0 +1,169 @@
+"""What was found of a suite under one variant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_agentbench.metrics.drafts import DraftsSummary, JudgeCost
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import DatasetInfo
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A [mean](metrics.md#means-and-intervals) over scenarios, with its interval."""
+
+    value: float | None  # null of a pass rate where no scenario has so many trials
+    low: float | None  # 95 % interval; null when there is none
+    high: float | None
+    of: str  # the [question](gates.md#two-questions) that the interval answers: `suite`, or `population` where a rule asks it
+    scenarios: int  # what the mean is over
+    clusters: int  # that those are in; as many as scenarios where the data name none
+    method: str  # `within-scenario t`, `between-scenario t`; of the population `[clustered] [adjusted] t`; `none`
+
+
+@dataclass(frozen=True)
+class Means:
+    """A score's two means. Over all: an agent's error counts as the worst value."""
+
+    mean: Mean | None  # over all; null when nothing was measured
+    mean_evaluable: Mean | None  # over `ok` and `limit`
+
+
+@dataclass(frozen=True)
+class RetriedMeans:
+    """Evaluable means of rollouts that were tried again, and of the others."""
+
+    retried: Mean | None
+    others: Mean | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassMean(Mean):
+    """pass@k or pass^k, over the scenarios with k trials."""
+
+    k: int
+
+
+@dataclass(frozen=True)
+class ScenarioPasses:
+    """How often one scenario passed."""
+
+    scenario: str
+    passed: int  # trials
+    trials: int
+    low: float  # 95 % interval of its rate
+    high: float
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The [pass rates](metrics.md#pass-rates) of a suite."""
+
+    score: str  # what decides whether a rollout passes: the first scorer
+    floor: float  # from which on it passes
+    pass_at: tuple[PassMean, ...]  # pass@k, k from 1 to the most trials of a scenario, ten at most
+    pass_all: tuple[PassMean, ...]  # pass^k
+    always: int  # scenarios with two trials or more that passed in all of them
+    scenarios: tuple[ScenarioPasses, ...]  # the others with two trials or more, the lowest rate first, equal ones by id
+
+
+@dataclass(frozen=True)
+class ScoredBy:
+    """What a score is from."""
+
+    scorer: str  # name or import path
+    options: Json  # as `suite.yaml` has them
+
+
+@dataclass(frozen=True)
+class QuarantineResult:
+    """An entry of [`quarantine`](gates.md#quarantine), and how its tests ended."""
+
+    scenario: str
+    owner: str
+    reason: str
+    expires: str  # a date, the last day on which it holds
+    tests: int = 0  # tests that read a rollout of it and ran
+    passed: int = 0  # of them, those that passed
+
+
+@dataclass(frozen=True)
+class LowScore:
+    """A rollout with a low first score."""
+
+    id: str  # the test's id
+    scenario: str
+    question: str  # what the user asks, on one line, cut after 300 characters
+    score: float
+    explanation: str
+    expected_tools: tuple[str, ...]  # in order, repeats included
+    actual_tools: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UnmeasuredRollout:
+    """A rollout that was not measured."""
+
+    id: str  # the test's id
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A suite under one variant."""
+
+    dataset: DatasetInfo
+    variant: str  # `default`, or the variant that this entry is about
+    agent: Json  # the agent's settings, as `suite.yaml` and `--agentbench-set` have them
+    folder: str  # where the suite was
+    scorers: tuple[str, ...]  # names of its scores, the main one first
+    scored_by: Mapping[str, ScoredBy]  # score -> its scorer
+    thresholds: Mapping[str, float]  # name -> value in force
+    gate: tuple[str, ...]  # the rules of its `suite.yaml`, as they are written
+    deterministic: bool  # whether its `suite.yaml` says that trials of a scenario never differ
+    quarantined: tuple[QuarantineResult, ...]  # also of scenarios that did not run
+    rollouts: Mapping[str, int]  # counts by [status](metrics.md#status)
+    retried: int  # rollouts with more than one attempt
+    retried_scores: Mapping[str, RetriedMeans]  # score -> means; empty when none was tried again
+    scores: Mapping[str, Means]  # score -> its two means
+    passes: Passes | None  # null where its first score has no floor, or nothing was measured
+    score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
+    drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
+    judge: JudgeCost | None  # what judges of agents and scorers cost; null where none was asked
+    worst: tuple[LowScore, ...]  # five by the first score, lowest first, equal ones by id, without those that could not be better
+    errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
+
+    @property
+    def main_score(self) -> str:
+        """The first of its scores."""
+        return self.scorers[0]
+
+    @property
+    def main_mean(self) -> Mean | None:
+        """Over all rollouts, of the first score."""
+        return self.scores[self.main_score].mean
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit on a suite's mean, and what was found."""
+
+    suite: str
+    name: str  # such as `tsq.mean`
+    limit: float
+    value: float | None  # what was found; null when nothing was measured
+    judged: bool  # false when only a part of the suite was measured
+    note: str  # why it was not judged
+    ceiling: bool  # the limit is an upper one: less is better
+    failed: bool
+
+    @classmethod
+    def of(
+        cls, suite: str, name: str, limit: float, value: float | None, *, judged: bool = True, note: str = "", ceiling: bool = False
+    ) -> Limit:
+        """A limit that fails where it is judged, and the value is on its wrong side or not there."""
+        failed = judged and (value is None or (value > limit if ceiling else value < limit))
+        return cls(suite, name, limit, value, judged, note, ceiling, failed)

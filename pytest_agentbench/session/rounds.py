@@ -1,0 +1,112 @@
+"""`--agentbench-trials=auto`: after each whole round of trials a look at the rules, and another round until the verdict stands.
+
+Tests read the first round, and the second one runs with it, since looks begin there. Later rounds have no tests: the session waits for
+them when its tests are over. A run that is gone on with looks again at what it has, and comes to the same rounds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.evidence import Evidence, Facts, trial_of
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.verdicts import Look, RoundsResult
+from pytest_agentbench.session.gate import Gate
+from pytest_agentbench.stats.sequential import FIRST_LOOK
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.controller import Controller
+
+
+def make_rounds(controller: Controller) -> Rounds | None:
+    """None where the number of trials is fixed. Raises ConfigError where no rule could end the rounds."""
+    most, gate = controller.settings.rounds, controller.gate
+    if most is None:
+        return None
+    if gate is None or not gate.looked_at:
+        raise ConfigError(
+            "--agentbench-trials=auto runs rounds of trials until a rule about a score or a pass rate is decided, and there is none: "
+            "--agentbench-gate or --agentbench-baseline asks for one, or give a number of trials"
+        )
+    rounds = Rounds(controller, gate, most)
+    controller.config.pluginmanager.register(rounds, "agentbench-rounds")
+    return rounds
+
+
+class Rounds:
+    """A pytest plugin, in the process that the user started."""
+
+    def __init__(self, controller: Controller, gate: Gate, most: int) -> None:
+        self._controller, self._gate, self._most = controller, gate, most
+        self._first: list[RolloutKey] = []  # what tests read
+        self._looks: list[Look] = []
+        self._over = threading.Event()
+
+    # ------------------------------------------------------------------------------------------ the pool's side, in threads
+
+    def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
+        """The second round, which needs no look."""
+        self._first = [*dict.fromkeys(keys)]
+        return self._round(FIRST_LOOK)
+
+    def rested(self, *, whole: bool) -> list[RolloutKey]:
+        """The next round; nothing where the verdict stands, or a rollout of this round will never have a record."""
+        if whole:
+            self._looks.append(look := self._look(len(self._looks) + FIRST_LOOK))
+            if not look.stands and look.round < self._most:
+                self._say(look, "another round")
+                return self._round(look.round + 1)
+            self._say(look, "the verdict stands" if look.stands else "the last one")
+        self._over.set()
+        return []
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        self._over.set()
+
+    def _round(self, number: int) -> list[RolloutKey]:
+        return [key._replace(trial=number) for key in self._first]
+
+    def _look(self, rounds: int) -> Look:
+        directory = self._controller.directory
+        assert directory is not None
+        suites = {key.group: key.suite for key in self._first}
+        found = {each.name: each.suite for each in self._controller.found if each.suite}
+        facts = Facts(
+            run=directory.name,
+            scenarios={group: found[suite].dataset.size for group, suite in suites.items()},
+            quarantined={group: [each.scenario for each in found[suite].quarantine] for group, suite in suites.items()},
+            most_rounds=self._most,
+            rounds=rounds,
+        )
+        records = read_journal(directory, lambda _: None)  # what is damaged is told when the session ends
+        return self._gate.look(Evidence.of(facts, (trial_of(each) for each in records if each.kind == "scenario")))
+
+    def _say(self, look: Look, follows: str) -> None:
+        services = self._controller.services
+        assert services is not None
+        services.sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
+
+    # ------------------------------------------------------------------------------------------ the session's side
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """The session goes on until the rounds are over, unless something has broken it off."""
+        result = yield
+        if self._first:
+            self._over.wait()
+        return result
+
+    @property
+    def summary(self) -> RoundsResult:
+        """What became of the rounds."""
+        last = self._looks[-1] if self._looks else None
+        stands, ran = last is not None and last.stands, last.round if last else 0
+        saved = (self._most - ran) * len(self._first) if stands else 0
+        return RoundsResult(self._most, ran, stands, saved, tuple(self._looks))

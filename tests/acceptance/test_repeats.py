@@ -1,0 +1,64 @@
+"""One setup that is run again and again: a verdict says how often, and the luckiest run is a baseline with a warning."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from pytest_agentbench.cli import main
+from tests.project import Project
+
+#: An agent that gets better from run to run, although nothing has changed.
+AGENT = """
+from pathlib import Path
+
+async def run(scenario):
+    seen = Path(__file__).parents[2] / "runs-so-far"
+    return "lamp" if int(seen.read_text()) > int(scenario.id[-1]) else "none"
+"""
+TEST = "def test_it(rollout): assert rollout.answer == 'lamp'\n"
+
+
+@pytest.fixture
+def lucky(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project under git whose suite of three scenarios passes in the third run, and no earlier."""
+    project.suite(scenarios=3, test=TEST, agent={"kind": "./agent.py:run"}, scorers=["./scorers.py:right"], thresholds={})
+    project.write("scenarios/shop/agent.py", AGENT)
+    project.write("scenarios/shop/scorers.py", "def right(scenario, rollout):\n    return float(rollout.answer == 'lamp')\n")
+    project.write(".gitignore", "runs-so-far\nreports/\n__pycache__/\n")
+    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for words in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--message", "Start"]):
+        subprocess.run(["git", *words], cwd=project.root, check=True)
+    monkeypatch.chdir(project.root)
+    return project
+
+
+def tried(project: Project, number: int, *words: str) -> pytest.RunResult:
+    (project.root / "runs-so-far").write_text(str(number))
+    return project.run("scenarios/shop", *words)
+
+
+def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third run passes, and says that two before it did not. The best of them is a poor baseline; more trials are another setup."""
+    assert [1, 1] == [tried(lucky, number).ret for number in (1, 2)]
+
+    third = tried(lucky, 3)
+
+    assert 0 == third.ret
+    third.stdout.fnmatch_lines(["verdict * PASS; the 3rd run of this setup, 2 before it were not PASS"])
+    assert "PASS; the 3rd run of this setup, 2 before it were not PASS" in (lucky.directory / "report.md").read_text().splitlines()[0]
+    earlier = lucky.run_json["earlier"]
+    assert (2, 2) == (earlier["runs"], len(earlier["not_passed"]))
+
+    capsys.readouterr()
+    assert 0 == main(["baseline", "promote"])
+    assert (
+        "shop: shop right.mean is the best of 3 runs of this setup, and of so many equal runs the best is lucky by 0.9 "
+        in capsys.readouterr().out
+    )
+    assert 0 == main(["baseline", "promote", earlier["not_passed"][1], "--reason", "the newest before"])
+    assert "is lucky" not in capsys.readouterr().out
+
+    tried(lucky, 3, "--agentbench-trials=2")
+    assert {"runs": 0, "not_passed": []} == lucky.run_json["earlier"]

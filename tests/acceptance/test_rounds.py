@@ -1,0 +1,249 @@
+"""`--agentbench-trials=auto`: whole rounds of trials until the gate's verdict stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+
+WRONG: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}, {"text": "Done."}]
+BASELINE = "--agentbench-baseline=before"
+
+
+def rule(margin: float) -> str:
+    return f"--agentbench-gate=tsq.mean >= -{margin} vs baseline"
+
+
+@pytest.fixture
+def gated(project: Project) -> Project:
+    """A project with a suite of 20 scenarios, and a run of five trials of each, in which all was well."""
+    project.suite(scenarios=20)
+    assert 0 == project.run("scenarios/shop", "--agentbench-trials=5").ret
+    project.directory.rename(project.root / "reports" / "before")
+    return project
+
+
+def trials_of(project: Project) -> Counter[int]:
+    """Trial -> its rollouts."""
+    return Counter(rollout.trial for rollout in project.rollouts)
+
+
+@WAYS
+def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> None:
+    """Tests read the first round of trials; the second one decides, and three rounds are saved. The interval is one of its look's level."""
+    result = gated.run(*way, "scenarios/shop", BASELINE, rule(0.25), "--agentbench-trials=auto", "-v")
+
+    assert 0 == result.ret
+    result.assert_outcomes(passed=20)
+    assert {1: 20, 2: 20} == trials_of(gated)
+    result.stdout.fnmatch_lines(
+        [
+            "agentbench: round 2 of 5: PASS, the verdict stands",
+            "gate * PASS; the verdict stands after 2 of 5 rounds of trials, 60 rollouts saved; compared with *",
+            "rule * shop tsq.mean >= -0.25 vs baseline: PASS of suite, +0.000 *; 20 scenarios, 40 and 100 trials, 99.39 % *",
+            "round * 2 of 5: shop tsq.mean >= -0.25 vs baseline: PASS of suite, +0.000 * at 99.39 %",
+        ]
+    )
+    assert "## Gate: PASS; the verdict stands after 2 of 5 rounds" in (gated.directory / "report.md").read_text()
+    assert "### Rounds of trials" in (gated.directory / "report.md").read_text()
+    rounds = gated.run_json["rounds"]
+    assert (5, 2, True, 60, [2]) == (
+        *(rounds[name] for name in ("most", "ran", "stands", "saved")),
+        [each["round"] for each in rounds["looks"]],
+    )
+    assert {"rollouts": 40, "finished": 40, "not_run": 0} == gated.run_json["plan"]
+
+
+@WAYS
+def test_a_verdict_that_takes_longer(gated: Project, way: tuple[str, ...]) -> None:
+    """A smaller margin takes a third round, although all tests were over with the first one."""
+    result = gated.run(*way, "scenarios/shop", BASELINE, rule(0.12), "--agentbench-trials=auto:5")
+
+    assert 0 == result.ret
+    assert {1: 20, 2: 20, 3: 20} == trials_of(gated)
+    result.stdout.fnmatch_lines(
+        [
+            "agentbench: round 2 of 5: INCONCLUSIVE, another round",
+            "agentbench: round 3 of 5: PASS, the verdict stands",
+            "gate * PASS; the verdict stands after 3 of 5 rounds of trials, 40 rollouts*",
+        ]
+    )
+    assert ["INCONCLUSIVE", "PASS"] == [look["verdict"] for look in gated.run_json["rounds"]["looks"]]
+
+
+def test_a_verdict_that_never_stands(gated: Project) -> None:
+    """The last round is the end, whatever it says; the start of the session has told that a margin so small takes more trials than that."""
+    result = gated.run("scenarios/shop", BASELINE, rule(0.05), "--agentbench-trials=auto:3")
+
+    assert 0 == result.ret
+    assert {1: 20, 2: 20, 3: 20} == trials_of(gated)
+    result.stdout.fnmatch_lines(
+        [
+            "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 3 trials: *",
+            "agentbench: round 3 of 3: INCONCLUSIVE, the last one",
+            "gate * INCONCLUSIVE; after all 3 rounds of trials; *",
+        ]
+    )
+
+
+def test_a_failure(gated: Project) -> None:
+    """A rule that fails ends the rounds at once: exit status 1."""
+    gated.backend(WRONG)
+
+    result = gated.run("scenarios/shop", BASELINE, "--agentbench-trials=auto")
+
+    assert 1 == result.ret
+    assert {1: 20, 2: 20} == trials_of(gated)
+    result.stdout.fnmatch_lines(["gate * FAIL; the verdict stands after 2 of 5 rounds of trials, 60 rollouts*"])
+
+
+def test_other_rules_are_judged_once(gated: Project) -> None:
+    """Shares have no looks: they are judged in the end, on all rounds."""
+    result = gated.run("scenarios/shop", BASELINE, rule(0.25), "--agentbench-gate=infra_error.rate <= 2%", "--agentbench-trials=auto")
+
+    assert 0 == result.ret
+    assert {"score": 40, "share": 40} == {each["kind"]: each["trials"][0] for each in gated.run_json["gate"]["rules"]}
+    assert ["score"] == [each["kind"] for each in gated.run_json["rounds"]["looks"][0]["rules"]]
+
+
+def test_pass_rates_wait_for_their_trials(gated: Project) -> None:
+    """pass^3 cannot be known before the third round, which is run for it; a limit has no baseline's noise, and levels of its own."""
+    result = gated.run("scenarios/shop", "--agentbench-gate=pass^3 >= 0.5", "--agentbench-trials=auto")
+
+    assert 0 == result.ret
+    assert {1: 20, 2: 20, 3: 20} == trials_of(gated)
+    assert [None, 0.9926] == [
+        rule["low"] and round(rule["confidence"], 4) for look in gated.run_json["rounds"]["looks"] for rule in look["rules"]
+    ]
+
+
+def test_a_rule_that_no_trial_can_decide(gated: Project) -> None:
+    """Without a baseline more trials are of no use, so there are none after the first look."""
+    result = gated.run("scenarios/shop", rule(0.25), "--agentbench-trials=auto")
+
+    assert 0 == result.ret
+    assert {1: 20, 2: 20} == trials_of(gated)
+    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE; the verdict stands after 2 of 5 rounds of trials*", "* there is no baseline; *"])
+
+
+def test_rounds_in_blocks(gated: Project) -> None:
+    """With a prefix cache that is made ready before each block, a round is a block of its own, and all variants have as many of them."""
+    variants = {"hot": {"agent": {"temperature": 1.0}}}
+    gated.suite(scenarios=6, variants=variants)
+
+    result = gated.run(
+        "scenarios/shop",
+        "--agentbench-gate=tsq.mean >= 0.3",
+        "--agentbench-trials=auto",
+        "--agentbench-cache=primed",
+        "--agentbench-variants=all",
+    )
+
+    assert 0 == result.ret
+    rounds = gated.run_json["rounds"]
+    assert rounds["stands"]
+    assert {(variant, trial): 6 for variant in ("default", "hot") for trial in range(1, rounds["ran"] + 1)} == Counter(
+        (rollout.variant, rollout.trial) for rollout in gated.rollouts if rollout.kind == "scenario"
+    )
+    assert {"shop", "shop-hot"} == {each["suite"] for each in rounds["looks"][-1]["rules"]}
+
+
+def test_a_part_of_the_suite(gated: Project) -> None:
+    """Rounds are of the scenarios that were selected."""
+    result = gated.run("scenarios/shop", BASELINE, rule(0.5), "--agentbench-trials=auto", "--agentbench-limit=12")
+
+    assert 0 == result.ret
+    assert {1: 12, 2: 12} == trials_of(gated)
+    assert 36 == gated.run_json["rounds"]["saved"]
+
+
+def test_a_run_is_gone_on_with(gated: Project) -> None:
+    """A session that was killed in its third round has the same rounds and the same verdict after another one, which runs the rest."""
+    assert 0 == gated.run("scenarios/shop", BASELINE, rule(0.12), "--agentbench-trials=auto").ret
+    whole = gated.run_json
+    journal = gated.directory / "rollouts.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if '"trial":3' not in line]
+    assert 40 == len(kept)
+    journal.write_text("".join([*kept, next(line for line in lines if '"trial":3' in line)]))
+
+    result = gated.run("scenarios/shop", BASELINE, rule(0.12), "--agentbench-trials=auto", "--agentbench-resume")
+
+    assert 0 == result.ret
+    assert {1: 20, 2: 20, 3: 20} == trials_of(gated)
+    assert 19 == gated.run_json["sessions"][1]["rollouts"]
+    assert whole["rounds"] == gated.run_json["rounds"]
+    assert whole["gate"]["rules"] == gated.run_json["gate"]["rules"]
+
+
+def test_a_run_that_is_over_is_judged_as_it_was(
+    gated: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`agentbench gate` knows the level of the look at which a run stopped."""
+    monkeypatch.chdir(gated.root)
+    assert 0 == gated.run("scenarios/shop", BASELINE, rule(0.25), "--agentbench-trials=auto").ret
+    capsys.readouterr()
+
+    assert 0 == main(["gate", "latest", "--baseline=before", "--gate=tsq.mean >= -0.25 vs baseline"])
+
+    said = capsys.readouterr().out
+    assert "PASS; the verdict stands after 2 of 5 rounds of trials, 60 rollouts saved; compared with " in said
+    assert "40 and 100 trials, 99.39 % within-scenario t" in said or "40 and 100 trials, 99.39 % paired t" in said
+
+
+def test_the_first_failed_test_ends_the_rounds(gated: Project) -> None:
+    """Under -x a session does not wait for rounds that nobody will judge."""
+    gated.suite(scenarios=20, test="def test_never(rollout):\n    assert not rollout.tools\n")
+
+    result = gated.run("scenarios/shop", "-x", BASELINE, rule(0.12), "--agentbench-trials=auto", "--agentbench-concurrency=1")
+
+    assert 1 == result.ret
+    assert 0 == gated.run_json["rounds"]["ran"]
+    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE; broken off before the second of 5 rounds of trials was"])
+
+
+def test_a_time_limit(gated: Project) -> None:
+    """When the time is up no round begins, and one that is not whole decides nothing."""
+    gated.backend(FIND_THEN_ANSWER, ttft_ms=20)
+
+    result = gated.run(
+        "scenarios/shop", BASELINE, rule(0.05), "--agentbench-trials=auto:20", "--agentbench-time-limit=2s", "--agentbench-concurrency=20"
+    )
+
+    assert 6 == result.ret
+    rounds = gated.run_json["rounds"]
+    assert not rounds["stands"] and rounds["ran"] < 20
+    assert "INCONCLUSIVE" == gated.run_json["gate"]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--agentbench-trials=auto"], "*runs rounds of trials until a rule about a score or a pass rate is decided, and there is none*"),
+        (
+            ["--agentbench-trials=auto", "--agentbench-gate=ttft.p95 <= 5s"],
+            "*a rule about a score or a pass rate is decided, and there is none*",
+        ),
+        (
+            ["--agentbench-trials=auto:1"],
+            "*--agentbench-trials auto:1: should be `auto`, or `auto:N` with a whole number from 2 to 20 for N",
+        ),
+        (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: should be `auto`, or `auto:N` with *"),
+        (["--agentbench-trials=often"], "*should be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
+        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab compares two arms: give a number*"),
+        (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline runs what a test asks for: give a number*"),
+    ],
+)
+def test_what_cannot_be_asked(project: Project, arguments: list[str], sentence: str) -> None:
+    """Rounds need something to stop for: each refusal says in a sentence what would work, and leaves no run."""
+    project.suite()
+
+    result = project.run("scenarios/shop", *arguments)
+
+    assert 4 == result.ret
+    result.stderr.fnmatch_lines([sentence])
+    assert not [*(project.root / "reports").glob("2*")]

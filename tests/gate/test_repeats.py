@@ -1,0 +1,128 @@
+"""Runs of one setup beside each other: which they are, how often it was tried, and whether one is the luckiest of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.gate.promotion import luck
+from pytest_agentbench.gate.repeats import PARTS, beside, earlier_tries, setup_of
+from pytest_agentbench.reports.outcome import tries_text
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.contents import Rescored, Run
+from pytest_agentbench.runs.results import Means
+from pytest_agentbench.runs.tally import write_run
+from pytest_agentbench.runs.verdicts import BaselineRun, EarlierRuns
+from tests.made_runs import gate_result, identity_of, run_of
+from tests.made_runs import mean as mean_of
+
+
+def run(day: int, verdict: str = "PASS", mean: float | None = 0.5, **changes: Any) -> Run:
+    """A run of the suite shop on a day."""
+    base = run_of()
+    known: dict[str, Any] = {
+        "id": f"2026010{day}-120000",
+        "started_at": f"2026-01-0{day}T12:00:00+01:00",
+        "verdict": verdict,
+        "identity": identity_of(),
+        "gate": gate_result(baselines={"shop": BaselineRun("before", None, "")}),
+        "suites": {"shop": replace(base.suites["shop"], scores={"tsq": Means(None if mean is None else mean_of(mean), None)})},
+    }
+    return replace(base, **{**known, **changes})
+
+
+def other(part: str) -> Run:
+    """A run that failed, and whose identity differs in a part."""
+    return run(1, "FAIL", identity=identity_of(hashes={**identity_of().hashes, part: "other"}))
+
+
+NO_CODE = identity_of(code=None)
+
+
+def kept(reports: Path, *runs: Run) -> Path:
+    for each in runs:
+        (reports / each.id).mkdir(parents=True)
+        write_run(each, reports / each.id)
+    return reports
+
+
+def test_tries_before(tmp_path: Path) -> None:
+    """Earlier runs of the same setup are counted, those that were not PASS by name; later ones are not, nor the run itself."""
+    runs = [run(4, "FAIL"), run(1, "FAIL"), run(2, "INCONCLUSIVE"), run(3)]
+
+    assert EarlierRuns(2, ("20260101-120000", "20260102-120000")) == earlier_tries(run(3), kept(tmp_path, *runs))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        run(1, "NOT MEASURED"),
+        run(1, "INTERRUPTED"),
+        run(1, "FAIL", rescored=Rescored("x", "y")),
+        run(1, "FAIL", identity=None),
+        run(1, "FAIL", settings=replace(run_of().settings, limit=3)),
+        run(1, "FAIL", gate=gate_result(baselines={"shop": BaselineRun("another", None, "")})),
+        run(1, "FAIL", gate=None),
+        run(1, "FAIL", schema="agentbench-run/0"),
+        *(other(part) for part in PARTS),
+    ],
+)
+def test_no_try(tmp_path: Path, before: Run) -> None:
+    """What could not measure, was broken off, scored again, or is of another setup, is no try of this one."""
+    assert EarlierRuns(0, ()) == earlier_tries(run(2), kept(tmp_path, before))
+
+
+def test_unknown_setups_are_not_the_same(tmp_path: Path) -> None:
+    """Without git nobody knows whether the code is the same."""
+    assert setup_of(run(1, identity=NO_CODE)) is None
+    reports = kept(tmp_path, run(1, "FAIL", identity=NO_CODE))
+    assert EarlierRuns(0, ()) == earlier_tries(run(2, identity=NO_CODE), reports)
+
+
+def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+    """A link to a run is not another one, and half a file none."""
+    kept(tmp_path, run(1, "FAIL"))
+    (tmp_path / "latest").symlink_to("20260101-120000")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "run.json").write_text(json.dumps(plain(run(2)))[:50])
+
+    assert ["20260101-120000"] == [each.id for each in beside(run(3), tmp_path)]
+    assert [] == beside(run(3), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("runs", "failed", "text"),
+    [
+        (0, 0, ""),
+        (2, 0, ""),
+        (1, 1, "; the 2nd run of this setup, 1 before it was not PASS"),
+        (2, 2, "; the 3rd run of this setup, 2 before it were not PASS"),
+        (10, 3, "; the 11th run of this setup, 3 before it were not PASS"),
+        (21, 1, "; the 22nd run of this setup, 1 before it was not PASS"),
+        (111, 1, "; the 112th run of this setup, 1 before it was not PASS"),
+    ],
+)
+def test_words(runs: int, failed: int, text: str) -> None:
+    """Only where something was not PASS there is something to tell."""
+    assert text == tries_text(EarlierRuns(runs, ("x",) * failed))
+
+
+def test_the_best_of_several() -> None:
+    """The luckiest of five equal runs has a luck of 1.2 standard deviations; the second best is told nothing, nor one alone."""
+    others = [run(day, mean=0.5 + day / 100) for day in range(1, 5)]
+
+    (sentence,) = luck(run(5, mean=0.6), "shop", others)
+
+    assert (
+        "shop tsq.mean is the best of 5 runs of this setup, and of so many equal runs the best is lucky by 1.2 standard deviations"
+        in sentence
+    )
+    assert [] == [*luck(run(5, mean=0.53), "shop", others)]
+    assert [] == [*luck(run(5, mean=0.54), "shop", others)], "as good as another one"
+    assert [] == [*luck(run(5, mean=0.6), "shop", [])]
+    assert [] == [*luck(run(5, mean=0.6), "bank", others)]
+    assert [] == [*luck(run(5, mean=None), "shop", others)]

@@ -1,0 +1,107 @@
+"""Runs that tests put together: valid ones, in which nothing happened but what a test says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
+from pytest_agentbench.runs.identity import PARTS
+from pytest_agentbench.runs.options import RunOptions
+from pytest_agentbench.runs.provenance import (
+    BackendIdentity,
+    Git,
+    Hardware,
+    HostIdentity,
+    MeasuringOptions,
+    ModelIdentity,
+    RunIdentity,
+    SuiteOptions,
+)
+from pytest_agentbench.runs.results import Mean
+from pytest_agentbench.runs.verdicts import GateResult, RuleResult
+from pytest_agentbench.stats.decisions import Missing
+from pytest_agentbench.suites.suite import DatasetInfo, Suite
+
+SHOP = Suite("shop", Path("/repository/scenarios/shop"), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3))
+
+
+def session_facts(**changes: Any) -> SessionFacts:
+    """What is known of a run of the shop beside its rollouts."""
+    facts = SessionFacts(
+        id="20260304-050607",
+        started_at="2026-03-04T05:06:07+00:00",
+        finished_at="2026-03-04T05:06:08+00:00",
+        command=("pytest", "-q"),
+        verdict="PASS",
+        exit_status=0,
+        settings=RunOptions(backend="embedded", concurrency=8),
+        environment=Environment("3.11", "x", 2, {"pytest": "9"}, None),
+        backend=BackendUse(name="embedded", note="", kind="embedded", served_model="m", failure=""),
+        plan=Plan(3, 2, 1),
+        stopwatch=Stopwatch(verdict="ok"),
+    )
+    return replace(facts, **changes)
+
+
+def run_of(*rollouts: Rollout, **changes: Any) -> Run:
+    """A run of the shop with these rollouts; `changes` are of its fields, and come last."""
+    tallies = Tallies(Performance(8))
+    for rollout in rollouts:
+        tallies.add(rollout, "tsq")
+    facts = session_facts(stopwatch=tallies.performance.stopwatch({}))
+    return replace(build_run(facts, [AskedSuite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
+
+
+def mean(value: float | None = 0.5, low: float | None = 0.25, high: float | None = 0.75, scenarios: int = 9, **changes: Any) -> Mean:
+    """A mean over scenarios of this suite, none of them in a cluster with others."""
+    return replace(Mean(value, low, high, "suite", scenarios, scenarios, "between-scenario t"), **changes)
+
+
+def rule_result(rule: str, verdict: str, estimate: float | None = None, **changes: Any) -> RuleResult:
+    """A rule about the shop, and what was found."""
+    result = RuleResult(
+        verdict=verdict,
+        threshold=0.0,
+        confidence=0.95,
+        n=9,
+        trials=(9, 0),
+        missing=Missing(),
+        estimate=estimate,
+        suite="shop",
+        rule=rule,
+        kind="score",
+        vs_baseline="baseline" in rule,
+    )
+    return replace(result, **changes)
+
+
+def gate_result(verdict: str = "PASS", *rules: RuleResult, **changes: Any) -> GateResult:
+    """A gate that decides."""
+    return replace(GateResult(verdict, decides=True, tests_below=0, compared=(), baselines={}, rules=rules, unmeasured=()), **changes)
+
+
+def identity_of(**changes: Any) -> RunIdentity:
+    """The identity of a run of the shop under git, every part of which has the hash `h`."""
+    identity = RunIdentity(
+        code=Git("c", dirty=False, diff=None),
+        packages={},
+        backend=BackendIdentity("h", {}),
+        model=ModelIdentity("m", None, None),
+        hardware=Hardware((), None),
+        host=HostIdentity(2, None, "x", "k", "3.11"),
+        data={},
+        prompts={},
+        tools={},
+        agent={},
+        scoring={},
+        options=MeasuringOptions(8, None, (), 2, "carry", 1, False, {}, None, {"shop": SuiteOptions(1, 600.0, "none")}),
+        more={},
+        hashes=dict.fromkeys(PARTS, "h"),
+    )
+    return replace(identity, **changes)

@@ -1,0 +1,61 @@
+"""run.json is read by one reader: what is wrong with it is named by file and key, and another version's is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import read_evidence
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.tally import read_run
+from tests.made_runs import run_of
+
+
+def written(directory: Path, **changes: Any) -> Path:
+    """A run directory, with keys of its run.json changed; returns it."""
+    run = plain(run_of(Rollout("shop", "s-0", "default", 1, "ok", scores={"tsq": Score(1.0)})))
+    (directory / "run.json").write_text(json.dumps({**run, **changes}))
+    return directory
+
+
+def test_a_wrong_value(tmp_path: Path) -> None:
+    """The sentence has the file, the key and what should be there."""
+    run = json.loads((written(tmp_path) / "run.json").read_text())
+    run["suites"]["shop"]["scores"]["tsq"]["mean"] = "high"
+    written(tmp_path, suites=run["suites"])
+
+    with pytest.raises(ConfigError) as raised:
+        read_run(tmp_path)
+
+    assert f"{tmp_path}/run.json: suites.shop.scores.tsq.mean is a text, not an object" == str(raised.value)
+
+
+@pytest.mark.parametrize("schema", ["agentbench-run/1", "agentbench-run/3"])
+def test_another_version(tmp_path: Path, schema: str) -> None:
+    """A run of an older or a newer version is refused with both numbers and the command that makes it again, whatever else is in it."""
+    written(tmp_path, schema=schema, command=["pytest", "scenarios/shop", "-k", "a b"], suites=[])
+
+    with pytest.raises(ConfigError) as raised:
+        read_run(tmp_path)
+
+    again = "`pytest scenarios/shop -k 'a b'` makes it again"
+    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/2; {again}" == str(raised.value)
+
+
+def test_a_baseline_of_another_version(tmp_path: Path) -> None:
+    """So is a baseline file, with the commands that make it again."""
+    path = tmp_path / "shop.jsonl"
+    path.write_text('{"schema": "agentbench-baseline/1", "suite": "shop", "run": "old"}\n')
+
+    with pytest.raises(ConfigError) as raised:
+        read_evidence(path)
+
+    assert (
+        f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/3; "
+        f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}` make it again"
+    ) == str(raised.value)
