@@ -14,8 +14,6 @@ from pytest_agentbench.stats.paired import Sample
 
 LIMITS = (0.0, 1.0)
 
-EVERY = {"pass_at": False, "pass_all": True}  # key of run.json -> `PassRate.every`
-
 
 @dataclass(frozen=True)
 class Bar:
