@@ -187,6 +187,9 @@ def add(commands):
     ),
 }
 
+METRIC = """
+    Metric("fresh", "fresh", "call", "from the first to the last event", of_call=lambda call: call.ended_ns - call.received_ns),
+"""
 OPTION = '    fresh: int | None = _option("a fresh number", "N", read=number(1))\n'
 
 #: A project with a suite and a backend of its own, both of which are made of what was added.
@@ -224,6 +227,7 @@ class House:
         for added in ADDED.values():
             self.add(added)
         self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
+        self.replace("metrics/registry.py", "METRICS = (\n", f"METRICS = ({METRIC}")
         self.replace("session/settings.py", "    @property\n    def insists", f"{OPTION}\n    @property\n    def insists")
 
     def add(self, added: Addition) -> None:
@@ -275,10 +279,10 @@ def run_json(project: Path) -> Json:
 
 
 def test_every_row_is_tried() -> None:
-    """A row is added with its trial; the first two and the option bring no line of a registry."""
+    """A row is added with its trial; folders, YAMLs, pins (tests/backends/machine), a metric and an option are no line of a registry."""
     rows = re.findall(r"^\| (an? [\w \'-]+|results [\w ]+|another [\w \']+) \|", TABLE, re.MULTILINE)
 
-    assert {"a suite", "a backend", "an option", *ADDED} == set(rows)
+    assert {"a suite", "a backend", "an environment that engines run in", "a metric", "an option", *ADDED} == set(rows)
     assert len(TABLE.strip().splitlines()) - 1 == len(rows)
 
 
@@ -312,6 +316,11 @@ def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
 
     assert ("fresh", "fresh") == (suite["dataset"]["format"], suite["agent"]["kind"])
     assert ["fresh"] == [*suite["scores"]]
+
+
+def test_a_metric(session: Path) -> None:
+    """Its percentiles stand in run.json; tests/metrics/test_registry.py has the other places."""
+    assert run_json(session)["performance"]["fresh_ms"]["n"] >= 2
 
 
 def test_a_report(session: Path) -> None:
