@@ -130,6 +130,28 @@ def test_a_rule_that_no_trial_can_decide(gated: Project) -> None:
     result.stdout.fnmatch_lines(["gate * INCONCLUSIVE; the verdict stands after 2 of 5 rounds of trials*", "* there is no baseline; *"])
 
 
+def test_rounds_in_blocks(gated: Project) -> None:
+    """With a prefix cache that is made ready before each block, a round is a block of its own, and all variants have as many of them."""
+    variants = {"hot": {"agent": {"temperature": 1.0}}}
+    gated.suite(scenarios=6, variants=variants)
+
+    result = gated.run(
+        "scenarios/shop",
+        "--agentbench-gate=tsq.mean >= 0.3",
+        "--agentbench-trials=auto",
+        "--agentbench-cache=primed",
+        "--agentbench-variants=all",
+    )
+
+    assert 0 == result.ret
+    rounds = gated.run_json["rounds"]
+    assert rounds["stands"]
+    assert {(variant, trial): 6 for variant in ("default", "hot") for trial in range(1, rounds["ran"] + 1)} == Counter(
+        (rollout.variant, rollout.trial) for rollout in gated.rollouts if rollout.kind == "scenario"
+    )
+    assert {"shop", "shop-hot"} == {each["suite"] for each in rounds["looks"][-1]["rules"]}
+
+
 def test_a_part_of_the_suite(gated: Project) -> None:
     """Rounds are of the scenarios that were selected."""
     result = gated.run("scenarios/shop", BASELINE, rule(0.5), "--agentbench-trials=auto", "--agentbench-limit=12")

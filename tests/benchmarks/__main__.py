@@ -71,7 +71,9 @@ def parse() -> argparse.Namespace:
         "--repeat", type=int, metavar="N", help="runs of each arm where several are compared; verdicts_real: runs that are the same"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="timing: less than a minute, 48 plain streams; verdicts and verdicts_real: less than a minute"
+        "--quick",
+        action="store_true",
+        help="timing: less than a minute, 48 plain streams; verdicts: three minutes; verdicts_real: less than one",
     )
     parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
     parser.add_argument("--table", type=Path, metavar="FILE", help="timing, verdicts, verdicts_real: write the table there, as Markdown")

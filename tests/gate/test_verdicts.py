@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.means import suite_interval
 from pytest_agentbench.stats.paired import Sample, compare
 from pytest_agentbench.stats.trials import Side, guarded, noise, packed, plain
-from tests.benchmarks.verdicts import latency, population, suite
-from tests.benchmarks.verdicts.benchmark import RISK, uneven, within
-from tests.benchmarks.verdicts.families import families
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.measuring import Options, Result
+from tests.benchmarks.verdicts import latency, population, rounds, suite
+from tests.benchmarks.verdicts.benchmark import RISK, result, uneven, within
+from tests.benchmarks.verdicts.families import Family, families
 from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, crash, fade
 from tests.benchmarks.verdicts.latency import Latencies
 from tests.benchmarks.verdicts.page import Page
+from tests.gate.evidences import asked, evidence, trial
 
 PAGE = Path(__file__).parents[2] / "docs/verdict-results.md"
 FEW = 400
+COST = r": ([\d.]+) %, [\d.]+ %, \*\*(\d+) %"  # power of all trials at once, and the share of rollouts that rounds take
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,88 @@ def test_arms_that_take_turns_hold(likeness: float) -> None:
     assert latency.turns(50, 100, 10, likeness, 200, seed=11).claims <= within(RISK, 200)
 
 
+@pytest.mark.parametrize(
+    "cell", [suite.Cell("mixed", 20, 5, 5), suite.Cell("sure", 100, 5, 5), suite.Cell("continuous", 100, 5, 5)], ids=str
+)
+def test_rounds_of_trials_hold(cell: suite.Cell) -> None:
+    """Four looks are no more often wrong than one, and a clear verdict costs half of the rollouts."""
+    outcome = rounds.simulate(cell, FEW, seed=11)
+
+    assert max(outcome.wrong_pass, outcome.wrong_fail) <= within(RISK, FEW)
+    assert [] == Page(FEW, [], [], [outcome], [], [], [], [], [], Latencies(0, [], [])).dear
+    assert outcome.passes[-1].rollouts <= 0.45
+
+
+@pytest.mark.parametrize("kind", ["continuous", "binary", "always"])
+def test_rounds_that_are_simulated_are_the_gates(kind: str) -> None:
+    """A simulated run ends after the same round, with the same verdict, as one whose records the gate looks at."""
+    cell, random = suite.Cell(kind, 20, 5, 5), np.random.default_rng(3)
+    batch = next(suite.drawn(cell, 6, random, fade, 0.1))
+    simulated = rounds.compared(cell, batch, 0.15)
+
+    for at in range(6):
+        new, base = (evidence(trials_of(side[at].tolist())) for side in (batch.new, batch.base))
+        for look in range(2, 6):
+            run = replace(new, facts=replace(new.facts, most_rounds=5, rounds=look))
+            (found,) = judge_rules([asked("tsq.mean >= -0.15 vs baseline")], run, {"shop": base})
+            if not found.is_open(look):
+                break
+        assert (look, found.decision.verdict) == (simulated.rounds[at], words(simulated, at))
+
+
+def trials_of(scores: list[list[float]]) -> list[Trial]:
+    return [trial(scenario, score, number=number) for scenario, each in enumerate(scores) for number, score in enumerate(each, 1)]
+
+
+def words(simulated: rounds.Ended, at: int) -> str:
+    return "PASS" if simulated.passed[at] else "FAIL" if simulated.failed[at] else "INCONCLUSIVE"
+
+
+def small_page(wrong: float, rollouts: float) -> Page:
+    """Of one cell each: how often it is wrong, and what rounds of trials cost where all at once find everything."""
+    cell = suite.Cell("quiet", 100, 5, 5)
+    never = suite.Wrong(wrong, wrong, "fade 0.1", "fade 0.1")
+    power = suite.Power(0.1, (1.0, 1.0, 1.0), (0.1, 1.0), (1.0, 1.0, 1.0), 0.1, 0.8)
+    drawn = population.Outcome(population.Cell("mixed", 100, 1), 0.0, 0.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
+    slow = latency.Outcome(latency.Cell(50, 100, 3, 0.0, 1.0, shuffled=False), *[0.0] * 8)
+    in_rounds = rounds.Outcome(cell, wrong, wrong, (rounds.Spared(0.1, 1.0, 1.0, rollouts),), ())
+    return Page(
+        1000,
+        [suite.Outcome(cell, never, never, power)],
+        [(cell, 0.0, 0.0)],
+        [in_rounds],
+        [rounds.Limited(cell, 0.0, 0.0)],
+        [drawn],
+        [("quiet", 0.05, 0.0, 0.0)],
+        [Family(1, 0.0, 0.0)],
+        [(100, 0.5, {"percentile-t": 0.95})],
+        Latencies(100, [slow], [latency.turns(50, 100, 10, 0.0, 20, seed=1)]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rollouts", "broken"),
+    [
+        (0.02, 0.5, []),
+        (0.2, 0.5, ["wrong PASS, of suite", "wrong FAIL, of suite", "wrong PASS, rounds of trials", "wrong FAIL, rounds of trials"]),
+        (0.02, 0.7, ["cells in which rounds cost more than they may"]),
+    ],
+)
+def test_a_cell_that_does_not_hold_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: float, rollouts: float, broken: list[str]
+) -> None:
+    """What CI runs ends with exit status 1, and says which promise is broken."""
+
+    def measured(options: Options) -> Result:
+        return result(small_page(wrong, rollouts), options, 0.0)
+
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"verdicts": measured})
+    monkeypatch.setattr("sys.argv", ["benchmarks", "verdicts", "--quick"])
+
+    assert bool(broken) == benchmarks.main()
+    assert broken == [line.split("BROKEN: ")[1].split(" is ")[0] for line in capsys.readouterr().out.splitlines() if "BROKEN: " in line]
+
+
 def test_the_committed_table_holds() -> None:
     """Every wrong share that the page shows of the gate is what the gate promises, in all cells."""
     of_suite, _, rest = PAGE.read_text("utf-8").partition("### A run against a limit")
@@ -125,6 +214,12 @@ def test_the_committed_table_holds() -> None:
     (runs,) = re.findall(r"Each share is of ([\d,]+) comparisons", of_suite)
     most = 100 * within(RISK, int(runs.replace(",", "")))
 
+    added = re.findall(r"^\| \d+ \| (\d+) \| \w+ \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+: .*)$", rest, re.MULTILINE)
+    costs = [(float(power), int(share)) for base, *_, row in added if int(base) <= rounds.MOST for power, share in re.findall(COST, row)]
+
+    assert (35, 28 * 4 - 4 * 2 * 2) == (len(added), len(costs)), "PASS and FAIL, at two distances; what never varies does not fade"
+    assert [] == [row for _, *row, _ in added if max(map(float, row)) > most]
+    assert [] == [cost for cost in costs if cost[1] > next((100 * bar for power, bar in rounds.BARS if cost[0] >= 100 * power), 100) + 3]
     section = rest.partition("## Latencies")[2]
     apart = re.findall(r"^\| p\d+ \| \d+ \| \d \| 0\.[058] \| \d+% \| \w+ \| ([\d.]+) % \([\d.]+ %\) \| ([\d.]+) % ", section, re.MULTILINE)
     turns = re.findall(r"^\| p\d+ \| \d+ \| \d+ \| 0\.[058] \| ([\d.]+) % ", section, re.MULTILINE)

@@ -46,6 +46,19 @@ def test_records_are_redacted_first(desk: Desk, tmp_path: Path) -> None:
     assert ["[redacted]!"] == [rollout.answer for rollout in read_journal(tmp_path)]
 
 
+def test_rounds_that_no_test_asks_for(desk: Desk) -> None:
+    """They are counted with the others; the backend is wanted where one of their rollouts is not there yet, and not before."""
+    ledger = desk.ledger
+    ledger.planned(2, 2, {"shop": 2})
+    ledger.added(2, 2)
+    assert not ledger.wanted.is_set()
+
+    ledger.added(2, 1)
+
+    assert ledger.wanted.is_set()
+    assert (6, 5, 5) == (ledger.planned_keys, ledger.taken_over, ledger.done)
+
+
 def test_progress_is_counted(desk: Desk) -> None:
     """Rollouts, tokens and scores are summed up; only evaluable rollouts tell how long a scenario takes."""
     desk.ledger.planned(4, 0, {"shop": 5})

@@ -542,3 +542,34 @@ async def test_what_runs_alone() -> None:
 
     assert [OK] * 4 == await floor.outcomes("abcd")
     assert "cdab" == floor.begun
+
+
+async def test_a_round_is_over() -> None:
+    """When all that was planned has ended, what was planned meanwhile too; each rollout has a record."""
+    floor = Floor()
+    floor.scheduler.plan(keys("ab"))
+    floor.scheduler.start()
+    settled = asyncio.create_task(floor.scheduler.settled())
+    await floor.until_begun(2)
+    floor.scheduler.plan(keys("c"))
+    assert not settled.done()
+
+    floor.go.set()
+
+    assert await settled
+    assert ["a", "b", "c"] == sorted(each.scenario for each in floor.journal)
+
+
+@pytest.mark.parametrize("why", ["stopped", "the disk is full"])
+async def test_a_round_that_is_not_whole(why: str) -> None:
+    """One that is broken off, or of which a rollout has no record, is over, and not whole."""
+    floor = Floor(concurrency=1)
+    floor.refused = "a" if why != "stopped" else ""
+    floor.scheduler.plan(keys("ab"))
+    floor.scheduler.start()
+    await floor.until_begun(1)
+    if why == "stopped":
+        floor.scheduler.stop("the time is up", "cancelled")
+    floor.go.set()
+
+    assert not await floor.scheduler.settled()
