@@ -1,4 +1,7 @@
-"""What is generated from the records: JSON Schemas in the package, tables in docs/run-json.md. `python -m tests.generated` writes them."""
+"""What is generated: JSON Schemas and tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry.
+
+`python -m tests.generated` writes them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ import textwrap
 import tokenize
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, Union
 
 from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.codec import is_open
 from pytest_agentbench.runs.contents import Run
@@ -26,6 +30,7 @@ from pytest_agentbench.runs.contents import Run
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "pytest_agentbench" / "runs" / "schemas"
 PAGE = ROOT / "docs" / "run-json.md"
+METRICS = ROOT / "docs" / "metrics.md"
 
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
@@ -215,19 +220,29 @@ def _list_text(inner: tuple[Any, ...]) -> str:
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
-def page(text: str) -> str:
-    """The page with its tables as they should be: what stands between the two comments of each file."""
-    for name in FILES:
+def metrics_of(kind: str) -> Iterator[str]:
+    """The table of the registry's durations, or of its rates."""
+    yield from ("| metric | in rules, options and `run.json` | is |", "|---|---|---|")
+    for name, metric in (registry.rates() if kind == "rates" else registry.latencies()).items():
+        also = "" if metric.compared else ". It stands in reports and `run.json` alone"
+        yield f"| {metric.title} | `{name}` | {metric.definition}{also} |"
+
+
+def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
+    """A page with its tables as they should be: each stands between two comments with its name."""
+    text = path.read_text(encoding="utf-8")
+    for name, lines in tables.items():
         start, end = f"<!-- {name}: python -m tests.generated -->\n", f"<!-- {name} -->\n"
         head, _, rest = text.partition(start)
-        text = "".join((head, start, "\n", *(f"{line}\n" for line in tables_of(name)), end, rest.partition(end)[2]))
+        text = "".join((head, start, "\n", *(f"{line}\n" for line in lines), end, rest.partition(end)[2]))
     return text
 
 
 def generated() -> dict[Path, str]:
     """File -> what should be in it."""
     schemas = {SCHEMAS / f"{name}.json": json.dumps(schema_of(name), indent=2) + "\n" for name in FILES}
-    return {**schemas, PAGE: page(PAGE.read_text(encoding="utf-8"))}
+    pages = {PAGE: {name: tables_of(name) for name in FILES}, METRICS: {kind: metrics_of(kind) for kind in ("durations", "rates")}}
+    return {**schemas, **{path: page(path, tables) for path, tables in pages.items()}}
 
 
 if __name__ == "__main__":

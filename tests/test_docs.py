@@ -45,9 +45,9 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.engine.script import Match, Rule, load_rules
 from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
-from pytest_agentbench.gate.rules import LATENCIES, LATENCY_STATISTICS, RATES, SHARES
+from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.loading import options_of
-from pytest_agentbench.metrics.goodput import OBJECTIVES
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.runs.codec import plain
@@ -390,9 +390,9 @@ WORDS: Mapping[str, list[str]] = {
     "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *keys(JudgeSpec), *(name for name in AGENTS if "evaluating" in name)],
     "gates.md": [
-        *LATENCIES,
+        *registry.asked(),
         *LATENCY_STATISTICS,
-        *RATES,
+        *registry.rates(),
         *SHARES,
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(Facts)) if field.name != "stopwatch"),
@@ -400,7 +400,7 @@ WORDS: Mapping[str, list[str]] = {
     "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
-    "metrics.md": [*STATUSES, *ERROR_KINDS, *OBJECTIVES, *PEERS],
+    "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "import.md": [*TOOLS, "--suite", "--reports"],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }

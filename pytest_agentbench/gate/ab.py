@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.rules import LATENCIES
 from pytest_agentbench.gate.verdict import latencies, samples
-from pytest_agentbench.metrics import windows
+from pytest_agentbench.metrics import registry, windows
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
@@ -123,7 +122,7 @@ class Comparison:
                     before, after = (samples(trials, score, falling=score in LOWER_IS_BETTER) for trials in (base, new))
                     decision = compare_scores(score, after, before)
                     yield _said(group, score, (mean_of(before), mean_of(after)), decision, (BETTER, WORSE), doubts)
-                for metric in LATENCIES:
+                for metric in registry.asked():
                     times, later = (latencies(trials, metric) for trials in (base, new))
                     for q in PERCENTILES:
                         decision = compare_interleaved(later, times, q)

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import latencies, samples
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.codec import plain
@@ -26,7 +27,6 @@ from pytest_agentbench.suites.hashes import changes
 #: Parts of an identity that hold something for each suite under each variant.
 OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
 
-TIMINGS = ("ttft", "tpot", "e2e", "rollout")  # of which medians are compared
 MOST = 5  # scenarios that are shown of each score
 APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
 
@@ -79,7 +79,7 @@ class Scored:
 class Timed:
     """The median of a latency."""
 
-    name: str  # one of TIMINGS
+    name: str  # of a metric
     old: float | None  # milliseconds, of all calls or rollouts of the run
     new: float | None
     decision: Decision  # of new / old, on the scenarios that both runs have
@@ -134,7 +134,7 @@ def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Timed]:
     """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
     shared = _shared(old, new)
     doubtful = any(True for _ in doubts(old, new))
-    for name in TIMINGS:
+    for name in registry.asked():
         base, now = (_latencies(run, name, shared) for run in (old, new))
         before, after = (spread.p50 if (spread := run.facts.performance.latency(name)) else None for run in (old, new))
         yield Timed(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
@@ -165,7 +165,9 @@ def _latencies(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> lis
 def doubts(old: ComparedRun, new: ComparedRun) -> Iterator[str]:
     """A sentence for each reason why the speeds of two runs say little about each other."""
     for word, run in (("old", old), ("new", new)):
-        yield from dict.fromkeys(f"in the {word} run {why}" for name in TIMINGS if (why := doubt(run.facts.stopwatch, f"{name}.p50")))
+        yield from dict.fromkeys(
+            f"in the {word} run {why}" for name in registry.asked() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
+        )
     if (was := old.identity) and (now := new.identity):
         if was.hardware != now.hardware:
             yield "other GPUs, or another driver"

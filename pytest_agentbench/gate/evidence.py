@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.goodput import EXPECTED, longest_gap_ns
+from pytest_agentbench.metrics import registry, timings
+from pytest_agentbench.metrics.goodput import is_unknown, values_of
 from pytest_agentbench.records import Json, LLMCall, Rollout
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
 
-SCHEMA = "agentbench-baseline/2"  # docs/gates.md describes it
+SCHEMA = "agentbench-baseline/3"  # docs/gates.md describes it
 
 
-class CallTimes(NamedTuple):
-    """One LLM call; milliseconds, None for what it does not have. A failed call has no times."""
+@dataclass(frozen=True)
+class CallTimes:
+    """One LLM call; a failed one has no times."""
 
-    ttft: float | None
-    tpot: float | None
-    e2e: float | None
-    itl: float | None  # its longest gap
+    ms: Mapping[str, float]  # metric of the registry -> milliseconds, those that it has; of `itl` its longest gap
     output_tokens: int
     failed: bool
 
@@ -30,10 +28,10 @@ class CallTimes(NamedTuple):
         """Whether it met all objectives (milliseconds); None where that cannot be known."""
         if self.failed:
             return False
-        values = {name: getattr(self, name) for name in slo}
+        values = {name: self.ms.get(name) for name in slo}
         if any(value is not None and value > slo[name] for name, value in values.items()):
             return False
-        return None if any(values[name] is None for name in EXPECTED if name in values) else True
+        return None if is_unknown(values) else True
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ class Trial:
     calls: tuple[CallTimes, ...] = ()  # of all attempts
 
     def to_dict(self) -> Json:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "calls": [asdict(call) for call in self.calls]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        calls = tuple(CallTimes(*call) for call in data["calls"])
+        calls = tuple(CallTimes(**call) for call in data["calls"])
         return cls(**{**data, "calls": calls, "unscored": tuple(data["unscored"])})
 
 
@@ -181,14 +179,9 @@ def trial_of(rollout: Rollout) -> Trial:
 
 def call_times(call: LLMCall) -> CallTimes:
     """The derived timings of a call."""
-    return CallTimes(
-        ttft=_milliseconds(timings.ttft_ns(call)),
-        tpot=_milliseconds(timings.tpot_ns(call)),
-        e2e=_milliseconds(timings.e2e_ns(call)),
-        itl=_milliseconds(longest_gap_ns(call)),
-        output_tokens=timings.output_tokens(call),
-        failed=call.error_kind is not None,
-    )
+    values = values_of(call, registry.objectives())
+    known = {name: value / 1e6 for name, value in values.items() if value is not None}
+    return CallTimes(known, output_tokens=timings.output_tokens(call), failed=call.error_kind is not None)
 
 
 def _milliseconds(nanoseconds: float | None) -> float | None:

@@ -7,16 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.metrics.registry import asked, rates
 from pytest_agentbench.records import STATUSES
 from pytest_agentbench.stats.decisions import QUESTIONS, SUITE
 from pytest_agentbench.stats.pass_rates import PassRate
 
-#: Latencies of which a rule may ask a statistic; a rollout has one of `rollout`, a call one of the others. All in milliseconds.
-LATENCIES = ("ttft", "tpot", "e2e", "rollout")
 LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
-
-#: Rates of which a run has one number.
-RATES = ("rollouts_per_hour", "output_tokens_per_s")
 
 SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of the rollouts that ended
 
@@ -121,17 +117,17 @@ def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]
         return "score", name, statistic
     if metric in scores:
         raise ConfigError(f"gate rule {text!r}: {metric} is the score of each rollout, and a rule is about a whole run: {metric}.mean")
-    if name in LATENCIES and statistic in LATENCY_STATISTICS:
+    if name in asked() and statistic in LATENCY_STATISTICS:
         return "latency", name, statistic
-    if name in LATENCIES:
+    if name in asked():
         raise ConfigError(f"gate rule {text!r}: {unknown_name(f'statistic of {name}', statistic, LATENCY_STATISTICS)}")
     if metric in SHARES:
         return "share", name, statistic
-    if metric in RATES:
+    if metric in rates():
         return "rate", metric, ""
     if metric == "goodput":
         return "goodput", metric, ""
-    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in LATENCIES), *RATES, *SHARES, "goodput", "pass^3", "pass@3"]
+    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in asked()), *rates(), *SHARES, "goodput", "pass^3", "pass@3"]
     raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
 
 

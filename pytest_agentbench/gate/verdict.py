@@ -342,7 +342,7 @@ def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
     if metric == "rollout":
         values = [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
     else:
-        values = [value for call in trial.calls if (value := getattr(call, metric)) is not None]
+        values = [value for call in trial.calls if (value := call.ms.get(metric)) is not None]
     return tuple(max(value, SHORTEST_MS) for value in values)
 
 

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_agentbench.errors import unknown_name
-from pytest_agentbench.metrics import timings
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import LLMCall
-
-
-def longest_gap_ns(call: LLMCall) -> int | None:
-    """What the objective `itl` is about."""
-    return max(timings.itl_ns(call), default=None)
-
-
-#: What an objective may be about, in nanoseconds of one call. `itl` is the call's longest gap: a stall breaks the promise.
-OBJECTIVES: Mapping[str, Callable[[LLMCall], float | None]] = {
-    "ttft": timings.ttft_ns,
-    "itl": longest_gap_ns,
-    "tpot": timings.tpot_ns,
-    "e2e": timings.e2e_ns,
-}
-
-#: A call of one event has no gap and of one token no TPOT, and breaks no promise about them. Without a TTFT it cannot be judged.
-EXPECTED = ("ttft", "e2e")
 
 
 def parse(text: str) -> tuple[str, float]:
     """(objective, milliseconds) of `ttft=500ms` or `e2e=30s`; raises ValueError that says what would work."""
     name, _, value = (part.strip() for part in text.partition("="))
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", value)
-    if name and name not in OBJECTIVES:
-        raise ValueError(unknown_name("objective", name, OBJECTIVES))
+    if name and name not in registry.objectives():
+        raise ValueError(unknown_name("objective", name, registry.objectives()))
     if not name or not found or not float(found[1]):
         raise ValueError("should be NAME=TIME, for example ttft=500ms or e2e=30s")
     return name, float(found[1]) * {"ms": 1, "s": 1000}[found[2]]
@@ -41,7 +24,13 @@ def parse(text: str) -> tuple[str, float]:
 
 def values_of(call: LLMCall, names: Iterable[str]) -> dict[str, float | None]:
     """Objective -> nanoseconds of a call; None where it has no such value."""
-    return {name: OBJECTIVES[name](call) for name in names}
+    known = registry.objectives()
+    return {name: of_call(call) if (of_call := known[name].of_call) else None for name in names}
+
+
+def is_unknown(values: Mapping[str, float | None]) -> bool:
+    """Whether a call lacks what every call has that can be judged. One event has no gap and one token no TPOT: that breaks no promise."""
+    return any(value is None and registry.objectives()[name].expected for name, value in values.items())
 
 
 def broken(values: Mapping[str, float | None], objectives: Mapping[str, float]) -> list[str]:
@@ -82,7 +71,7 @@ class Goodput:
             self.missed[name] = self.missed.get(name, 0) + 1
         if missed:
             self.bad += 1
-        elif any(values[name] is None for name in EXPECTED if name in values):
+        elif is_unknown(values):
             self.unknown += 1
         else:
             self.good += 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_agentbench.metrics import timings, windows
+from pytest_agentbench.metrics import registry, timings, windows
 from pytest_agentbench.metrics.goodput import Goodput, GoodputSummary
 from pytest_agentbench.metrics.lateness import Lateness
+from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.stopwatch import Reading, Stopwatch, busiest, judge
 from pytest_agentbench.metrics.windows import InFlight, Span, Timeline
 from pytest_agentbench.records import OPEN, LLMCall, Rollout
@@ -27,16 +28,6 @@ from pytest_agentbench.stats.percentiles import (
     series,
     tail,
 )
-
-#: Latencies of which a call has one, in the order of reports.
-LATENCIES: Mapping[str, Callable[[LLMCall], float | None]] = {
-    "ttft": timings.ttft_ns,
-    "first_event": timings.first_event_ns,
-    "first_answer": timings.first_answer_ns,
-    "tpot": timings.tpot_ns,
-    "e2e": timings.e2e_ns,
-    "client_queue": timings.client_queue_ns,
-}
 
 
 @dataclass(frozen=True)
@@ -81,8 +72,7 @@ class PerformanceSummary:
     calls: int  # LLM calls, failed ones included
     failed_calls: Mapping[str, int]  # [kind of error](metrics.md#failed-calls) -> calls
     span_s: float  # seconds from the first start to the last end of a rollout; of several sessions the sum, without the pauses
-    # `ttft_ms`, `first_event_ms`, `first_answer_ms`, `itl_ms`, `tpot_ms`, `e2e_ms`, `client_queue_ms`, `rollout_ms`:
-    # milliseconds; null when there is no value
+    # `ttft_ms` and all other durations of the [table](metrics.md#serving-metrics): milliseconds; null when there is no value
     latencies: Mapping[str, LatencySpread | None] = field(metadata=OPEN)
     ttft_adjusted_ms: AdjustedSpread | None  # TTFT in milliseconds with each failed call as an infinite one; null without failed calls
     held_s: float  # seconds that calls waited for the backend's rate limit, all together
@@ -119,10 +109,9 @@ class Performance:
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     asked_by: Mapping[int, int] = field(default_factory=dict)  # session -> rollouts in flight, where it asked for another number
     latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
-    itl: Pool = field(default_factory=Pool)
+    gaps: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))  # of metrics that events have
     lag: Pool = field(default_factory=Pool)
     call_rates: array[float] = field(default_factory=numbers)  # output tokens per second
-    rollouts: array[float] = field(default_factory=numbers)  # milliseconds
     step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
     parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
     sessions: defaultdict[int, Timeline] = field(default_factory=lambda: defaultdict(Timeline))
@@ -144,9 +133,13 @@ class Performance:
     def __post_init__(self) -> None:
         self.goodput = Goodput(self.slo)
         self.lateness = Lateness(self.slo)
+        self._of_calls = [(name, each.of_call) for name, each in registry.latencies("call").items() if each.of_call]
+        self._of_events = [(name, each.of_events) for name, each in registry.latencies("event").items() if each.of_events]
 
     def add(self, rollout: Rollout) -> None:
-        self.rollouts.append(rollout.duration_s * 1e3)
+        for name, metric in registry.latencies("rollout").items():
+            if metric.of_rollout:
+                self.latencies[name].append(metric.of_rollout(rollout) / 1e6)
         parts = windows.split(rollout)
         if rollout.evaluable:
             self.sessions[rollout.session].evaluable.append((rollout.started_ns, rollout.ended_ns))
@@ -178,10 +171,11 @@ class Performance:
             self._add_tokens(call, timeline)
 
     def _add_timings(self, call: LLMCall) -> None:
-        for name, latency in LATENCIES.items():
-            if (value := latency(call)) is not None:
+        for name, metric in self._of_calls:
+            if (value := metric(call)) is not None:
                 self.latencies[name].append(value / 1e6)
-        self.itl.add(timings.itl_ns(call))
+        for name, events in self._of_events:
+            self.gaps[name].add(events(call))
         if (queued := timings.client_queue_ns(call)) is not None:
             self.queued_ns += queued
             self.asked_ns += queued + (timings.e2e_ns(call) or 0)
@@ -204,16 +198,11 @@ class Performance:
         timelines = self.sessions.values()
         span = sum(windows.duration_ns(each.rollouts) for each in timelines) / 1e9
         evaluable = sum(len(each.evaluable) for each in timelines)
-        values: Mapping[str, Iterable[float]] = {
-            **{name: self.latencies[name] for name in LATENCIES},
-            "itl": self.itl,
-            "rollout": self.rollouts,
-        }
         return PerformanceSummary(
             calls=self.calls,
             failed_calls=_most_first(self.failed),
             span_s=span,
-            latencies={f"{name}_ms": latency_spread(each) for name, each in values.items()},
+            latencies={each.key: latency_spread(self._values(each)) for each in registry.latencies().values()},
             ttft_adjusted_ms=adjusted(self.latencies["ttft"], self.failed.total()),
             held_s=self.held_ns / 1e9,
             output_tokens=self.output_tokens,
@@ -233,6 +222,10 @@ class Performance:
             calls_in_flight=in_flight(*(each.calls for each in timelines)),
         )
 
+    def _values(self, metric: Metric) -> Iterable[float]:
+        """Milliseconds."""
+        return self.gaps[metric.name] if metric.level == "event" else self.latencies[metric.name]
+
     def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Stopwatch:
         """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
         busy, late = windows.at_least(self.sessions[session].calls, 1), self.lateness
@@ -241,7 +234,7 @@ class Performance:
             late_share=late.late / late.events if late.events else 0.0,
             late_first_share=late.late_firsts / late.streams if late.streams else 0.0,
             late_calls_share=late.late_streams / late.streams if late.streams else 0.0,
-            late_effects=late.effects({"ttft": self.latencies["ttft"], "tpot": self.latencies["tpot"], "itl": self.itl}),
+            late_effects=late.effects({"ttft": self.latencies["ttft"], "tpot": self.latencies["tpot"], "itl": self.gaps["itl"]}),
             late_judgements=late.flipped(),
             read_lag_ms=tail(self.lag),
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),

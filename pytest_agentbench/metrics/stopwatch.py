@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from pytest_agentbench.metrics.registry import title_of
 from pytest_agentbench.metrics.windows import Span, overlap_ns
 from pytest_agentbench.stats.percentiles import HIGH
 
@@ -18,7 +19,6 @@ CORE = 0.9  # share of a core above which a process is taken for saturated
 SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
 
 SATURATED_WORDS = "the client was saturated: its timings are the client's own"
-TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def doubt(stopwatch: Stopwatch, name: str) -> str:
 def title(name: str) -> str:
     """`ITL p99` of `itl.p99`, `goodput by ITL` of `goodput.itl`."""
     metric, _, statistic = name.partition(".")
-    return f"goodput by {TITLES[statistic]}" if metric == "goodput" else f"{TITLES[metric]} {statistic}"
+    return f"goodput by {title_of(statistic)}" if metric == "goodput" else f"{title_of(metric)} {statistic}"
 
 
 def _unusable(reading: Reading) -> Iterator[str]:

@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from pytest_agentbench.gate.diff import Changed, ComparedRun, Scored, Timed, common, doubts, score_changes, setup_changes, speed_changes
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.gates import MISSING
 from pytest_agentbench.reports.terminal import Terminal
 from pytest_agentbench.reports.wording import mean_text, number, retried_text, statuses_text
@@ -15,8 +17,6 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
 LONGEST = 60  # characters of a value
-TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "rollout": "rollout"}
-RATES = {"output_tokens_per_s": "output tok/s", "rollouts_per_hour": "rollouts/h"}
 
 #: What a part says of something that one of the runs does not have.
 NOTHING = {"packages": "not installed", **dict.fromkeys(("code", "model", "hardware", "host"), "unknown")}
@@ -140,9 +140,9 @@ def speed_lines(old: ComparedRun, new: ComparedRun) -> Iterator[str]:
     yield f"{'median, ms':<16}{'old':>10}{'new':>10}   new / old, 95 %"
     for each in timed:
         if each.old is not None or each.new is not None:
-            yield f"{TITLES[each.name]:<16}{number(each.old):>10}{number(each.new):>10}   {_ratio(each)}".rstrip()
-    for name, title in RATES.items():
-        yield f"{title:<16}{_rate(old, name):>10}{_rate(new, name):>10}"
+            yield f"{registry.title_of(each.name):<16}{number(each.old):>10}{number(each.new):>10}   {_ratio(each)}".rstrip()
+    for metric in registry.rates().values():
+        yield f"{metric.title:<16}{_rate(old, metric):>10}{_rate(new, metric):>10}"
 
 
 def _ratio(timed: Timed) -> str:
@@ -154,5 +154,5 @@ def _ratio(timed: Timed) -> str:
     return f"{decision.estimate:.2f} [{decision.low:.2f}, {decision.high:.2f}], {word}"
 
 
-def _rate(run: ComparedRun, name: str) -> str:
-    return number(getattr(run.facts.performance, name), 0 if name == "rollouts_per_hour" else 1)
+def _rate(run: ComparedRun, metric: Metric) -> str:
+    return number(getattr(run.facts.performance, metric.name), metric.digits)

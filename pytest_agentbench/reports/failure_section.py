@@ -6,7 +6,7 @@ import functools
 import json
 
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.metrics import timings, windows
+from pytest_agentbench.metrics import registry, windows
 from pytest_agentbench.records import Draft, Json, Rollout
 from pytest_agentbench.stats.percentiles import percentile
 
@@ -27,10 +27,9 @@ def properties(rollout: Rollout) -> list[tuple[str, object]]:
     ]
     found += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
     good = [call for call in rollout.all_calls if not call.error_kind]
-    ttft = [value / 1e6 for call in good if (value := timings.ttft_ns(call)) is not None]
-    itl = [gap / 1e6 for call in good for gap in timings.itl_ns(call)]
-    medians = (("ttft_ms_p50", percentile(ttft, 50)), ("itl_ms_p50", percentile(itl, 50)))
-    found += [(name, round(median, 3)) for name, median in medians if median is not None]
+    for metric in registry.objectives().values():
+        values = [value / 1e6 for call in good for value in metric.values_of(call)]
+        found += [(f"{metric.key}_p50", round(median, 3))] if (median := percentile(values, 50)) is not None else []
     found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.all_calls))]
     found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.all_calls)), ("attempt", rollout.attempt)]
     return [_shared(*each) for each in found]

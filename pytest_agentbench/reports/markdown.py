@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.reports import comparison
@@ -17,11 +18,9 @@ from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, pr
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
-    MORE_TIMINGS,
     PARTS,
     RATE_COLUMNS,
     RATES,
-    TIMINGS,
     boot_text,
     calls_text,
     damage_lines,
@@ -226,7 +225,7 @@ def _performance(performance: PerformanceSummary, stopwatch: Stopwatch) -> Itera
 
 
 def _timings(performance: PerformanceSummary) -> Iterator[str]:
-    rows = [[title, *_cells(found, COLUMNS)] for name, title in (*TIMINGS, *MORE_TIMINGS) if (found := performance.latencies.get(name))]
+    rows = [[each.title, *_cells(found, COLUMNS)] for each in registry.latencies().values() if (found := performance.latency(each.name))]
     if adjusted := performance.ttft_adjusted_ms:
         cells = ("never" if value == INFINITE else number(value) for value in (adjusted.p50, adjusted.p90, adjusted.p95, adjusted.p99))
         rows.append(["TTFT, failed calls as never", str(adjusted.n), "-", *cells, "never"])

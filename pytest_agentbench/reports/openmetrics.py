@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.gate.exit_status import VERDICTS
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.runs.contents import Run
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-LATENCIES = ("ttft", "itl", "tpot", "e2e", "rollout")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 Samples = Iterable[tuple[Mapping[str, str], float | None]]
@@ -58,11 +58,11 @@ class _Run:
             "Rollouts by status.",
             (({"suite": name, "status": status}, count) for name, suite in run.suites.items() for status, count in suite.rollouts.items()),
         )
-        for latency in LATENCIES:
+        for latency in registry.latencies(compared=True):
             found = performance.latency(latency)
             seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(found, name, None)) is not None)
             yield _gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
-        for name in ("calls", "output_tokens_per_s", "rollouts_per_hour", "prefix_cache_hit_ratio"):
+        for name in ("calls", *registry.rates(), "prefix_cache_hit_ratio"):
             yield _gauge(name, f"performance.{name} of run.json.", [({}, getattr(performance, name))])
         yield _gauge(
             "failed_calls", "LLM calls that failed, by kind.", (({"kind": kind}, n) for kind, n in performance.failed_calls.items())

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.reports.columns import columns, cut, fold
@@ -18,7 +19,6 @@ from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines,
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.wording import (
     COLUMNS,
-    TIMINGS,
     boot_text,
     calls_text,
     dataset_text,
@@ -228,10 +228,10 @@ def _write_serving(terminal: Terminal, serving: ServingSummary) -> None:
 
 def _write_timings(terminal: Terminal, performance: PerformanceSummary) -> None:
     terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS) + "   median, 95 %")
-    for name, title in TIMINGS:
-        if found := performance.latencies.get(name):
+    for metric in registry.latencies().values():
+        if found := performance.latency(metric.name):
             cells = "".join(f"{number(getattr(found, column)):>10}" for column in COLUMNS)
-            terminal.write_line(f"{title:<16}{cells}   {range_text(found.intervals['p50'])}".rstrip())
+            terminal.write_line(f"{metric.title:<16}{cells}   {range_text(found.intervals['p50'])}".rstrip())
     if why := few_text(performance):
         terminal.write_line(why)
 

@@ -19,18 +19,6 @@ from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.pass_rates import PassRate
 from pytest_agentbench.stats.percentiles import HIGH, needed
 
-TIMINGS = (
-    ("ttft_ms", "TTFT"),
-    ("itl_ms", "ITL"),
-    ("tpot_ms", "TPOT"),
-    ("e2e_ms", "E2E"),
-    ("client_queue_ms", "client queue"),
-    ("rollout_ms", "rollout"),
-)
-MORE_TIMINGS = (
-    ("first_event_ms", "first event of any kind"),
-    ("first_answer_ms", "first answer token"),
-)
 RATES = (
     ("call_output_tokens_per_s", "output tok/s of a call"),
     ("rollout_steps_per_minute", "LLM calls/min of a rollout"),
@@ -214,7 +202,7 @@ def split_text(split: Mapping[str, PartOfTime]) -> str:
 
 def few_text(performance: PerformanceSummary) -> str:
     """Why a table has dashes; empty where it has none."""
-    tables = [table for name, _ in (*TIMINGS, *MORE_TIMINGS) if (table := performance.latencies.get(name))]
+    tables = [table for table in performance.latencies.values() if table]
     if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
         return ""
     return f"a dash is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}"

@@ -15,7 +15,7 @@ HASHES = {"scenario": "s", "agent": "a", "scorers": {"tsq": "c"}, "backend": "b"
 def trial(scenario: object, score: float | None = 1.0, *, number: int = 1, status: str = "ok", ttft: float = 100.0, **keys: Any) -> Trial:
     """A trial of the suite shop, with one call."""
     scores = {"tsq": score, "repeated": 0.0} if score is not None else {}
-    call = CallTimes(ttft, 10.0, ttft + 100, 20.0, 11, failed=False)
+    call = CallTimes({"ttft": ttft, "tpot": 10.0, "e2e": ttft + 100, "itl": 20.0}, 11, failed=False)
     fields: dict[str, Any] = {"content": HASHES, "scores": scores, "duration_ms": 1000.0, "calls": (call,), **keys}
     return Trial("shop", "shop", str(scenario), number, status, **fields)
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence, write_baseline
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial, call_times, trial_of
-from pytest_agentbench.metrics.goodput import OBJECTIVES, Goodput
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.goodput import Goodput
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
 from tests.gate.evidences import evidence, trial
 
@@ -22,7 +23,7 @@ MS = 1_000_000  # nanoseconds
 
 numbers = st.floats(min_value=0, max_value=1e9)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
-calls = st.builds(CallTimes, *[st.none() | numbers] * 4, st.integers(0, 10_000), st.booleans())
+calls = st.builds(CallTimes, st.dictionaries(st.sampled_from([*registry.objectives()]), numbers), st.integers(0, 10_000), st.booleans())
 trials = st.builds(
     Trial,
     st.sampled_from(["shop", "bank"]),
@@ -102,7 +103,7 @@ def test_what_is_taken_from_a_rollout() -> None:
         scores={"tsq": 0.5},
         unscored=("judge",),
         duration_ms=500.0,
-        calls=(CallTimes(30.0, 20.0, 120.0, 60.0, 5, False), CallTimes(None, None, None, None, 0, True)),
+        calls=(CallTimes({"ttft": 30.0, "itl": 60.0, "tpot": 20.0, "e2e": 120.0}, 5, failed=False), CallTimes({}, 0, failed=True)),
     ) == trial_of(rollout())
 
 
@@ -113,7 +114,7 @@ def test_calls_of_earlier_attempts_are_evidence() -> None:
 
     found = trial_of(replace(last, earlier_attempts=(Attempt(1, "infra_error", calls=(failed,)),)))
 
-    assert (CallTimes(None, None, None, None, 0, True), *trial_of(last).calls) == found.calls
+    assert (CallTimes({}, 0, failed=True), *trial_of(last).calls) == found.calls
 
 
 def test_no_text_is_in_a_baseline() -> None:
@@ -124,7 +125,7 @@ def test_no_text_is_in_a_baseline() -> None:
 
 
 stamps = st.lists(st.integers(1, 400), max_size=4).map(sorted)
-objectives = st.dictionaries(st.sampled_from([*OBJECTIVES]), st.sampled_from([10.0, 50.0, 150.0]), min_size=1)
+objectives = st.dictionaries(st.sampled_from([*registry.objectives()]), st.sampled_from([10.0, 50.0, 150.0]), min_size=1)
 
 
 @given(stamps, st.none() | st.integers(0, 9), st.sampled_from([None, "cut"]), objectives)
@@ -151,7 +152,7 @@ def test_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/2"}', '{"schema": "agentbench-baseline/2", "suite": "s"}', "3"]
+    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/3"}', '{"schema": "agentbench-baseline/3", "suite": "s"}', "3"]
 )
 def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
     """One sentence with the file, and what writes one."""

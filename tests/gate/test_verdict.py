@@ -221,7 +221,7 @@ def test_a_baseline_with_a_saturated_client() -> None:
 
 def test_failed_calls_have_no_latency() -> None:
     """A run whose slow calls failed is not fast."""
-    calls = (CallTimes(100.0, 10.0, 200.0, 20.0, 11, False), CallTimes(None, None, None, None, 0, True))
+    calls = (CallTimes({"ttft": 100.0}, 11, failed=False), CallTimes({}, 0, failed=True))
     found = judged("ttft.p50 <= 150ms", evidence(suite(calls=calls))).decision
 
     assert ("INCONCLUSIVE", "300 of 600 LLM calls failed, and failed calls have no latency") == (found.verdict, found.reason)

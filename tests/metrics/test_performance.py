@@ -273,8 +273,8 @@ def test_gaps_take_no_memory_each() -> None:
     for _ in range(100):
         performance.add(rollout("a", calls=(call(0, *range(0, 20_000, 20), end=20_000),), ended_ns=20_000 * MS))
 
-    assert (99_900, 20.0, 20.0) == (len(performance.itl), performance.itl[0], performance.itl[-1])
-    assert 1 == len(performance.itl._counts)
+    assert (99_900, 20.0, 20.0) == (len(performance.gaps["itl"]), performance.gaps["itl"][0], performance.gaps["itl"][-1])
+    assert 1 == len(performance.gaps["itl"]._counts)
 
 
 @pytest.mark.parametrize("origin", [10_000_000, 0, -900], ids=["a pause of hours", "the same clock again", "a clock that starts anew"])

@@ -1,0 +1,149 @@
+"""Every metric of a run, once: reports, exports, rules, objectives, diffs and the page read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_agentbench.metrics import timings
+from pytest_agentbench.records import LLMCall, Rollout
+
+Level = Literal["event", "call", "rollout", "session"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One of them. Its values are durations, nanoseconds in records and milliseconds (`ttft_ms`) everywhere else, or a rate."""
+
+    name: str  # in rules, options and run.json
+    title: str  # in reports
+    level: Level  # what has one value: an event has one of `itl`, a session one of `rollouts_per_hour`
+    definition: str  # a line of docs/metrics.md; where the term is not the field's own it says by whom
+    of_call: Callable[[LLMCall], float | None] | None = None  # nanoseconds; of an event's metric the call's largest, which objectives judge
+    of_events: Callable[[LLMCall], list[int]] | None = None  # nanoseconds
+    of_rollout: Callable[[Rollout], float] | None = None  # nanoseconds
+    compared: bool = True  # rules, objectives and comparisons may ask for it; if not, it stands in run.json and reports alone
+    expected: bool = False  # a call without one cannot be judged by an objective; otherwise it breaks none
+    rising: bool = False  # more is better
+    digits: int = 1  # of a rate, in reports
+
+    @property
+    def key(self) -> str:
+        """In run.json and in properties of tests."""
+        return self.name if self.level == "session" else f"{self.name}_ms"
+
+    def values_of(self, call: LLMCall) -> list[float]:
+        """Nanoseconds of a call, or of its events."""
+        if self.of_events is not None:
+            return [*self.of_events(call)]
+        return [] if self.of_call is None or (value := self.of_call(call)) is None else [value]
+
+
+def longest_gap_ns(call: LLMCall) -> int | None:
+    """What the objective `itl` is about: a stall breaks the promise."""
+    return max(timings.itl_ns(call), default=None)
+
+
+def duration_ns(rollout: Rollout) -> float:
+    """From the start to the end of a rollout's last attempt."""
+    return rollout.ended_ns - rollout.started_ns
+
+
+#: In the order of reports. A new one is one entry here.
+METRICS = (
+    Metric(
+        "ttft",
+        "TTFT",
+        "call",
+        "time to first token: last byte of the request sent, to the first event with content, reasoning or a tool call",
+        of_call=timings.ttft_ns,
+        expected=True,
+    ),
+    Metric(
+        "itl",
+        "ITL",
+        "event",
+        "inter-token latency: the gaps between events with text, of all calls together, so that a stall is one of them. "
+        "A server that packs several tokens into an event shows one gap for them",
+        of_call=longest_gap_ns,
+        of_events=timings.itl_ns,
+    ),
+    Metric(
+        "tpot",
+        "TPOT",
+        "call",
+        "time per output token after the first event, one value a call: (last - first event) / (tokens - tokens of the first event)",
+        of_call=timings.tpot_ns,
+    ),
+    Metric("e2e", "E2E", "call", "last byte of the request sent, to the end of the answer", of_call=timings.e2e_ns, expected=True),
+    Metric(
+        "client_queue",
+        "client queue",
+        "call",
+        "the agent's call, to the request's last byte sent, without the wait for a rate limit: what the client took, not the backend. "
+        "Never in TTFT",
+        of_call=timings.client_queue_ns,
+        compared=False,
+    ),
+    Metric("rollout", "rollout", "rollout", "start to end of a rollout, its last attempt", of_rollout=duration_ns),
+    Metric(
+        "first_event",
+        "first event",
+        "call",
+        "as TTFT, to the first event of any kind, a bare role included",
+        of_call=timings.first_event_ns,
+        compared=False,
+    ),
+    Metric(
+        "first_answer",
+        "first answer",
+        "call",
+        "as TTFT, to the first event with content or a tool call: reasoning does not count",
+        of_call=timings.first_answer_ns,
+        compared=False,
+    ),
+    Metric(
+        "output_tokens_per_s",
+        "output tok/s",
+        "session",
+        "output tokens of successful calls / time from the first start to the last end of a rollout; ramp and drain are in it",
+        rising=True,
+    ),
+    Metric(
+        "rollouts_per_hour",
+        "rollouts/h",
+        "session",
+        "`ok` and `limit` rollouts per hour over the same time: the jobs per hour",
+        rising=True,
+        digits=0,
+    ),
+    Metric("steps_per_minute", "steps/min", "session", "successful LLM calls per minute over the same time", rising=True),
+)
+
+
+def latencies(*levels: Level, compared: bool = False) -> dict[str, Metric]:
+    """Durations by name, of some levels or of all; with `compared` without those that nothing may ask for."""
+    return {
+        each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)
+    }
+
+
+def rates() -> dict[str, Metric]:
+    """What a run has one number of, by name."""
+    return {each.name: each for each in METRICS if each.level == "session"}
+
+
+def objectives() -> dict[str, Metric]:
+    """What a call can meet or miss, by name."""
+    return latencies("event", "call", compared=True)
+
+
+def asked() -> dict[str, Metric]:
+    """Of whose percentiles rules and comparisons ask, by name: gaps of one stream are too alike for that."""
+    return latencies("call", "rollout", compared=True)
+
+
+def title_of(name: str) -> str:
+    """In reports."""
+    return next(each.title for each in METRICS if each.name == name)
