@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.tsq import tsq
-    from pytest_agentbench.suites.suite import Scenario, SuiteInfo
+    from pytest_agentbench.suites.suite import Scenario, SuiteInfo, Tool
     from pytest_agentbench.tools.toolbox import Toolbox
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "SuiteInfo",
     "Target",
     "Tell",
+    "Tool",
     "ToolCall",
     "Toolbox",
     "ask",
@@ -66,6 +67,7 @@ _LATER = {
     "SuiteInfo": "suites.suite",
     "Target": "backends.telemetry.sampler",
     "Tell": "backends.backend",
+    "Tool": "suites.suite",
     "Toolbox": "tools.toolbox",
     "ask": "llm.judge",
     "load_peer": "metrics.other_tools",

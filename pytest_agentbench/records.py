@@ -82,6 +82,11 @@ class RolloutKey(NamedTuple):
         return f"{self.suite}[{self.id}]"
 
 
+def suite_of(group: str, variant: str) -> str:
+    """The suite of a `RolloutKey.group`."""
+    return group if variant == "default" else group.removesuffix(f"-{variant}")
+
+
 class Chunk(NamedTuple):
     """One event of a streamed answer, as it arrived at the tap."""
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
 from pytest_agentbench.backends.machine.ports import is_free
 from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.lib import host_locks
+from pytest_agentbench.lib.process import child_environment
 from tests.project import Project
 
 #: A suite's test that asks for no score.

@@ -38,15 +38,17 @@ from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.agents.whole_answer import TruncationRetry
-from pytest_agentbench.backends.child_process import Child, child_environment
-from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec, load_backend
+from pytest_agentbench.backends.embedded import EmbeddedSpec
+from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import ContainerSpec
+from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 from pytest_agentbench.engine.script import Match, Rule, load_rules
 from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.loading import options_of
+from pytest_agentbench.lib.process import Child, child_environment
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_agentbench
-from pytest_agentbench.backends.spec import UrlSpec, known_backends, load_backend
+from pytest_agentbench.backends.spec import known_backends, load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.reports.ci import DETECTED
 
 PACKAGE = Path(pytest_agentbench.__file__).parent

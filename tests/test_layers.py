@@ -128,3 +128,11 @@ def test_the_walk_sees_everything() -> None:
             "pytest.fixture",
         )
     )
+
+
+def test_a_session_knows_no_kind_of_backend() -> None:
+    """It asks all of them the same; only where two are put under one roof, and where YAMLs are read, is one named."""
+    kinds = re.compile(r"pytest_agentbench\.backends\.(embedded|url|stack|ab)\b")
+    named = {(module, name) for module in FILES if module.startswith("session.") for _, name in imports(module) if kinds.match(name)}
+
+    assert {("session.controller", "pytest_agentbench.backends.ab.Arms")} == named

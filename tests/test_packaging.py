@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.lib.process import child_environment
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,7 +87,7 @@ def test_contents(wheel: Path) -> None:
         for name in ("README.md", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
     ]
     shipped += [f"scenarios/bfcl/{name}" for name in ("README.md", "suite.yaml", "test_bfcl.py")]
-    shipped += [f"backends/{file.name}" for file in (ROOT / "backends").iterdir()]
+    shipped += [str(file.relative_to(ROOT)) for file in (ROOT / "backends").rglob("*") if file.is_file() and file.suffix != ".pyc"]
     assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
     assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
     assert {"pytest_agentbench/py.typed", "pytest_agentbench/plugin.py", f"{info}/licenses/LICENSE"} <= set(names)

@@ -12,7 +12,7 @@ import pytest
 import pytest_agentbench
 
 #: Libraries that no session may pay for before it needs them.
-HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio"
+HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil"
 
 DOCS = [*Path(__file__).parents[1].glob("docs/**/*.md"), Path(__file__).parents[1] / "README.md"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_agentbench.backends.child_process import child_environment
 from pytest_agentbench.cli import main, parser
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.settings import OPTIONS
 
 ROOT = Path(__file__).parents[1]

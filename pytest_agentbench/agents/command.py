@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +17,11 @@ from typing import ClassVar
 
 from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.factory import A_PATH
+from pytest_agentbench.agents.options import check_options
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
+from pytest_agentbench.lib.process import end_text, foreign_environment
 from pytest_agentbench.llm.client import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program
 from pytest_agentbench.suites.suite import Scenario
@@ -43,12 +44,7 @@ class Command:
     black_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("program", "keys", "own_tools"):
-            value = getattr(self, name)
-            if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-                raise TypeError(f"{name} should be a list of texts, not {value!r}")
-        if not isinstance(self.env, dict) or not all(isinstance(each, str) for each in self.env.values()):
-            raise TypeError(f"env should be names and texts, not {self.env!r}")
+        check_options(self)
         if not self.program:
             raise ValueError("program should be a program and its arguments, not []")
         if not Path(self.cwd).is_dir():
@@ -101,7 +97,6 @@ class Command:
 
     def _environment(self) -> dict[str, str]:
         """The user's, without what belongs to the test run and without secrets."""
-        from pytest_agentbench.backends.child_process import foreign_environment
         from pytest_agentbench.backends.machine.environments import resolve_python
 
         inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}
@@ -140,7 +135,7 @@ class Command:
         llm.transcript = [*scenario.messages, *self._conversation(await llm.said(), answer, tools)]
         if program.exit_code:
             end = report["stderr"].strip()[-TAIL:] or "it printed nothing to stderr"
-            raise AgentError(f"`{command}` {_ended(program.exit_code)}: {end}")
+            raise AgentError(f"`{command}` {end_text(program.exit_code)}: {end}")
         return Answer(answer)
 
     def _conversation(self, said: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
@@ -162,7 +157,3 @@ class Command:
         if answer and not (found and found[-1]["role"] == "assistant" and found[-1]["content"].strip() == answer):
             found.append({"role": "assistant", "content": answer})
         return found
-
-
-def _ended(exit_code: int) -> str:
-    return f"was ended by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"

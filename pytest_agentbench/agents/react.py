@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Annotated
 
 from pytest_agentbench.agents.factory import A_PROMPT
+from pytest_agentbench.agents.options import check_options, whole
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, question_text, system_text
 from pytest_agentbench.agents.react_text import Action, FinalAnswer, ReactTextError, read_answer
-from pytest_agentbench.agents.whole_answer import ask, check_count
+from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
@@ -23,34 +25,22 @@ class React:
 
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # holds {tools} and {tool_names}
     additional_instructions: str = field(default="", metadata=A_PROMPT)  # behind the system prompt
-    max_tool_calls: int = 15
-    parse_agent_response_max_retries: int = 1  # of each step, the first answer not counted
+    max_tool_calls: Annotated[int, whole(1)] = 15
+    parse_agent_response_max_retries: Annotated[int, whole(0)] = 1  # of each step, the first answer not counted
     retry_agent_response_parsing_errors: bool = True
     raise_on_parsing_failure: bool = True  # else what could not be read is the answer
     normalize_tool_input_quotes: bool = True  # whether an input that is almost JSON is understood
     include_tool_input_schema_in_tool_description: bool = True
-    max_history: int = 15  # messages from before the question
+    max_history: Annotated[int, whole(0)] = 15  # messages from before the question
     stop: Sequence[str] = ("\nObservation:",)
 
     def __post_init__(self) -> None:
-        check_count("max_tool_calls", self.max_tool_calls, 1)
-        check_count("parse_agent_response_max_retries", self.parse_agent_response_max_retries, 0)
-        check_count("max_history", self.max_history, 0)
-        for name, kind, wanted in (
-            ("system_prompt", str, "a text"),
-            ("additional_instructions", str, "a text"),
-            ("retry_agent_response_parsing_errors", bool, "true or false"),
-            ("raise_on_parsing_failure", bool, "true or false"),
-            ("normalize_tool_input_quotes", bool, "true or false"),
-            ("include_tool_input_schema_in_tool_description", bool, "true or false"),
-        ):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} should be {wanted}, not {getattr(self, name)!r}")
+        check_options(self)
         for place in ("{tools}", "{tool_names}"):
             if place not in self.system_prompt:
                 raise ValueError(f"system_prompt should contain {place}, where the tools are put")
-        if not isinstance(self.stop, (list, tuple)) or not all(isinstance(each, str) and each for each in self.stop):
-            raise TypeError(f"stop should be a list of texts, not {self.stop!r}")
+        if "" in self.stop:
+            raise ValueError(f"stop should be a list of texts, not {self.stop!r}")
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         messages = self._opening(scenario)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import A_PROMPT, AN_AGENT
+from pytest_agentbench.agents.options import Kind, check_options, number, whole
 from pytest_agentbench.agents.run import work_once
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, LimitReached
@@ -77,6 +79,23 @@ VERDICT = Form(
 PARAMETERS = {"temperature": 0.0}  # of every judgement
 
 
+def _is_endpoint(value: object) -> bool:
+    keys = {*value} if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()) else set()
+    return {"url", "model"} <= keys <= {"url", "model", "api_key"}
+
+
+Endpoint = Annotated[Json, Kind(_is_endpoint, "{url, model}, with api_key the name of an environment variable")]
+Retries = Annotated[int, whole(0, 5)]
+Share = Annotated[float, number(0, 1)]
+Evaluation = Annotated[
+    str,
+    Kind(
+        lambda text: isinstance(text, str) and "{tool_calls}" in text,
+        "a text with {tool_calls} in it, for a judge has to see what was done",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class SelfEvaluating:
     """Options: `wraps` (an agent's kind or settings), `evaluator_llm` ({url, model, api_key} of a judge that is not the backend),
@@ -84,25 +103,15 @@ class SelfEvaluating:
     """
 
     wraps: Agent = field(default=ToolCalling(), metadata=AN_AGENT)
-    evaluator_llm: Json | None = None
-    max_retries: int = 2
-    min_confidence_threshold: float = 0.7
+    evaluator_llm: Endpoint | None = None
+    max_retries: Retries = 2
+    min_confidence_threshold: Share = 0.7
     pass_feedback_to_agent: bool = False
-    evaluation_prompt_template: str = field(default=EVALUATION, metadata=A_PROMPT)
+    evaluation_prompt_template: Evaluation = field(default=EVALUATION, metadata=A_PROMPT)
     feedback_template: str = field(default=FEEDBACK, metadata=A_PROMPT)
 
     def __post_init__(self) -> None:
-        if type(self.max_retries) is not int or not 0 <= self.max_retries <= 5:
-            raise ValueError(f"max_retries should be a whole number from 0 to 5, not {self.max_retries!r}")
-        if type(self.min_confidence_threshold) not in (int, float) or not 0 <= self.min_confidence_threshold <= 1:
-            raise ValueError(f"min_confidence_threshold should be a number from 0 to 1, not {self.min_confidence_threshold!r}")
-        if not isinstance(self.pass_feedback_to_agent, bool):
-            raise TypeError(f"pass_feedback_to_agent should be true or false, not {self.pass_feedback_to_agent!r}")
-        if not isinstance(self.feedback_template, str):
-            raise TypeError(f"feedback_template should be a text, not {self.feedback_template!r}")
-        if not isinstance(self.evaluation_prompt_template, str) or "{tool_calls}" not in self.evaluation_prompt_template:
-            raise ValueError("evaluation_prompt_template should be a text with {tool_calls} in it: a judge has to see what was done")
-        _check_endpoint(self.evaluator_llm)
+        check_options(self)
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         judge = await llm.judge(self.evaluator_llm)  # before any work: without a judge it would be in vain
@@ -127,8 +136,8 @@ class SelfEvaluating:
 class SelfEvaluatingWithFeedback(SelfEvaluating):
     """The same, harder to please, and the agent is told what was wrong."""
 
-    max_retries: int = 3
-    min_confidence_threshold: float = 0.85
+    max_retries: Retries = 3
+    min_confidence_threshold: Share = 0.85
     pass_feedback_to_agent: bool = True
 
 
@@ -192,18 +201,6 @@ def merit(draft: Draft) -> float:
     if draft.verdict is None:
         return 0.0
     return float(draft.verdict["confidence"] if draft.verdict["is_sufficient"] else -draft.verdict["confidence"])
-
-
-def _check_endpoint(endpoint: Json | None) -> None:
-    keys = {"url", "model", "api_key"}
-    if endpoint is None:
-        return
-    if (
-        not isinstance(endpoint, dict)
-        or not {"url", "model"} <= {*endpoint} <= keys
-        or not all(isinstance(each, str) for each in endpoint.values())
-    ):
-        raise ValueError(f"evaluator_llm should be {{url, model}}, with api_key the name of an environment variable, not {endpoint!r}")
 
 
 def _seen_by_the_judge(scenario: Scenario, draft: Draft, tools: Toolbox) -> dict[str, str]:

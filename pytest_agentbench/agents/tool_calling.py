@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.whole_answer import TruncationRetry, ask, check_count
+from pytest_agentbench.agents.options import check_options, whole
+from pytest_agentbench.agents.whole_answer import TruncationRetry, ask
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Answer, Json
@@ -22,19 +24,14 @@ SYSTEM_PROMPT = (
 class ToolCalling:
     """Options: see docs/agents.md."""
 
-    max_turns: int = 12  # model calls, those that are made again not counted
+    max_turns: Annotated[int, whole(1)] = 12  # model calls, those that are made again not counted
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
     parallel: bool = True  # whether an answer may call several tools
     truncation_retry: Json = field(default_factory=dict)  # the options of TruncationRetry
-    max_empty_response_retries: int = 0
+    max_empty_response_retries: Annotated[int, whole(0)] = 0
 
     def __post_init__(self) -> None:
-        check_count("max_turns", self.max_turns, 1)
-        check_count("max_empty_response_retries", self.max_empty_response_retries, 0)
-        if not isinstance(self.system_prompt, str):
-            raise TypeError(f"system_prompt should be a text, not {self.system_prompt!r}")
-        if not isinstance(self.parallel, bool):
-            raise TypeError(f"parallel should be true or false, not {self.parallel!r}")
+        check_options(self)
         TruncationRetry.of(self.truncation_retry)
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:

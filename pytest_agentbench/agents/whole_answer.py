@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import ceil
-from typing import Any
+from math import ceil, inf
+from typing import Annotated, Any
 
+from pytest_agentbench.agents.options import Kind, check_options, whole
 from pytest_agentbench.errors import LimitReached
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json
 
-
-def check_count(name: str, value: object, least: int) -> None:
-    """Raises ValueError for an option that is no whole number, or too small."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name} should be a whole number from {least} up, not {value!r}")
+ABOVE_ONE = Kind(lambda value: type(value) in {int, float} and 1 < value < inf, "a number above 1")
 
 
 @dataclass(frozen=True)
 class TruncationRetry:
     """How often an answer is asked for again that was cut, and with which limit."""
 
-    max_retries: int = 0
-    token_increment: int | None = None  # tokens more each time; 1024 where neither is given
-    token_scaling: float | None = None  # times as many each time
+    max_retries: Annotated[int, whole(0)] = 0
+    token_increment: Annotated[int, whole(1)] | None = None  # tokens more each time; 1024 where neither is given
+    token_scaling: Annotated[float, ABOVE_ONE] | None = None  # times as many each time
 
     def __post_init__(self) -> None:
-        check_count("truncation_retry.max_retries", self.max_retries, 0)
-        if self.token_increment is not None:
-            check_count("truncation_retry.token_increment", self.token_increment, 1)
-        scaling = self.token_scaling
-        if scaling is not None and not (type(scaling) in {int, float} and scaling > 1):
-            raise ValueError(f"truncation_retry.token_scaling should be a number above 1, not {scaling!r}")
-        if self.token_increment is not None and scaling is not None:
+        check_options(self, "truncation_retry.")
+        if self.token_increment is not None and self.token_scaling is not None:
             raise ValueError("truncation_retry has token_increment or token_scaling, not both")
 
     @classmethod
-    def of(cls, options: object) -> TruncationRetry:
-        """From the options in a suite.yaml; raises ValueError or TypeError, which name the option."""
-        if not isinstance(options, Mapping):
-            raise TypeError(f"truncation_retry should be a mapping, not {options!r}")
+    def of(cls, options: Json) -> TruncationRetry:
+        """From the options in a suite.yaml; raises ValueError, which names the option."""
         known = [each.name for each in fields(cls)]
         for name in options:
             if name not in known:

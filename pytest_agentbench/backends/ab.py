@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json
 
 Make = Callable[[], Backend]
@@ -33,7 +33,7 @@ class Arms(Backend):
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> seconds that its last start took
         self.failures: dict[str, str] = {}  # arm -> why it is not there
-        self.on_gone: Callable[[str, str], None] = lambda _arm, _why: None
+        self._gone: Callable[[str, str], None] = lambda _arm, _why: None
         self._endpoints: dict[str, Endpoint] = {}  # of arms that are up
         self._started: set[str] = set()
         self._tell: Tell | None = None  # known when the session watches
@@ -72,8 +72,11 @@ class Arms(Backend):
             raise BackendError("; ".join(self.failures.values()))
         return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
 
-    def turn(self, arm: str) -> tuple[Endpoint, bool]:
-        """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there."""
+    def follow(self, gone: Callable[[str, str], None]) -> None:
+        self._gone = gone
+
+    def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
+        del endpoint  # of the first arm
         if arm in self.failures:
             raise BackendError(self.failures[arm])
         if arm in self._endpoints:
@@ -87,7 +90,6 @@ class Arms(Backend):
         return self._endpoints[arm], True
 
     def sources(self, arm: str) -> Sources:
-        """What can be sampled of one arm."""
         return self.backends[arm].metrics() if arm in self._endpoints else Sources()
 
     def metrics(self) -> Sources:
@@ -146,7 +148,7 @@ class Arms(Backend):
         if died and not self._stopped and self.backends[name] is backend and self._endpoints.pop(name, None):
             self._failed(name, f"is gone: {died}")
             self._tells(name, ())
-            self.on_gone(name, self.failures[name])
+            self._gone(name, self.failures[name])
 
     def _tells(self, arm: str, names: Collection[str]) -> bool:
         """Of all arms together."""
@@ -169,8 +171,3 @@ def fit_together(backends: list[Backend]) -> bool:
     if len(set(named)) < len(named) or len(set(ports)) < len(ports):
         return False
     return not count or count <= len(gpus.visible())
-
-
-def failures_of(backend: Backend) -> dict[str, str]:
-    """Arms that are not there, or are gone, and why."""
-    return backend.failures if isinstance(backend, Arms) else {}

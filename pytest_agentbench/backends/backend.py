@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.child_process import Child
-from pytest_agentbench.backends.machine.ports import shared_port
-from pytest_agentbench.backends.machine.versions import told
-from pytest_agentbench.backends.proof.ready import listed_models
-from pytest_agentbench.backends.spec import AnySpec, EmbeddedSpec, UrlSpec
-from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target
-from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.backends.telemetry.sampler import Sources
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.suites.hashes import file_digest
 
 Tell = Callable[[Collection[str]], bool]
 
-ENGINE = "engine"  # what a session calls the built-in one
 
-#: aiohttp reads the certificates of this machine twice when it is imported: an eighth of a second of CPU for an engine that calls nobody.
-NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
+class Sides(Protocol):
+    """What a session of blocks asks. The answers of this class are those of a backend that has no arms."""
+
+    in_sequence: bool = False  # one arm runs before the other
+    failures: Mapping[str, str] = {}  # arm that is not there, or is gone -> why
+    load_s: Mapping[str, float] = {}  # arm -> seconds that its last start took
+
+    def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
+        """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there.
+
+        `endpoint` is what `start` returned.
+        """
+        del arm
+        return endpoint, False
+
+    def sources(self, arm: str) -> Sources:
+        """What can be sampled of one arm."""
+        del arm
+        return self.metrics()
+
+    def unused(self, arm: str) -> Collection[str]:
+        """Processes that no rollout of an arm needs."""
+        del arm
+        return ()
+
+    def follow(self, gone: Callable[[str, str], None]) -> None:
+        """From now on `gone` is called with an arm that was lost, and why."""
+        del gone
+
+    def metrics(self) -> Sources:
+        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
+        return Sources()
 
 
-class Backend(Protocol):
+class Backend(Sides, Protocol):
     """The seam between a session and the stack under test. All methods may be called from a thread."""
 
     name: str
@@ -57,10 +75,6 @@ class Backend(Protocol):
     def start(self, directory: Path) -> Endpoint:
         """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
 
-    def metrics(self) -> Sources:
-        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
-        return Sources()
-
     @property
     def processes(self) -> Mapping[str, Child]:
         """Those that `watch` starts again when they die, by the names under which it tells of them."""
@@ -75,163 +89,3 @@ class Backend(Protocol):
 
     def stop(self) -> None:
         """Tears the stack down; may be called at any moment, also twice."""
-
-
-class Embedded(Backend):
-    """The built-in engine in a process of its own."""
-
-    def __init__(self, spec: EmbeddedSpec) -> None:
-        self.spec = spec
-        self.name, self.note = spec.name, spec.note
-        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
-        self.child: Child | None = None
-        self.port = 0
-        self._held: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
-        self._log = Path()
-        self._starting = threading.Lock()
-        self._stopped = False
-
-    @property
-    def identity(self) -> Json:
-        said = self.spec.model_dump(exclude={"name", "note", "thresholds", "port", "request_log", "script"}, exclude_none=True)
-        return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
-
-    @property
-    def facts(self) -> Json:
-        return {"hardware": {"gpus": [], "driver": None}}
-
-    def start(self, directory: Path) -> Endpoint:
-        self._log = directory / "engine.log"
-        if not self.spec.port:
-            self._held = shared_port()
-        self.port = self._held.getsockname()[1] if self._held else self.spec.port
-        child = self._started()
-        if child is None:
-            raise BackendError("it was stopped before it started")
-        child.ready()
-        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name)
-        self.models = listed_models(endpoint)
-        return endpoint
-
-    @property
-    def _model(self) -> str:
-        return self.spec.model or f"embedded-{self.spec.policy}"
-
-    def _started(self) -> Child | None:
-        """A new engine on its port; None when it is to be stopped."""
-        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
-        where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
-        with self._starting:
-            if self._stopped:
-                return None
-            config = {**options, "model": self._model, **where}
-            self.child = Child("pytest_agentbench.engine", config, self._log, variables=NO_CERTIFICATES)
-            return self.child
-
-    @property
-    def processes(self) -> Mapping[str, Child]:
-        return {ENGINE: self.child} if self.child is not None else {}
-
-    def metrics(self) -> Sources:
-        return Sources((Target(ENGINE, 0, f"http://127.0.0.1:{self.port}/metrics"),))
-
-    def watch(self, tell: Tell) -> str | None:
-        """Starts it again on the same port."""
-        assert self.child is not None
-        child: Child | None = self.child
-        while child is not None:
-            child.process.wait()
-            if self._stopped:
-                break
-            died = child.obituary("died in the middle of the run")
-            if not tell([ENGINE]):
-                return died
-            if (child := self._started()) is not None:
-                try:
-                    child.ready()
-                except BackendError as error:
-                    return None if self._stopped else f"{died}\nand was not started again: {error}"
-                tell([])
-        return None
-
-    def stop(self) -> None:
-        with self._starting:
-            self._stopped = True
-        if self.child is not None:
-            self.child.stop()
-        if self._held is not None:
-            self._held.close()
-
-
-class Url(Backend):
-    """Something that already runs: nothing to start or stop, but it has to answer."""
-
-    def __init__(self, spec: UrlSpec) -> None:
-        self.spec = spec
-        self.name, self.note = spec.name, spec.note
-        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
-        if spec.headers:
-            self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
-        self._told: Json = {}  # what the server tells of itself, once it has
-
-    @property
-    def identity(self) -> Json:
-        """What runs there is not ours to know."""
-        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model}
-
-    @property
-    def facts(self) -> Json:
-        return {"server": self._told}
-
-    def start(self, directory: Path) -> Endpoint:
-        del directory  # it keeps its own logs
-        endpoint = url_endpoint(self.spec)
-        self.models = listed_models(endpoint)
-        if self.spec.model and self.spec.model not in self.models:
-            raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
-        endpoint = replace(endpoint, model=self.spec.model or self.models[0])
-        threading.Thread(target=self._ask, args=(endpoint,), name="agentbench-versions", daemon=True).start()  # nobody waits for it
-        return endpoint
-
-    def _ask(self, endpoint: Endpoint) -> None:
-        self._told = told(endpoint)
-
-    def metrics(self) -> Sources:
-        return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
-
-    def watch(self, tell: Tell) -> str | None:
-        del tell
-        return None
-
-    def stop(self) -> None:
-        """Nothing was started."""
-
-
-def url_endpoint(spec: UrlSpec) -> Endpoint:
-    """Raises ConfigError when the key is not where the YAML says."""
-    rate, labels = spec.rate_limit.requests_per_minute, spec.labels.model_dump(exclude_defaults=True)
-    return Endpoint(spec.url, spec.model or "", spec.name, _api_key(spec), spec.ca_file, spec.headers, rate, labels, spec.api_key_env)
-
-
-def _api_key(spec: UrlSpec) -> str | None:
-    if spec.api_key_env is None:
-        return None
-    key = os.environ.get(spec.api_key_env, "").strip()  # a line break from a file would end up in the header
-    if not key:
-        raise ConfigError(f"backend {spec.name!r} wants its key in the environment variable {spec.api_key_env}, which is not set")
-    return key
-
-
-def make_backend(spec: AnySpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> Backend:
-    """`keep` (None: it ends with the session) and `gpu_wait` in seconds; `warm_up` requests before anything is measured."""
-    match spec:
-        case EmbeddedSpec():
-            return Embedded(spec)
-        case UrlSpec():
-            return Url(spec)
-        case StackSpec():
-            from pytest_agentbench.backends.stack.backend import Stacked
-
-            return Stacked(spec, keep=keep, gpu_wait=gpu_wait, warm_up=warm_up)

@@ -1,16 +1,59 @@
-"""Keys that every kind of backend YAML has."""
+"""What every kind of backend has: its keys in a YAML, and what is made of them."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import FiniteFloat
 
 from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.records import Endpoint, Json
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.backend import Backend
+    from pytest_agentbench.backends.doctor.check import Check
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a session asks of its backend besides what the YAML says."""
+
+    keep: float | None = None  # seconds that it is left running after the session; None: it ends with it
+    gpu_wait: float = 0.0  # seconds to wait for GPUs that others have
+    warm_up: int = 0  # requests before anything is measured, where the YAML does not say how many
 
 
 class BackendSpec(Spec):
-    """Keys that every kind of backend has."""
+    """Keys that every kind of backend has, and what a kind says of itself: how it is made, and what it needs."""
 
     name: str
     model: str | None = None  # name sent in requests; None: the first model that the backend lists
     thresholds: dict[str, dict[str, FiniteFloat]] = {}  # suite -> thresholds that replace the suite's own on this backend
     note: str = ""  # a sentence for every report made with this backend
+    kind: str  # one of KINDS
+
+    @abstractmethod
+    def make(self, terms: Terms) -> Backend:
+        """The backend, which nobody has started."""
+
+    @classmethod
+    def completed(cls, data: Json, file: Path) -> Json:
+        """The keys of a YAML, with what it only names: files beside it, for example."""
+        del file
+        return data
+
+    def refuse_mistakes(self) -> None:
+        """Raises ConfigError for what is wrong with all keys together, whatever the machine."""
+
+    def checks(self, *, reach: bool) -> Iterable[Check]:
+        """What it needs of this machine, in the order in which a boot would find out. Without `reach` no other machine is asked."""
+        del reach
+        return ()
+
+    def standing(self) -> Endpoint | None:
+        """Where it answers without being booted; None where it has to be. Raises ConfigError when its key is not there."""
+        return None

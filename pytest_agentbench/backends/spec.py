@@ -2,112 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
-
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from typing import Any
 
 from pytest_agentbench.backends.common_spec import BackendSpec
-from pytest_agentbench.backends.stack.instances import refuse_mistakes
-from pytest_agentbench.backends.stack.spec import LabelsField, LabelsSpec, StackSpec
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import Spec, load_yaml, override, validate
-from pytest_agentbench.tap.heads import FRAMING, written
+from pytest_agentbench.lib.config import load_yaml, override, validate
+from pytest_agentbench.lib.loading import load_object
+
+#: What a YAML may say is its `kind`: keys and all else that a kind says of itself.
+KINDS: Mapping[str, str] = {
+    "embedded": "pytest_agentbench.backends.embedded:EmbeddedSpec",
+    "url": "pytest_agentbench.backends.url:UrlSpec",
+    "stack": "pytest_agentbench.backends.stack.spec:StackSpec",
+}
 
 
-class EmbeddedSpec(BackendSpec):
-    """The built-in engine, a process on loopback."""
-
-    kind: Literal["embedded"]
-    policy: str = "lexical"
-    script: str | None = None  # the responses of policy `script`; relative to the YAML
-    port: int = Field(default=0, ge=0, le=65535)  # 0: any free port
-    ttft_ms: float = Field(default=0, ge=0)
-    itl_ms: float = Field(default=0, ge=0)
-    jitter: float = Field(default=0, ge=0, le=1)  # relative spread of both
-    seed: int = 0
-    error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that policy `careless` gets wrong
-    max_concurrency: int | None = Field(default=None, ge=1)  # requests beyond it queue
-    kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache; requests that find no room queue
-    block_size: int = Field(default=16, ge=1)  # tokens in a block
-    request_log: str | None = None  # JSON lines of every request body
-
-
-class RateLimit(Spec):
-    """What a managed endpoint takes."""
-
-    requests_per_minute: FiniteFloat | None = Field(default=None, gt=0)  # None: no limit
-
-
-class UrlSpec(BackendSpec):
-    """Anything that already runs and speaks the OpenAI API."""
-
-    kind: Literal["url"]
-    url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1
-    api_key_env: str | None = None  # name of the environment variable that holds the key
-    ca_file: str | None = None  # certificate authority of an https URL, PEM
-    headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
-    metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
-    rate_limit: RateLimit = RateLimit()
-    labels: LabelsField = LabelsSpec()
-
-    @field_validator("headers")
-    @classmethod
-    def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name, _ in written(headers):
-            if name in FRAMING:
-                raise ValueError(f"{name.decode()!r} cannot be set: the tap writes what belongs to a connection or a single request")
-        return headers
-
-    @model_validator(mode="after")
-    def _has_one_key(self) -> Self:
-        if self.api_key_env and any(name.lower() == "authorization" for name in self.headers):
-            raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
-        return self
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("metrics")
-    @classmethod
-    def _are_http(cls, urls: list[str]) -> list[str]:
-        return [cls._is_http(url) for url in urls]
-
-    @field_validator("url")
-    @classmethod
-    def _is_http(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("should start with http:// or https://")
-        return url.rstrip("/")
-
-
-AnySpec = EmbeddedSpec | UrlSpec | StackSpec
-
-KINDS: dict[str, type[AnySpec]] = {"embedded": EmbeddedSpec, "url": UrlSpec, "stack": StackSpec}
-
-
-def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> AnySpec:
+def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> BackendSpec:
     """The backend that a name, a YAML file or a URL stands for; raises ConfigError with what is known."""
     if wanted.startswith(("http://", "https://")):
-        data, where = {"kind": "url", "name": "url", "url": wanted}, wanted
+        where, file = wanted, root
+        data: dict[str, Any] = {"kind": "url", "name": "url", "url": wanted}
     else:
         file = find_backend(wanted, root)
-        data, where = {"name": file.stem, **load_yaml(file)}, str(file)
-        if data.get("script"):
-            data["script"] = str(file.parent / str(data["script"]))
+        where, data = str(file), {"name": file.stem, **load_yaml(file)}
         if "services" in data or "include" in data:
-            data = {"kind": "stack", **_with_included(data, file), "here": str(file.parent.absolute())}
-    data = override(data, changes, where)
-    spec = validate(KINDS[_kind(data, where)], data, where)
-    if isinstance(spec, StackSpec):
-        try:
-            refuse_mistakes(spec)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
+            data = {"kind": "stack", **data}
+    kind: type[BackendSpec] = load_object("backend kind", _kind(override(data, changes, where), where), KINDS, root)
+    spec = validate(kind, override(kind.completed(data, file), changes, where), where)
+    try:
+        spec.refuse_mistakes()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
     return spec
 
 
@@ -119,24 +47,6 @@ def _kind(data: dict[str, Any], where: str) -> str:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: kind should be one of {', '.join(KINDS)}, not {kind!r}")
     return kind
-
-
-def _with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A stack with the services of the YAMLs that it includes before its own; raises ConfigError for a service that is there twice."""
-    services: dict[str, Any] = {}
-    wanted = data.pop("include", [])
-    for name in [wanted] if isinstance(wanted, str) else wanted:
-        other = load_yaml(file.parent / str(name))
-        if unknown := [key for key in other if key not in ("services", "include", "note")]:
-            raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _joined(services, _with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _joined(services, data.get("services") or {}, file)}
-
-
-def _joined(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
-    if twice := sorted(services.keys() & more.keys()):
-        raise ConfigError(f"{file}: the service {twice[0]!r} is there twice, here or in what is included")
-    return {**services, **more}
 
 
 def find_backend(wanted: str, root: Path) -> Path:

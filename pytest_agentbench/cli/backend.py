@@ -177,8 +177,7 @@ def _found(name: str) -> tuple[Path, Json] | None:
 
 def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     """Where a name or a URL answers, and how it is proven ready."""
-    from pytest_agentbench.backends.backend import url_endpoint
-    from pytest_agentbench.backends.spec import UrlSpec, load_backend
+    from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint
 
@@ -188,15 +187,15 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
             raise ConfigError(f"{name} is {facts['state']}; `agentbench backend status` says when it is ready")
         return Endpoint(facts["url"], facts["model"], facts["backend"]), ReadySpec(**facts["ready"])
     spec = load_backend(name, Path.cwd())
-    if isinstance(spec, UrlSpec):
-        return url_endpoint(spec), ReadySpec(in_a_row=1)
+    if (standing := spec.standing()) is not None:
+        return standing, ReadySpec(in_a_row=1)
     if isinstance(spec, StackSpec):
         raise ConfigError(f"{name} does not run; `agentbench backend up {name}` boots it")
     raise ConfigError(f"{name} is of kind {spec.kind}: it runs only within a session")
 
 
 def _seconds(option: str, text: str) -> float:
-    from pytest_agentbench.session.settings import seconds
+    from pytest_agentbench.session.option_values import seconds
 
     try:
         return seconds(text)

@@ -12,18 +12,17 @@ def add(commands: Any) -> None:
     baseline = commands.add_parser("baseline", help="make a run the baseline of its suites")
     actions = baseline.commands("actions")
     promote = actions.add_parser("promote", help="write reports/baselines/<suite>.jsonl: scores, derived timings and hashes, no texts")
-    promote.add_argument(
-        "name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)"
-    )
+    promote.takes_run()
     promote.add_argument("--suite", metavar="NAME", help="only this suite of the run (default: all)")
     promote.add_argument("--to", type=Path, metavar="FILE", help="another file, of a single suite")
     promote.add_argument("--reason", default="", metavar="TEXT", help="why a mean may fall; it is kept in the file")
-    promote.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    promote.takes_reports()
     promote.set_defaults(run=run_promote)
 
 
 def run_promote(options: argparse.Namespace) -> None:
     """One line for each score, was and is, then the files. Nothing is written unless everything can be."""
+    from pytest_agentbench.cli.plain import mean_text
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import default_baseline, read_evidence
     from pytest_agentbench.gate.promotion import check_reason, doubts, luck, plan_promotion
@@ -46,14 +45,10 @@ def run_promote(options: argparse.Namespace) -> None:
     plans = [plan_promotion(run, evidence, suite, options.to or default_baseline(suite, options.reports)) for suite in chosen]
     for plan in plans:
         for change in plan.changes:
-            print(f"{change.group} {change.score}.mean: {_mean(change.was)} -> {_mean(change.now)} ({change.scenarios} scenarios)")
+            print(f"{change.group} {change.score}.mean: {mean_text(change.was)} -> {mean_text(change.now)} ({change.scenarios} scenarios)")
         for doubt in (*doubts(run, evidence, plan.suite), *luck(run, plan.suite, others)):
             print(f"{plan.suite}: {doubt}")
     check_reason(plans, options.reason)
     for plan in plans:
         plan.write(options.reason)
         print(f"wrote {plan.path}" + (f", in place of {plan.old.facts.run}" if plan.old else ""))
-
-
-def _mean(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ def add(commands: Any) -> None:
     calibrate = commands.add_parser("calibrate", help="suggest limits for a suite from several runs in which nothing changed")
     calibrate.add_argument("suite", metavar="SUITE", help="a suite, or suite-variant, as these runs name it")
     calibrate.add_argument("names", nargs="+", metavar="RUN", help="run directories, or their names in reports/; two at least")
-    calibrate.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    calibrate.takes_reports()
     calibrate.set_defaults(run=run_calibrate)
 
 

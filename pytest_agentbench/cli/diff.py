@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.cli.plain import Plain
@@ -14,7 +13,7 @@ def add(commands: Any) -> None:
     diff = commands.add_parser("diff", help="say what differs between two runs: their setup, their scores, their speed")
     diff.add_argument("old", metavar="OLD", help="a run directory, its name in reports/, or latest")
     diff.add_argument("new", metavar="NEW", help="the run that is compared with it")
-    diff.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    diff.takes_reports()
     diff.set_defaults(run=run_diff)
 
 

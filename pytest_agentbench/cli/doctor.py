@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.errors import ConfigError, MissingError
 
 if TYPE_CHECKING:
+    from pytest_agentbench.backends.common_spec import BackendSpec
     from pytest_agentbench.backends.doctor.check import Check
-    from pytest_agentbench.backends.spec import AnySpec
 
 MARKS = {"ok": "✓", "missing": "✗", "unknown": "?", "absent": "-"}
 
@@ -64,7 +64,7 @@ def _lacks(name: str) -> bool:
         return True
 
 
-def _examine(name: str, spec: AnySpec, *, reach: bool) -> bool:
+def _examine(name: str, spec: BackendSpec, *, reach: bool) -> bool:
     """Prints what a backend needs; returns whether something is missing."""
     from pytest_agentbench.backends.doctor import checks
 

@@ -19,18 +19,18 @@ def add(commands: Any) -> None:
 
 
 def run_create(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, create
+    from pytest_agentbench.backends.machine.environments import create, environments
 
     for name in options.names:
-        if name not in ENVIRONMENTS:  # before the first one takes minutes
-            raise ConfigError(unknown_name("environment", name, ENVIRONMENTS))
+        if name not in environments():  # before the first one takes minutes
+            raise ConfigError(unknown_name("environment", name, environments()))
     for name in options.names:
         create(name, lambda line: print(line, flush=True))
 
 
 def run_list(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, home_of, is_whole
+    from pytest_agentbench.backends.machine.environments import environments, home_of, is_whole
 
-    for name, spec in ENVIRONMENTS.items():
+    for name, spec in environments().items():
         print(f"{name:14} {spec.about} ({', '.join(spec.pins)})")
         print(f"{'':14} {home_of(name) if is_whole(home_of(name)) else f'not here: agentbench env create {name}'}")

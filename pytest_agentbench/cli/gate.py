@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_agentbench.records import suite_of
+
 if TYPE_CHECKING:
     from pytest_agentbench.gate.evidence import Evidence
     from pytest_agentbench.runs.contents import Run
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """The parser of this command."""
     gate = commands.add_parser("gate", help="judge a run again, or by other rules, with no backend")
-    gate.add_argument("name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)")
+    gate.takes_run()
     gate.add_argument(
         "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with (default: reports/baselines/<suite>.jsonl)"
     )
@@ -32,7 +34,7 @@ def add(commands: Any) -> None:
     gate.add_argument(
         "--inconclusive", choices=["pass", "fail"], default="pass", help="whether not to know is exit status 7 (default: pass)"
     )
-    gate.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    gate.takes_reports()
     gate.set_defaults(run=run_gate)
 
 
@@ -88,7 +90,7 @@ def suites_of(run: Run) -> Iterator[Found]:
     from pytest_agentbench.suites.suite import Suite
 
     for group, part in run.suites.items():
-        name = group if part.variant == "default" else group.removesuffix(f"-{part.variant}")
+        name = suite_of(group, part.variant)
         scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
         suite = Suite(name, folder, (), part.dataset, scorers=scorers, gate=part.gate, deterministic=part.deterministic)
         yield Found(folder, suite, part.thresholds, (part.variant,), 1)

@@ -6,11 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.exports import TOOLS
+
 
 def add(commands: Any) -> None:
     """The parser of this command."""
     imports = commands.add_parser("import", help="read the result directory of another tool as a run")
-    imports.add_argument("tool", metavar="TOOL", help="whose results: nat toolorchestra harbor")
+    imports.add_argument("tool", metavar="TOOL", help=f"whose results: {' '.join(TOOLS)}, or the import path of a reader")
     imports.add_argument("path", type=Path, metavar="PATH", help="the directory that the tool wrote")
     imports.add_argument(
         "--suite",
@@ -18,7 +20,7 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="the suite whose scenarios were run: its labels, and scoring again with `agentbench rescore`",
     )
-    imports.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    imports.takes_reports()
     imports.set_defaults(run=run_import)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError
@@ -16,6 +17,15 @@ class Parser(argparse.ArgumentParser):
         """Where commands are added. Without one the help goes to stderr and it is a mistake: a script that lost a word fails."""
         self.set_defaults(run=self._help)
         return self.add_subparsers(title=title, metavar="COMMAND")
+
+    def takes_run(self) -> None:
+        """The argument RUN, as `options.name`."""
+        about = "a run directory, or its name in reports/ (default: latest)"
+        self.add_argument("name", nargs="?", default="latest", metavar="RUN", help=about)
+
+    def takes_reports(self) -> None:
+        """The option --reports, as `options.reports`."""
+        self.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
 
     def _help(self, _options: argparse.Namespace) -> int:
         self.print_help(sys.stderr)

@@ -17,6 +17,10 @@ class Plain:
         print(one_line(line))
 
 
+def mean_text(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
 def draw(line: str) -> None:
     """Replaces the last line of a terminal, on standard error."""
     sequence = f"\r\x1b[2K{one_line(line)}"

@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     )
     power.add_argument("--run", dest="name", metavar="RUN", help="a run of it with several trials, whose noise is taken")
     power.add_argument("--score", metavar="NAME", help="one of the suite's scores (default: its first)")
-    power.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    power.takes_reports()
     power.set_defaults(run=run_power)
 
 

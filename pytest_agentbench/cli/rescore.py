@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """The parser of this command."""
     rescore = commands.add_parser("rescore", help="score the rollouts of a run again, with no backend")
-    rescore.add_argument(
-        "name", nargs="?", default="latest", metavar="RUN", help="a run directory, or its name in reports/ (default: latest)"
-    )
+    rescore.takes_run()
     rescore.add_argument(
         "--scorer",
         action="append",
@@ -29,7 +27,7 @@ def add(commands: Any) -> None:
     rescore.add_argument(
         "--baseline", metavar="RUN|FILE", help="what rules `vs baseline` compare with, if not what the session compared with"
     )
-    rescore.add_argument("--reports", type=Path, default=Path("reports"), metavar="DIR", help="where runs are (default: reports)")
+    rescore.takes_reports()
     rescore.set_defaults(run=run_rescore)
 
 
@@ -37,7 +35,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
     import asyncio
 
-    from pytest_agentbench.cli.plain import Plain
+    from pytest_agentbench.cli.plain import Plain, mean_text
     from pytest_agentbench.lib.foreign import one_line
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
@@ -62,7 +60,7 @@ def run_rescore(options: argparse.Namespace) -> None:
         raise
     for change in changes(groups, new):
         print(
-            f"{change.group} {change.score}: mean {_mean(change.was)}, now {_mean(change.now)}; "
+            f"{change.group} {change.score}: mean {mean_text(change.was)}, now {mean_text(change.now)}; "
             f"{change.changed} of {change.rollouts} rollouts changed"
         )
         if change.failed:
@@ -97,7 +95,3 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, *, failed: bo
     new = replace(run, gate=gate)
     status = status_of(new, evidence, settings.inconclusive, failed=failed and not deciding(new))
     return replace(new, verdict=verdict(status, deciding(new), missing=False), exit_status=status)
-
-
-def _mean(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"

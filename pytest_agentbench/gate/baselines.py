@@ -11,6 +11,7 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import SCHEMA, Evidence, Facts, trial_of
+from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.tally import find_run, read_run
@@ -58,8 +59,5 @@ def _lines(path: Path) -> Iterator[Json]:
 def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | None = None, reason: str = "") -> Path:
     """One suite's baseline file, which is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    with draft.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in evidence.to_lines(suite, replaces, reason))
-    draft.replace(path)
-    return path
+    lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in evidence.to_lines(suite, replaces, reason))
+    return write_whole(path, "".join(lines))

@@ -182,7 +182,3 @@ def call_times(call: LLMCall) -> CallTimes:
     values = values_of(call, registry.objectives())
     known = {name: value / 1e6 for name, value in values.items() if value is not None}
     return CallTimes(known, output_tokens=timings.output_tokens(call), failed=call.error_kind is not None)
-
-
-def _milliseconds(nanoseconds: float | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / 1e6

@@ -13,8 +13,8 @@ from pytest_agentbench.gate.baselines import read_evidence, write_baseline
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS, samples
 from pytest_agentbench.metrics.stopwatch import SATURATED
+from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.special import normal_quantile
 
@@ -96,7 +96,7 @@ def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
     """A sentence for each main score of which a run has the best of several runs of its setup: the next ones will be less lucky."""
     for group, part in run.suites.items():
         score = part.main_score
-        if suite != _suite_of(group, part) or (mine := _mean_of(run, group, score)) is None:
+        if suite != suite_of(group, part.variant) or (mine := _mean_of(run, group, score)) is None:
             continue
         known = [mean for each in others if (mean := _mean_of(each, group, score)) is not None]
         beaten = all(mine < mean - ROUNDING if score in LOWER_IS_BETTER else mine > mean + ROUNDING for mean in known)
@@ -108,10 +108,6 @@ def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
                 f"by {excess:.1f} standard deviations: against it later runs fail although nothing has changed; "
                 "promote by date, or one with more trials"
             )
-
-
-def _suite_of(group: str, part: SuiteResult) -> str:
-    return group if part.variant == "default" else group.removesuffix(f"-{part.variant}")
 
 
 def _mean_of(run: Run, group: str, score: str) -> float | None:

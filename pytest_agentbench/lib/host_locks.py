@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import getpass
 import json
 import os
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.file_lock import lock
 
 
 def folder() -> Path:
@@ -39,9 +39,7 @@ def take(name: str, purpose: str) -> Lock | str:
     """The lock, or a sentence on who holds it. Never waits; raises BackendError when the file cannot be used."""
     path = _folder_for_all() / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.lock"
     file = _open(path)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock(file):
         holder = os.pread(file, 4096, 0)
         os.close(file)
         return _said(holder)

@@ -33,7 +33,7 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
     """The object behind a name; raises ConfigError with the known names, or with why an import path does not lead to one."""
     path = known.get(name, name)
     if not is_import_path(path):
-        raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as my_package.{what}s:{name}")
+        raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as my_package.{what.rsplit(maxsplit=1)[-1]}s:{name}")
     module_name, _, attribute = path.partition(":")
     try:
         module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)

@@ -17,6 +17,13 @@ T = TypeVar("T")
 _inline: ContextVar[bool] = ContextVar("agentbench_inline", default=False)
 
 
+def daemon(target: Callable[..., object], *arguments: object, name: str) -> threading.Thread:
+    """Runs a function in a thread that does not keep the process."""
+    thread = threading.Thread(target=target, args=arguments, name=f"agentbench-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
 @contextmanager
 def no_threads() -> Iterator[None]:
     """Code that blocks runs where it is called, so that a debugger finds it in the caller's stack."""
@@ -61,7 +68,7 @@ async def _waited_for(function: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(ended.set)
 
     context = contextvars.copy_context()  # what it prints goes into its own rollout's log
-    threading.Thread(target=context.run, args=(run,), name="agentbench-blocking", daemon=True).start()
+    daemon(context.run, run, name="blocking")
     await ended.wait()
     if errors:
         raise errors[0]

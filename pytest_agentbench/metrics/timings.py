@@ -1,4 +1,4 @@
-"""Serving metrics, derived from the raw stamps of a record. Pure functions; durations are nanoseconds, rates are per second or hour.
+"""Serving metrics, derived from the raw stamps of a record. Pure functions; durations are nanoseconds, rates are per second.
 
 The start of a call is `sent_ns`, when its last request byte was written: the time before that is the client queue and stands
 on its own. An output chunk carries content, reasoning or a tool call; chunks with only a role, a finish reason or usage never count.
@@ -7,11 +7,10 @@ A failed call (`error_kind`) and one that was never sent have no latencies: None
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_agentbench.metrics.windows import Span, duration_ns
-from pytest_agentbench.records import Chunk, LLMCall, Rollout
+from pytest_agentbench.records import Chunk, LLMCall
 
 
 def ttft_ns(call: LLMCall) -> int | None:
@@ -80,41 +79,9 @@ def output_tokens(call: LLMCall) -> int:
     return len(call.output) if call.completion_tokens is None else call.completion_tokens
 
 
-def output_throughput(calls: Sequence[LLMCall]) -> float | None:
-    """Output tokens of successful calls per second, from the first send to the last end of any call; ramp and drain are in it."""
-    tokens = sum(output_tokens(call) for call in calls if _measured(call))
-    return _rate(tokens, call_spans(calls), 1e9)
-
-
-def rollouts_per_hour(rollouts: Sequence[Rollout]) -> float | None:
-    """Evaluable rollouts per hour, from the first start to the last end of any rollout; ramp and drain are in it."""
-    return _rate(sum(rollout.evaluable for rollout in rollouts), rollout_spans(rollouts), 3600e9)
-
-
-def call_spans(calls: Iterable[LLMCall]) -> list[Span]:
-    """When each call was with the backend, failed calls included."""
-    return [(call.sent_ns, call.ended_ns) for call in calls if call.sent_ns is not None]
-
-
-def rollout_spans(rollouts: Iterable[Rollout]) -> list[Span]:
-    """When each rollout ran."""
-    return [(rollout.started_ns, rollout.ended_ns) for rollout in rollouts]
-
-
-def prefix_cache_hit_ratio(calls: Iterable[LLMCall]) -> float | None:
-    """Cached prompt tokens / prompt tokens, over the calls whose usage names both; None when none does."""
-    counts = [(call.cached_tokens, call.prompt_tokens) for call in calls if call.cached_tokens is not None and call.prompt_tokens]
-    return sum(cached for cached, _ in counts) / sum(prompt for _, prompt in counts) if counts else None
-
-
 def _measured(call: LLMCall) -> bool:
     return call.error_kind is None and call.sent_ns is not None
 
 
 def _since_sent(call: LLMCall, chunks: Sequence[Chunk]) -> int | None:
     return chunks[0].at_ns - call.sent_ns if chunks and _measured(call) and call.sent_ns is not None else None
-
-
-def _rate(amount: float, spans: Sequence[Span], unit_ns: float) -> float | None:
-    duration = duration_ns(spans)
-    return amount * unit_ns / duration if duration else None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics.performance import Performance
-from pytest_agentbench.records import EVALUABLE, Rollout
+from pytest_agentbench.records import EVALUABLE, Rollout, suite_of
 from pytest_agentbench.rollouts.scoring import no_judge, scored, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
@@ -97,7 +97,7 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
     """
     groups, suites = {}, dict[Path, Suite]()
     for group, old in run.suites.items():
-        name = group if old.variant == "default" else group.removesuffix(f"-{old.variant}")
+        name = suite_of(group, old.variant)
         folder = folders.get(name) or Path(old.folder)
         if folder not in suites:
             suites[folder] = _loaded(folder, name)

@@ -7,7 +7,6 @@ A line starts with a checksum of the rest, and with what an index needs, so that
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import json
 import os
@@ -27,6 +26,7 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.characters import whole_characters
+from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 
 FILE = "rollouts.jsonl"
@@ -172,11 +172,9 @@ class Journal:
         """Cuts off a record that was torn by a kill; raises ConfigError when another session writes to this journal."""
         self.path = directory / FILE
         self._file = self.path.open("ab+", buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel forgets it when this process dies
-        except OSError as error:
+        if not lock(self._file):
             self._file.close()
-            raise ConfigError(f"another session is writing to {self.path}; wait for its end") from error
+            raise ConfigError(f"another session is writing to {self.path}; wait for its end")
         self.index = read_index(directory)
         if self.index.torn:
             self._file.truncate(self.index.whole)

@@ -18,6 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.metrics.drafts import Drafts
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.runs.codec import plain, read
@@ -284,11 +285,7 @@ def _git(root: Path) -> Git | None:
 
 def write_run(run: Run, directory: Path) -> Path:
     """Writes run.json; a reader never sees half of it."""
-    path = directory / FILE
-    draft = path.with_suffix(".json.part")
-    draft.write_text(json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace")
-    draft.replace(path)
-    return path
+    return write_whole(directory / FILE, json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
 
 
 def redacted(run: Run, redact: Callable[[str], str]) -> Run:

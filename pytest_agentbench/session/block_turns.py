@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from pytest_agentbench.backends import cache_state
-from pytest_agentbench.backends.ab import Arms
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
-from pytest_agentbench.backends.telemetry.sampler import Sources
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.arms import COLD
@@ -43,7 +41,7 @@ class Turns:
         """(what the pool is told, whether the arm was started for this). `endpoint` is the session's, for a session of one backend."""
         self.close()
         try:
-            endpoint, swapped = self.backend.turn(arm) if isinstance(self.backend, Arms) else (endpoint, False)
+            endpoint, swapped = self.backend.turn(arm, endpoint)
         except AgentbenchError as error:
             return {"op": "turn", "failure": str(error)}, False
         block = CacheBlock(arm, rollouts)
@@ -74,17 +72,15 @@ class Turns:
 
     def facts(self, failure: str) -> Facts:
         """`failure` is the session's."""
-        arms = self.backend
-        if not isinstance(arms, Arms):
-            return Facts(failure)
-        return Facts("" if arms.failures else failure, arms.failures, arms.load_s, arms.in_sequence)
+        backend = self.backend
+        return Facts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 
     def _emptied(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
         """A block with an empty cache: by a reset, or else by a salt that no other block has."""
         arm = block.arm
         if arm not in self._salted:
             try:
-                done = cache_state.reset(endpoint, self._sources(arm))
+                done = cache_state.reset(endpoint, self.backend.sources(arm))
             except BackendError as error:
                 done = cache_state.Reset((), str(error))
             block = replace(block, reset=done.done)
@@ -92,8 +88,5 @@ class Turns:
                 self._salted[arm] = done.why_not
         return replace(block, salt=f"[benchmark run {secrets.token_hex(6)}]") if arm in self._salted else block
 
-    def _sources(self, arm: str) -> Sources:
-        return self.backend.sources(arm) if isinstance(self.backend, Arms) else self.backend.metrics()
-
     def _counters(self) -> cache_state.Counters:
-        return cache_state.counters(self._sources(self.blocks[-1].arm).targets)
+        return cache_state.counters(self.backend.sources(self.blocks[-1].arm).targets)

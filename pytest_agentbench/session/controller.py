@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.loading import search_path
 from pytest_agentbench.lib.losses import Losses
@@ -158,15 +158,12 @@ class Controller:
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str) -> Backend:
         """The built-in implementation: a backend.yaml or a URL."""
-        from pytest_agentbench.backends.backend import make_backend
-        from pytest_agentbench.backends.spec import EmbeddedSpec, load_backend
-        from pytest_agentbench.engine import POLICIES
+        from pytest_agentbench.backends.common_spec import Terms
+        from pytest_agentbench.backends.spec import load_backend
 
-        spec = load_backend(name, self.config.rootpath, self.settings.backend_changes)
-        if isinstance(spec, EmbeddedSpec) and spec.policy not in POLICIES:
-            raise ConfigError(f"backend {spec.name!r}: {unknown_name('policy', spec.policy, POLICIES)}")
         settings = self.settings
-        return make_backend(spec, keep=settings.keep_backend, gpu_wait=settings.gpu_wait, warm_up=self.concurrency)
+        spec = load_backend(name, self.config.rootpath, settings.backend_changes)
+        return spec.make(Terms(settings.keep_backend, settings.gpu_wait, self.concurrency))
 
     def _boot(self) -> None:
         from pytest_agentbench.lib.file_limits import check_limit
@@ -261,8 +258,9 @@ class Controller:
 
     def _turns_config(self) -> Json:
         """Variants of a session without arms are all of one, which has no name."""
+        assert self.backend is not None
         sides = {name: found.sides.get(name, Side(name, "")) for found in self.found for name in found.variants}
-        return {"sides": sides, "policy": self.settings.cache, "in_sequence": getattr(self.backend, "in_sequence", False)}
+        return {"sides": sides, "policy": self.settings.cache, "in_sequence": self.backend.in_sequence}
 
     def _tap_config(self) -> Json:
         calls = {name: seconds for name, seconds in self.settings.budgets.items() if name != "rollout"}

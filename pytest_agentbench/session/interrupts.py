@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_agentbench.lib.threads import daemon
+
 if TYPE_CHECKING:
     from pytest_agentbench.session.controller import Controller
 
@@ -55,7 +57,7 @@ class Interrupts:
 
     def _hurry(self, _number: int, _frame: FrameType | None) -> None:
         assert self._controller.services is not None
-        threading.Thread(target=self._controller.services.hurry, name="agentbench-hurry", daemon=True).start()  # for it takes locks
+        daemon(self._controller.services.hurry, name="hurry")  # for it takes locks
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.losses import cause
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.session.deaths import Death, Deaths
 from pytest_agentbench.session.handover import Handover
@@ -94,7 +94,7 @@ class Parts:
             self._tell_start()
         assert self._taps is not None
         for name in self._taps.children:
-            _thread(functools.partial(self._watch_tap, name), f"agentbench-watch-{name}")
+            daemon(self._watch_tap, name, name=f"watch-{name}")
 
     def send(self, message: Json, body: bytes = b"") -> bool:
         """Whether the pool could be told; one that died is noticed by those who watch it."""
@@ -258,7 +258,7 @@ class Parts:
 
     def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         if message["op"] == "look":
-            _thread(functools.partial(self._look, pool), "agentbench-look")
+            daemon(self._look, pool, name="look")
         elif message["op"] == "echo":
             with self._changed:
                 self._echoed = message["number"]
@@ -284,9 +284,3 @@ class Parts:
         self.handover.ended(key, calls)
         if kind == "scenario":
             self.deaths.ended(key, self._owner.unused(key))
-
-
-def _thread(target: Callable[[], None], name: str) -> threading.Thread:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread

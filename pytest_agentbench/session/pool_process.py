@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json, RolloutKey
 
 Hear = Callable[["PoolProcess", Json, bytes], None]
@@ -49,7 +50,7 @@ class PoolProcess:
         listening.start()
         self._reading = threading.Thread(target=self._read_words, args=(hear,), name="agentbench-pool-words", daemon=True)
         self._reading.start()
-        threading.Thread(target=self._watch, args=(listening, died), name="agentbench-watch-pool", daemon=True).start()
+        daemon(self._watch, listening, died, name="watch-pool")
 
     def send(self, message: Json, body: bytes = b"") -> bool:
         """Whether it could be told."""

@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol
 
-from pytest_agentbench.backends.ab import Arms, failures_of
 from pytest_agentbench.backends.backend import Backend
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.runs.verdicts import RoundsResult
 from pytest_agentbench.session.block_turns import Turns
@@ -127,7 +127,7 @@ class Services:
         self._turning = threading.Lock()
         self._finishing = False
         self._parts = Parts(directory / "backend", pool_config, tap_config, self)
-        self._boot = _thread(self._start, "agentbench-boot")
+        self._boot = daemon(self._start, name="boot")
 
     @property
     def port(self) -> int:
@@ -184,7 +184,7 @@ class Services:
 
     def unused(self, key: RolloutKey) -> Collection[str]:
         """Processes of the other arm."""
-        return self.backend.unused(arm_of(key.variant)) if isinstance(self.backend, Arms) else ()
+        return self.backend.unused(arm_of(key.variant))
 
     def _saved(self) -> str:
         """What is not lost, to be put behind a reason."""
@@ -212,12 +212,12 @@ class Services:
         self.desk.wanted.set()  # a boot that nobody wanted ends here
         if self.turns is not None:
             self.turns.close()
-        self.failure = self.failure or self._redactor.plain("; ".join(failures_of(self.backend).values()))
+        self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()
         self.costs = self._costs()
-        stopping = [_thread(child.stop, "agentbench-stop") for child in self._parts.stop()]
+        stopping = [daemon(child.stop, name="stop") for child in self._parts.stop()]
         self.backend.stop()
         for thread in stopping:
             thread.join()
@@ -231,7 +231,7 @@ class Services:
     def _start(self) -> None:
         """Boots all at once; whatever goes wrong, the tests are told."""
         try:
-            booting = _thread(self._start_backend, "agentbench-backend")
+            booting = daemon(self._start_backend, name="backend")
             self._parts.start()
             self.cpu.start(self._parts.children)
             self._connected.set()
@@ -244,10 +244,9 @@ class Services:
             self.fail(self.failure)
             return
         self.desk.begun()
-        if isinstance(self.backend, Arms):
-            self.backend.on_gone = self._gone
+        self.backend.follow(self._gone)
         self._parts.begin(self.endpoint)
-        _thread(self._watch_backend, "agentbench-watch-backend")
+        daemon(self._watch_backend, name="watch-backend")
 
     def _start_backend(self) -> None:
         logs = self.directory / "backend"
@@ -317,11 +316,11 @@ class Services:
     def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         """Answers the pool."""
         if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
-            _thread(functools.partial(self._turn, pool, message["arm"], message["rollouts"]), "agentbench-turn")
+            daemon(self._turn, pool, message["arm"], message["rollouts"], name="turn")
             return
         if message["op"] == "rested":
             self._parts.add_round((), tell=False)
-            _thread(functools.partial(self._rested, message["whole"]), "agentbench-look")
+            daemon(self._rested, message["whole"], name="look")
             return
         if message["op"] == "say":
             self.sayings.put(self._redactor.plain(message["sentence"]))
@@ -365,9 +364,3 @@ class Services:
                 return self.desk.recorded(RolloutKey(*message["key"]))
             case other:
                 raise ValueError(f"the pool asked {other!r}")
-
-
-def _thread(target: Callable[[], None], name: str) -> threading.Thread:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import pytest
 
 from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.lib.threads import daemon
 
 if TYPE_CHECKING:
     from pytest_agentbench.session.controller import Controller
@@ -96,7 +97,7 @@ class Progress:
 
     def pytest_runtestloop(self) -> None:
         self._writer._file = self._line
-        threading.Thread(target=self._keep_drawing, name="agentbench-progress", daemon=True).start()
+        daemon(self._keep_drawing, name="progress")
 
     def pytest_enter_pdb(self) -> None:
         """The terminal is the debugger's from here on."""
@@ -175,7 +176,7 @@ class Heartbeat:
         self._over = threading.Event()
 
     def pytest_runtestloop(self) -> None:
-        threading.Thread(target=self._keep_saying, name="agentbench-heartbeat", daemon=True).start()
+        daemon(self._keep_saying, name="heartbeat")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
 from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.runs.resume import Stored, with_earlier
@@ -121,6 +121,4 @@ def remember_durations(reports: Path, backend: str, durations: dict[str, float])
     except (OSError, ValueError, TypeError):
         known = {}
     known[backend] = {**known_durations(reports, backend), **{name: round(seconds, 4) for name, seconds in durations.items()}}
-    draft = reports / f".{DURATIONS}.{os.getpid()}"  # a session beside this one may write its own
-    draft.write_text(json.dumps(known))
-    draft.replace(reports / DURATIONS)
+    write_whole(reports / DURATIONS, json.dumps(known))

@@ -1,119 +1,210 @@
-"""Every option and its ini twin, once; the command line wins over the ini file. One frozen Settings comes out."""
+"""Every option and its ini twin, once: a field of Settings declares it, and says how its text is read. The command line wins."""
 
 from __future__ import annotations
 
-import functools
-import math
-import re
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import pytest
 
-from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import MOST_TRIALS, STATUSES
 from pytest_agentbench.runs.directory import LATEST
+from pytest_agentbench.session.option_values import (
+    assignment,
+    budget,
+    finite,
+    first_trials,
+    folder,
+    most_rounds,
+    names,
+    number,
+    objective,
+    one_of,
+    seconds,
+    some_time,
+    statuses,
+    yaml_value,
+)
 from pytest_agentbench.suites.arms import CACHE_POLICIES, CARRY, Arm, parse_arms
 
 PREFIX = "agentbench"
 DEFAULT_CONCURRENCY = 8
 CI = ("auto", "github", "gitlab", "off")
-AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
 MOST_RETRIES, MOST_TAPS = 100, 64  # more would be a slip of a finger: nobody waits for so many
 RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
+READ = object()  # in place of a value for an empty text: it is read like any other
 
 
 class PytestAgentbenchWarning(pytest.PytestWarning):
     """Advice about a session that is right as it is. `filterwarnings` can silence it, but `error` does not make it end the session."""
 
 
-class Option(NamedTuple):
-    """One `--agentbench-<name>`, with an ini key `agentbench_<name>`."""
+@dataclass(frozen=True)
+class Option:
+    """One `--agentbench-<name>`, with an ini key `agentbench_<name>`, and how its text becomes a value."""
 
-    name: str
     help: str
     metavar: str | None = None  # None: a switch; in brackets: the value may be left out
     default: str = ""
-    many: bool = False  # may be given several times; one per line in the ini file
+    read: Callable[[str], Any] = str  # raises ValueError with what the text should be
+    empty: Any = None  # the value of an empty text, or READ
+    many: Callable[[list[Any]], Any] | None = None  # it may be given several times, one per line in the ini file; makes one value of all
+    name: str = ""
+
+    @property
+    def flag(self) -> str:
+        return f"--{PREFIX}-{self.name}"
+
+    @property
+    def key(self) -> str:
+        return f"{PREFIX}_{self.name.replace('-', '_')}"
+
+    def value(self, config: pytest.Config) -> Any:
+        """What it is in a session; raises pytest.UsageError that names the option and what would work."""
+        given = config.getoption(self.key, None)
+        given = config.getini(self.key) if given is None else given
+        if self.many is not None:
+            return self.many([self._read(text) for text in given])
+        return self.empty if given in ("", None) and self.empty is not READ else self._read(given)
+
+    def _read(self, text: Any) -> Any:
+        try:
+            return self.read(text)
+        except ValueError as error:
+            works = str(error)
+            raise pytest.UsageError(f"{self.flag} {text}: {works if self.many else f'should be {works}'}") from error
 
 
-OPTIONS = (
-    Option("backend", "the stack under test: a name in backends/, a YAML file, or the base URL of a running server", "NAME", "embedded"),
-    Option("ab", "compare two backends, or two agents as agent:KIND, in one session, in interleaved blocks", "[NAME=]A,[NAME=]B"),
-    Option("cache", "the prefix cache of the backend when measuring begins: `cold`, `primed`, or `carry` (as it is)", "POLICY", CARRY),
-    Option("keep-backend", "leave a stack running this long after the session (30m), for the next one of the same backend", "TIME"),
-    Option("gpu-wait", "wait this long for GPUs that others have", "TIME", "0s"),
-    Option("concurrency", "rollouts in flight at once (default: what -n says, or 8)", "N"),
-    Option("workers", "xdist workers that start with -n (default: one where tests only read rollouts, else as many as -n says)", "N"),
-    Option("limit", "take only the first N scenarios of each suite, of those that -k, -m and the like leave: a quick check", "N"),
-    Option("trials", "run every scenario N times, or with `auto:N` until the gate's verdict stands (default: what suite.yaml says)", "N"),
-    Option("variants", "variants to run, separated by commas, or `all` (default: the suite's own agent)", "NAMES", "default"),
-    Option("agent", "the agent to run instead of the suite's own: a built-in one, or an import path", "KIND"),
-    Option("set", "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run", "PATH=VALUE", many=True),
-    Option("threshold", "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean", "NAME=VALUE", many=True),
-    Option("slo", "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=True),
-    Option(
-        "gate",
-        "a rule for the whole run: `tsq.mean >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`",
-        "RULE",
-        many=True,
-    ),
-    Option("baseline", "what rules `vs baseline` compare with: a baseline file, a run, or its directory", "FILE|RUN"),
-    Option(
-        "inconclusive", "what a gate that cannot tell does to the exit status: `pass` leaves it, `fail` makes it 7", "pass|fail", "pass"
-    ),
-    Option("verdict", "who decides where there is a baseline: the `gate`, or the `tests`, as pytest has it", "gate|tests", "gate"),
-    Option("time-limit", "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME"),
-    Option("budget-rollout", "a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME"),
-    Option("budget-connect", "the backend has to take a connection within this time; `off` for no limit", "TIME", "10s"),
-    Option("budget-first-token", "the first token of a stream has to come within this time", "TIME", "5m"),
-    Option("budget-idle", "every further token has to come within this time: a stall ends the call", "TIME", "2m"),
-    Option("budget-call", "a whole LLM call may take this long", "TIME", "off"),
-    Option("retries", "how often a rollout that ended as infra_error is tried again", "N", "2"),
-    Option("resume", "go on with a run, and run only what is missing or failed: its name or directory (default: the latest)", "[RUN]"),
-    Option("resume-rerun", "statuses of rollouts that a resumed run runs again, or `none`", "STATUSES", ",".join(RERUN)),
-    Option("taps", "processes that relay and time the LLM calls: more than one when the report says that one is not enough", "N", "1"),
-    Option("ci", "what CI gets to read: `auto` (detected), `github`, `gitlab` or `off`", "WHERE", "auto"),
-    Option("reports", "directory that run directories are written to", "DIR", "reports"),
-    Option("inline", "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n"),
-)
+def _option(help: str, metavar: str | None = None, default: str = "", *, name: str = "", **how: Any) -> Any:
+    """A field that is one option, called like the field unless `name` says otherwise."""
+    return dataclasses.field(metadata={"": Option(help, metavar, default, name=name, **how)})
+
+
+def _again(field: Any, read: Callable[[str], Any]) -> Any:
+    """A field with something else that the text of another field's option says; that option has a `name`."""
+    return dataclasses.field(metadata={"": dataclasses.replace(field.metadata[""], read=read)})
+
+
+def _several(prefix: str, **options: Option) -> Any:
+    """A field with the values of several options, `<prefix>-<key>`, by their keys."""
+    named = {key: dataclasses.replace(each, name=f"{prefix}-{key.replace('_', '-')}") for key, each in options.items()}
+    return dataclasses.field(metadata=named)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for, checked."""
+    """What the user asked for, checked. A new option is a field here."""
 
-    backend: str
-    ab: tuple[Arm, ...]  # two, or none
-    cache: str  # one of CACHE_POLICIES
-    keep_backend: float | None  # seconds
-    gpu_wait: float  # seconds
-    concurrency: int | None
-    workers: int | None
-    limit: int | None
-    trials: int | None
-    rounds: int | None  # of `auto`: trials are added round by round, so many at most, until the verdict stands
-    variants: tuple[str, ...]
-    agent: str | None
-    changes: tuple[tuple[str, Any], ...]  # of --agentbench-set: (dotted path, value)
-    thresholds: Mapping[str, float]  # of --agentbench-threshold
-    slo: Mapping[str, float]  # of --agentbench-slo: objective -> milliseconds
-    gate: tuple[str, ...]  # of --agentbench-gate
-    baseline: str | None  # a file or a run
-    inconclusive: str  # pass | fail
-    verdict: str  # gate | tests
-    time_limit: float | None  # seconds
-    budgets: Mapping[str, float | None]  # seconds by name: rollout, connect, first_token, idle, call; None is no limit
-    taps: int
-    retries: int
-    ci: str  # one of CI
-    resume: str | None  # a run, or `latest`
-    resume_rerun: tuple[str, ...]  # statuses
-    reports: Path
-    inline: bool
+    backend: str = _option(
+        "the stack under test: a name in backends/, a YAML file, or the base URL of a running server", "NAME", "embedded"
+    )
+    ab: tuple[Arm, ...] = _option(  # two, or none
+        "compare two backends, or two agents as agent:KIND, in one session, in interleaved blocks",
+        "[NAME=]A,[NAME=]B",
+        read=parse_arms,
+        empty=(),
+    )
+    cache: str = _option(
+        "the prefix cache of the backend when measuring begins: `cold`, `primed`, or `carry` (as it is)",
+        "POLICY",
+        CARRY,
+        read=one_of(CACHE_POLICIES),
+        empty=CARRY,
+    )
+    keep_backend: float | None = _option(  # seconds
+        "leave a stack running this long after the session (30m), for the next one of the same backend", "TIME", read=seconds
+    )
+    gpu_wait: float = _option("wait this long for GPUs that others have", "TIME", "0s", read=seconds, empty=0.0)  # seconds
+    concurrency: int | None = _option("rollouts in flight at once (default: what -n says, or 8)", "N", read=number(1))
+    workers: int | None = _option(
+        "xdist workers that start with -n (default: one where tests only read rollouts, else as many as -n says)", "N", read=number(1)
+    )
+    limit: int | None = _option(
+        "take only the first N scenarios of each suite, of those that -k, -m and the like leave: a quick check", "N", read=number(1)
+    )
+    trials: int | None = _option(
+        "run every scenario N times, or with `auto:N` until the gate's verdict stands (default: what suite.yaml says)",
+        "N",
+        name="trials",
+        read=first_trials,
+    )
+    rounds: int | None = _again(trials, most_rounds)  # of `auto`: trials are added round by round, so many at most
+    variants: tuple[str, ...] = _option(
+        "variants to run, separated by commas, or `all` (default: the suite's own agent)",
+        "NAMES",
+        "default",
+        read=lambda text: names(text) or ("default",),
+        empty=("default",),
+    )
+    agent: str | None = _option("the agent to run instead of the suite's own: a built-in one, or an import path", "KIND")
+    changes: tuple[tuple[str, Any], ...] = _option(  # (dotted path, value)
+        "change any value of suite.yaml, or with `backend.` in front of backend.yaml, for this run",
+        "PATH=VALUE",
+        name="set",
+        many=tuple,
+        read=assignment(yaml_value, "should be PATH=VALUE, for example agent.temperature=0.6"),
+    )
+    thresholds: Mapping[str, float] = _option(
+        "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean",
+        "NAME=VALUE",
+        name="threshold",
+        many=dict,
+        read=assignment(finite, "should be NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"),
+    )
+    slo: Mapping[str, float] = _option(  # objective -> milliseconds
+        "what a good LLM call is, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s", "NAME=TIME", many=dict, read=objective
+    )
+    gate: tuple[str, ...] = _option(
+        "a rule for the whole run: `tsq.mean >= -0.03 vs baseline`, `ttft.p95 <= 500ms`, `infra_error.rate <= 0.02`", "RULE", many=tuple
+    )
+    baseline: str | None = _option("what rules `vs baseline` compare with: a baseline file, a run, or its directory", "FILE|RUN")
+    inconclusive: str = _option(
+        "what a gate that cannot tell does to the exit status: `pass` leaves it, `fail` makes it 7",
+        "pass|fail",
+        "pass",
+        read=one_of(("pass", "fail")),
+        empty=READ,
+    )
+    verdict: str = _option(
+        "who decides where there is a baseline: the `gate`, or the `tests`, as pytest has it",
+        "gate|tests",
+        "gate",
+        read=one_of(("gate", "tests")),
+        empty=READ,
+    )
+    time_limit: float | None = _option(  # seconds
+        "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME", read=some_time
+    )
+    budgets: Mapping[str, float | None] = _several(  # seconds; None is no limit
+        "budget",
+        rollout=Option("a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME", read=some_time),
+        connect=Option("the backend has to take a connection within this time; `off` for no limit", "TIME", "10s", read=budget),
+        first_token=Option("the first token of a stream has to come within this time", "TIME", "5m", read=budget),
+        idle=Option("every further token has to come within this time: a stall ends the call", "TIME", "2m", read=budget),
+        call=Option("a whole LLM call may take this long", "TIME", "off", read=budget),
+    )
+    retries: int = _option(
+        "how often a rollout that ended as infra_error is tried again", "N", "2", read=number(0, MOST_RETRIES), empty=READ
+    )
+    resume: str | None = _option(
+        "go on with a run, and run only what is missing or failed: its name or directory (default: the latest)", "[RUN]"
+    )
+    resume_rerun: tuple[str, ...] = _option(
+        "statuses of rollouts that a resumed run runs again, or `none`", "STATUSES", ",".join(RERUN), read=statuses, empty=()
+    )
+    taps: int = _option(
+        "processes that relay and time the LLM calls: more than one when the report says that one is not enough",
+        "N",
+        "1",
+        read=number(1, MOST_TAPS),
+        empty=1,
+    )
+    ci: str = _option("what CI gets to read: `auto` (detected), `github`, `gitlab` or `off`", "WHERE", "auto", read=one_of(CI), empty=READ)
+    reports: Path = _option("directory that run directories are written to", "DIR", "reports", read=folder, empty=READ)  # noqa: RUF009  # it is a field
+    inline: bool = _option("run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n", read=bool)
 
     @property
     def insists(self) -> bool:
@@ -130,73 +221,45 @@ class Settings:
         return [(path.removeprefix("backend."), value) for path, value in self.changes if path.startswith("backend.")]
 
 
+def _declared(field: dataclasses.Field[Any]) -> dict[str, Option]:
+    """The options of a field, by their keys in its value; a field that is one option has it under an empty key."""
+    options: Mapping[str, Option] = field.metadata
+    return {key: dataclasses.replace(each, name=each.name or field.name.replace("_", "-")) for key, each in options.items()}
+
+
+FIELDS = {field.name: _declared(field) for field in dataclasses.fields(Settings)}
+
+OPTIONS = tuple({option.name: option for options in FIELDS.values() for option in options.values()}.values())
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Registers all options and ini keys."""
     group = parser.getgroup(PREFIX, "agent benchmarks (pytest-agentbench)")
     for option in OPTIONS:
-        key = _key(option)
-        extra = f" (ini: {key})"
+        shared = {"default": None, "dest": option.key, "help": f"{option.help} (ini: {option.key})"}
         if option.metavar is None:
-            group.addoption(_flag(option), action="store_true", default=None, dest=key, help=option.help + extra)
-            parser.addini(key, option.help, type="bool", default=False)
+            group.addoption(option.flag, action="store_true", **shared)
+            parser.addini(option.key, option.help, type="bool", default=False)
+            continue
+        how: dict[str, Any] = {"action": "append"} if option.many else {}
+        if option.metavar.startswith("["):
+            how = {"nargs": "?", "const": LATEST}
+        group.addoption(option.flag, metavar=option.metavar.strip("[]"), **shared, **how)
+        if option.many:
+            parser.addini(option.key, option.help, type="linelist", default=[])
         else:
-            how: dict[str, Any] = {"action": "append"} if option.many else {}
-            if option.metavar.startswith("["):
-                how = {"nargs": "?", "const": LATEST}
-            group.addoption(_flag(option), default=None, dest=key, metavar=option.metavar.strip("[]"), help=option.help + extra, **how)
-            if option.many:
-                parser.addini(key, option.help, type="linelist", default=[])
-            else:
-                parser.addini(key, option.help, type="string", default=option.default)
-
-
-def _flag(option: Option) -> str:
-    return f"--{PREFIX}-{option.name}"
-
-
-def _key(option: Option) -> str:
-    return f"{PREFIX}_{option.name.replace('-', '_')}"
+            parser.addini(option.key, option.help, type="string", default=option.default)
 
 
 def read_settings(config: pytest.Config) -> Settings:
     """Options over ini values; raises pytest.UsageError that names the option and what would work."""
-    values = {option.name: _value(config, option) for option in OPTIONS}
-    return Settings(
-        backend=values["backend"],
-        ab=_checked("ab", values, parse_arms) or (),
-        cache=_checked("cache", values, _cache_policy) or CARRY,
-        keep_backend=_checked("keep-backend", values, seconds),
-        gpu_wait=_checked("gpu-wait", values, seconds) or 0.0,
-        concurrency=_checked("concurrency", values, _positive),
-        workers=_checked("workers", values, _positive),
-        limit=_checked("limit", values, _positive),
-        trials=_checked("trials", values, _trials),
-        rounds=_checked("trials", values, _rounds),
-        variants=_names(values["variants"]) or ("default",),
-        agent=values["agent"] or None,
-        changes=tuple(_assignment("set", text, _yaml) for text in values["set"]),
-        thresholds=dict(_assignment("threshold", text, _finite) for text in values["threshold"]),
-        slo=dict(_objective(text) for text in values["slo"]),
-        gate=tuple(values["gate"]),
-        baseline=values["baseline"] or None,
-        inconclusive=_one_of("inconclusive", values, ("pass", "fail")),
-        verdict=_one_of("verdict", values, ("gate", "tests")),
-        time_limit=_checked("time-limit", values, _some_time),
-        budgets={
-            "rollout": _checked("budget-rollout", values, _some_time),
-            "connect": _checked("budget-connect", values, _budget),
-            "first_token": _checked("budget-first-token", values, _budget),
-            "idle": _checked("budget-idle", values, _budget),
-            "call": _checked("budget-call", values, _budget),
-        },
-        taps=_checked("taps", values, functools.partial(_number, least=1, most=MOST_TAPS)) or 1,
-        retries=_retries(values["retries"]),
-        ci=values["ci"] if values["ci"] in CI else _usage("ci", values["ci"], f"one of {', '.join(CI)}"),
-        resume=values["resume"] or None,
-        resume_rerun=_rerun(values["resume-rerun"]),
-        reports=Path(config.rootpath, values["reports"] or _usage("reports", "", "a directory, for example reports")),
-        inline=bool(values["inline"]) or bool(config.getoption("usepdb", False)),
-    )
+    values: dict[str, Any] = {}
+    for name, options in FIELDS.items():
+        read = {key: option.value(config) for key, option in options.items()}
+        values[name] = read.get("", read)
+    values["reports"] = config.rootpath / values["reports"]
+    values["inline"] |= bool(config.getoption("usepdb", False))
+    return Settings(**values)
 
 
 def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
@@ -219,20 +282,6 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         raise pytest.UsageError(f"--{PREFIX}-resume-rerun says what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
 
 
-def _cache_policy(text: str) -> str:
-    if text not in CACHE_POLICIES:
-        raise ValueError(f"one of {', '.join(CACHE_POLICIES)}")
-    return text
-
-
-def _rerun(text: str) -> tuple[str, ...]:
-    """Statuses; `none` stands for none of them."""
-    names = _names(text)
-    if names != ("none",) and (wrong := [name for name in names if name not in STATUSES]):
-        _usage("resume-rerun", wrong[0], f"statuses separated by commas ({', '.join(STATUSES)}), or `none`")
-    return () if names == ("none",) else names
-
-
 def bare_resume(args: list[str]) -> None:
     """Gives `--agentbench-resume` its default value in a command line, so that it does not take the path that follows for one."""
     for place, word in enumerate(args):
@@ -240,135 +289,6 @@ def bare_resume(args: list[str]) -> None:
             return
         if word == f"--{PREFIX}-resume":
             args[place] = f"{word}={LATEST}"
-
-
-def _value(config: pytest.Config, option: Option) -> Any:
-    given = config.getoption(_key(option), None)
-    return config.getini(_key(option)) if given is None else given
-
-
-def _checked(name: str, values: Mapping[str, Any], convert: Callable[[str], Any]) -> Any:
-    if values[name] in ("", None):
-        return None
-    try:
-        return convert(str(values[name]))
-    except ValueError as error:
-        _usage(name, values[name], str(error))
-
-
-def _one_of(name: str, values: Mapping[str, Any], words: Sequence[str]) -> str:
-    word: str = values[name]
-    return word if word in words else _usage(name, word, " or ".join(words))
-
-
-def _usage(name: str, given: object, works: str) -> NoReturn:
-    raise pytest.UsageError(f"--{PREFIX}-{name} {given}: should be {works}")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, each once."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError("a whole number from 1 up")
-    return int(text)
-
-
-def _trials(text: str) -> int:
-    """Of which tests are made; with rounds tests read the first one."""
-    if text.partition(":")[0] == AUTO:
-        return 1
-    try:
-        return _number(text, least=1, most=MOST_TRIALS)
-    except ValueError as error:
-        raise ValueError(f"{error}, or `{AUTO}`, or `{AUTO}:N` with at most N rounds of them") from error
-
-
-def _rounds(text: str) -> int | None:
-    word, colon, most = text.partition(":")
-    if word != AUTO:
-        return None
-    from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS
-
-    try:
-        return _number(most, FIRST_LOOK, MOST_ROUNDS) if colon else USUAL_ROUNDS
-    except ValueError as error:
-        raise ValueError(f"`{AUTO}`, or `{AUTO}:N` with {error} for N") from error
-
-
-def _retries(text: str) -> int:
-    try:
-        return _number(text, least=0, most=MOST_RETRIES)
-    except ValueError as error:
-        _usage("retries", text, str(error))
-
-
-def _number(text: str, least: int, most: int) -> int:
-    if not text.isdecimal() or not least <= int(text) <= most:
-        raise ValueError(f"a whole number from {least} to {most}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Seconds of a time as options have it; raises ValueError that says what would work."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
-    if not found:
-        raise ValueError("a time such as 90s, 150m or 2h")
-    return float(found[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[found[2]]
-
-
-def _some_time(text: str) -> float:
-    """Seconds of a time in which something can happen."""
-    if not (limit := seconds(text)):
-        raise ValueError("a time above 0, such as 90s, 150m or 2h")
-    return limit
-
-
-def _budget(text: str) -> float | None:
-    """Seconds of a budget; None for `off`."""
-    if text.strip() == "off":
-        return None
-    try:
-        return _some_time(text)
-    except ValueError:
-        raise ValueError("a time such as 500ms, 90s or 10m, or `off`") from None
-
-
-def _assignment(name: str, text: str, convert: Callable[[str], Any]) -> tuple[str, Any]:
-    path, equals, value = text.partition("=")
-    try:
-        if not equals or not path.strip():
-            raise ValueError
-        return path.strip(), convert(value)
-    except ValueError:
-        numbers = "NAME=NUMBER, for example tsq=0.8 or tsq.mean=0.7"
-        _usage(name, text, numbers if name == "threshold" else "PATH=VALUE, for example agent.temperature=0.6")
-
-
-def _objective(text: str) -> tuple[str, float]:
-    from pytest_agentbench.metrics.goodput import parse
-
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"--{PREFIX}-slo {text}: {error}") from error
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise ValueError
-    return value
-
-
-def _yaml(text: str) -> Any:
-    from pytest_agentbench.lib.config import parse_yaml
-
-    try:
-        return parse_yaml(text, "value")
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
 
 
 RERUNS_READ = (

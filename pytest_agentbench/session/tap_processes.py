@@ -6,8 +6,8 @@ import secrets
 import threading
 from pathlib import Path
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.ports import shared_port
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.clock import stamps_wanted
 

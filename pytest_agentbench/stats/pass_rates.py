@@ -14,8 +14,6 @@ from pytest_agentbench.stats.paired import Sample
 
 LIMITS = (0.0, 1.0)
 
-EVERY = {"pass_at": False, "pass_all": True}  # key of run.json -> `PassRate.every`
-
 
 @dataclass(frozen=True)
 class Bar:
@@ -34,27 +32,16 @@ def pass_all(passed: int, trials: int, k: int) -> float | None:
 
     None with fewer than k trials: it is not known then.
     """
-    _check(passed, trials, k)
-    return math.comb(passed, k) / math.comb(trials, k) if trials >= k else None
-
-
-def pass_at(passed: int, trials: int, k: int) -> float | None:
-    """pass@k, P(at least one of k trials passes), without bias (Chen et al. 2021, arXiv 2107.03374). None as above."""
-    _check(passed, trials, k)
-    none = pass_all(trials - passed, trials, k)
-    return None if none is None else 1 - none
-
-
-def _check(passed: int, trials: int, k: int) -> None:
     if not 0 <= passed <= trials or k < 1:
         raise ValueError(f"{passed} of {trials} trials passed, k = {k}: no such thing")
+    return math.comb(passed, k) / math.comb(trials, k) if trials >= k else None
 
 
 @dataclass(frozen=True)
 class PassRate:
     """`pass^3` or `pass@3`: which share of the scenarios passes in all of so many trials, or in one of them at least."""
 
-    every: bool  # pass^k, or else pass@k
+    every: bool  # pass^k, or else pass@k (Chen et al. 2021, arXiv 2107.03374)
     k: int
 
     @classmethod

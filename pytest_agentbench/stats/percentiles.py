@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from pytest_agentbench.stats.special import incomplete_beta
+from pytest_agentbench.stats.special import binomial_at_most
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.bounded import Floats
@@ -205,14 +205,9 @@ def ranks(n: int, q: int) -> tuple[int, int] | None:
     The confidence is that of independent values. Calls of one scenario and gaps of one stream are not: of them it is less.
     """
     error = (1 - CONFIDENCE) / 2
-    low = bisect_right(range(n), error, key=lambda k: _at_most(k, n, q / 100))  # the greatest l with P(B < l) <= error
-    high = bisect_left(range(n), 1 - error, key=lambda k: _at_most(k, n, q / 100)) + 1  # the least u with P(B >= u) <= error
+    low = bisect_right(range(n), error, key=lambda k: binomial_at_most(k, n, q / 100))  # the greatest l with P(B < l) <= error
+    high = bisect_left(range(n), 1 - error, key=lambda k: binomial_at_most(k, n, q / 100)) + 1  # the least u with P(B >= u) <= error
     return (low - 1, high - 1) if low >= 1 and high <= n else None
-
-
-def _at_most(k: int, n: int, p: float) -> float:
-    """P(B <= k) of B ~ Binomial(n, p) for k < n (DLMF 8.17.5)."""
-    return incomplete_beta(n - k, k + 1, 1 - p)
 
 
 def _ordered(values: Iterable[float]) -> Sequence[float]:

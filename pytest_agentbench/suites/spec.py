@@ -19,7 +19,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 class DatasetSpec(Spec):
     """Where the scenarios are."""
 
-    format: str
+    format: str  # a built-in name, or an import path such as `./reader.py:load`
     file: str | None = None  # relative to suite.yaml; of formats that read an installed package there is none
     tools: str | None = None  # a tools.json for entries that do not carry their own `available_tools`
     name: str | None = None  # what reports call the data set

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import ConfigError, MissingData, unknown_name
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import SAMPLING, Json
 from pytest_agentbench.suites.quarantine import Quarantined
 
 if TYPE_CHECKING:
-    from pytest_agentbench.suites.spec import DatasetSpec
+    pass
 
 SUITE_FILE = "suite.yaml"
 QUESTION = 300  # characters of a question that reports keep
@@ -52,7 +51,7 @@ class DatasetInfo:
     name: str  # what reports call it
     format: str
     file: str  # relative to the suite; empty where a package brings the data
-    sha256: str  # of the data file, and of the tools file if there is one; or of all files of the package that are read
+    sha256: str  # of the data file, the tools file if there is one, and a format of the suite's own; or of all files of a package
     label_source: str  # hand, heuristic-v1, ... ; several are joined by a comma
     size: int  # scenarios in it
     version: str = ""  # of the package that brings the data
@@ -174,6 +173,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     is not looked at; `scorers.check_scores` and `rollouts.preflight` do that.
     """
     from pytest_agentbench.lib.config import load_yaml, override, validate
+    from pytest_agentbench.suites.datasets import read_dataset
     from pytest_agentbench.suites.disclosure import refuse_keys_in_names
     from pytest_agentbench.suites.spec import SuiteSpec
 
@@ -181,7 +181,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     if agent is not None:
         data["agent"] = _in_place_of(data.get("agent"), agent)
     spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
-    scenarios, dataset = _read(file, spec.dataset)
+    scenarios, dataset = read_dataset(file, spec.dataset)
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     return Suite(
         folder=file.parent,
@@ -199,80 +199,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     )
 
 
-def _read(file: Path, spec: DatasetSpec) -> tuple[tuple[Scenario, ...], DatasetInfo]:
-    """The scenarios of a suite.yaml, from files beside it or from a package, and where they come from."""
-    from pytest_agentbench.suites.datasets import FORMATS, PACKAGES
-
-    if spec.format in PACKAGES:
-        if spec.file or spec.tools:
-            raise ConfigError(f"{file}: dataset: format {spec.format} reads an installed package; leave `file` and `tools` out")
-        try:
-            data = PACKAGES[spec.format]()
-        except MissingData as error:
-            raise MissingData(f"{file}: {error}") from error
-        name, version, sha256, scenarios = spec.name or data.package, data.version, data.sha256, data.scenarios
-    elif spec.format in FORMATS:
-        if spec.file is None:
-            raise ConfigError(f"{file}: the key 'dataset.file' is missing")
-        data_file = file.parent / spec.file
-        tools_file = file.parent / spec.tools if spec.tools else None
-        for needed in filter(None, (data_file, tools_file)):
-            if not needed.is_file():
-                raise ConfigError(f"{file}: the data file {needed} does not exist; see the suite's README.md for where it comes from")
-        scenarios = tuple(FORMATS[spec.format](data_file, tools_file))
-        check_scenarios(scenarios, data_file)
-        name, version, sha256 = spec.name or data_file.stem, "", _sha256(filter(None, (data_file, tools_file)))
-    else:
-        raise ConfigError(f"{file}: {unknown_name('dataset format', spec.format, (*FORMATS, *PACKAGES))}")
-    label_source = ", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in scenarios}))
-    return scenarios, DatasetInfo(name, spec.format, spec.file or "", sha256, label_source, len(scenarios), version)
-
-
 def _in_place_of(agent: Any, kind: str) -> Json:
     """The settings of another kind of agent, with an agent's sampling parameters."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
     return {"kind": kind, **sampling}
-
-
-def check_scenarios(scenarios: Iterable[Scenario], file: Path) -> None:
-    """Raises ConfigError unless there are scenarios, ids are unique, schemas are schemas and labels name tools that exist."""
-    seen: set[str] = set()
-    checked: dict[int, set[str]] = {}
-    sound: set[int] = set()
-    for scenario in scenarios:
-        if scenario.id in seen:
-            raise ConfigError(f"{file}: the id {scenario.id!r} is there twice; ids name tests and must be unique")
-        seen.add(scenario.id)
-        if id(scenario.tools) not in checked:
-            for tool in scenario.tools:
-                if id(tool) not in sound:
-                    _check_schema(tool, file)
-                    sound.add(id(tool))
-            checked[id(scenario.tools)] = {tool.name for tool in scenario.tools}
-        names = checked[id(scenario.tools)]
-        for call in scenario.expected:
-            if call["tool"] not in names:
-                raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', call['tool'], names)}")
-    if not seen:
-        raise ConfigError(f"{file}: no scenarios in it")
-
-
-def _check_schema(tool: Tool, file: Path) -> None:
-    import fastjsonschema
-
-    try:
-        fastjsonschema.compile(tool.parameters, handlers=dict.fromkeys(("http", "https", "ftp", "file"), _refuse), use_default=False)
-    except Exception as error:  # the library raises its own, KeyError, TypeError and re.error for what is not a schema
-        raise ConfigError(f"{file}: the parameters of tool {tool.name!r} are not a JSON schema: {error}") from error
-
-
-def _refuse(uri: str) -> NoReturn:
-    """Reading a data set fetches nothing, wherever a `$ref` in it leads."""
-    raise ValueError(f"it refers to {uri}, which lies outside of it")
-
-
-def _sha256(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

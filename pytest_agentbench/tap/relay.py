@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ class Caller:
 
     upgrade: bool | None  # whether its calls travel as streams; None: as each of them says; False: its requests are left alone
     headers: Headers  # labels, for every request that has none of the name
-    fields: Mapping[str, Json]  # labels: dialect -> what its bodies get
+    fields: Json  # labels, for the bodies of requests whose dialect has them among its `hint_fields`
     upstream: Upstream | None  # where its calls go; None: where all go
     keep: bool  # whether the records of its calls hold what the model said
     salt: str  # before the system prompt of its calls; empty: none
@@ -95,7 +95,7 @@ class Relay:
         if dialect is None:
             upstream.send(exchange)
             return exchange
-        fields = caller.fields.get(dialect.name) or {}
+        fields = {name: caller.fields[name] for name in dialect.hint_fields() if name in caller.fields}
         wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt)
         if len(request.body) < LARGE:
             exchange.asked = ask(request.route, request.body, wish)

@@ -19,9 +19,8 @@ FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
 SESSION = "x-dynamo-session-id"
 FINAL = "x-dynamo-session-final"
 
-#: What Dynamo tells of a call when it is asked for it, and the dialects in which it can be asked.
+#: What Dynamo tells of a call when it is asked for it.
 TOLD = ("worker_id", "timing")
-TELLING = ("chat", "completions", "responses")
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Label:
     """What every call of a rollout gets, where the agent has not written it itself."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
-    fields: Mapping[str, Json] = field(default_factory=dict)  # dialect -> fields of a request's body, for the APIs that take them
+    fields: Json = field(default_factory=dict)  # of a request's body, where its dialect has them among its `hint_fields`
 
     def to_dict(self) -> Json:
         return {"headers": dict(self.headers), "fields": dict(self.fields)}
@@ -93,7 +92,7 @@ class ThunderAgentLabels(Labels):
     tells = True
 
     def label(self, id: str) -> Label:
-        return Label(fields={"chat": {"program_id": id}})
+        return Label(fields={"program_id": id})
 
     def release(self, url: str, model: str, id: str) -> Release:
         del model
@@ -113,7 +112,7 @@ class DynamoLabels(Labels):
 
     def label(self, id: str) -> Label:
         nvext: Json = {"extra_fields": [*TOLD], **({"agent_hints": self.hints} if self.hints else {})}
-        return Label({SESSION: id}, {dialect: {"nvext": nvext} for dialect in TELLING})
+        return Label({SESSION: id}, {"nvext": nvext})
 
     def release(self, url: str, model: str, id: str) -> Release | None:
         if not self.ends:

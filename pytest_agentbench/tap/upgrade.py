@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.cache_salt import salted
 from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.dialects.requests import written
 from pytest_agentbench.tap.routing_hints import merged
 
 #: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
@@ -21,10 +21,6 @@ LARGE = 1 << 20
 
 #: Processes for large bodies at a time.
 AT_ONCE = 2
-
-#: Dialects in which a stream only tells its usage when it is asked for it.
-ASKED_FOR_USAGE = ("chat", "completions")
-
 
 _turns = asyncio.Semaphore(AT_ONCE)
 
@@ -61,11 +57,11 @@ def ask(route: str, body: bytes, wish: Wish) -> Asked:
     if wish.fields:
         asked = merged(asked, wish.fields)
     if wish.salt:
-        asked = salted(dialect.name, asked, wish.salt)
+        asked = dialect.salted(asked, wish.salt)
     if not streamed:
         stream = dialect.as_stream(asked) if wish.upgrade else None
         return Asked(stream or _labelled(asked, wish) or body, model, upgraded=stream is not None)
-    with_usage = _with_usage(asked) if wish.usage and dialect.name in ASKED_FOR_USAGE else None
+    with_usage = dialect.with_usage(asked) if wish.usage else None
     return Asked(with_usage or _labelled(asked, wish) or body, model, streamed=True, hides_usage=with_usage is not None)
 
 
@@ -75,33 +71,18 @@ async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
     try:
         async with _turns:
             process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE)
-            written, _ = await process.communicate(head + body)
+            answer, _ = await process.communicate(head + body)
     except OSError:
         return ask(route, body, wish)
     if process.returncode:
         return ask(route, body, wish)
-    facts, _, changed = written.partition(b"\n")
+    facts, _, changed = answer.partition(b"\n")
     return Asked(changed or body, **json_text.loads(facts))
-
-
-def _with_usage(asked: Json) -> bytes | None:
-    """The body that asks for the usage as well; None where it does, or cannot be written."""
-    options = asked.get("stream_options")
-    options = options if isinstance(options, dict) else {}
-    if options.get("include_usage"):
-        return None
-    try:
-        return json_text.dumps({**asked, "stream_options": {**options, "include_usage": True}})
-    except ValueError:
-        return None
 
 
 def _labelled(asked: Json, wish: Wish) -> bytes | None:
     """The body to which fields or a salt were added; None without any, or where it cannot be written."""
-    try:
-        return json_text.dumps(asked) if wish.fields or wish.salt else None
-    except ValueError:
-        return None
+    return written(asked) if wish.fields or wish.salt else None
 
 
 def main() -> None:

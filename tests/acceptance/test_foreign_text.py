@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.records import Json
 from tests.exports.nat_job import call, item, tool, write_job
 from tests.project import PYTEST, WAYS, Project

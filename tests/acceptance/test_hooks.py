@@ -51,8 +51,7 @@ def test_hooks_of_the_root_conftest(project: Project, way: tuple[str, ...]) -> N
 
 BACKEND = """
 from pathlib import Path
-from pytest_agentbench.backends.backend import Embedded
-from pytest_agentbench.backends.spec import EmbeddedSpec
+from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 
 class Mine(Embedded):
     def start(self, directory):

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
+from pytest_agentbench.lib.process import child_environment
 from tests.project import FIND_THEN_ANSWER, PYTEST, Project
 
 #: An agent that says in which process it ran.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
+from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import BEAT, duration_text, log_line, pause
 from pytest_agentbench.session.recorder import Ledger
 from tests.project import FIND_THEN_ANSWER, PYTEST, Project

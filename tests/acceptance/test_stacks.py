@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_agentbench.backends.child_process import child_environment
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
+from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import Heartbeat
 from tests.project import PYTEST, WAYS, Project
 from tests.robustness.processes import Background, wait_for

@@ -56,3 +56,11 @@ def test_looking_agents_up_loads_no_http_client() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert "False" == done.stdout.strip()
+
+
+def test_what_only_others_need(project: Project) -> None:
+    """A worker looks at no process and checks no settings: it pays for neither psutil nor pydantic."""
+    test = "import sys\n\ndef test_it(rollout):\n    assert not {'psutil', 'pydantic'} & sys.modules.keys()\n"
+    project.suite(scenarios=1, test=test)
+
+    project.run("-n", "2", "scenarios/shop").assert_outcomes(passed=1)

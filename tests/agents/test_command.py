@@ -21,11 +21,12 @@ from pytest_agentbench.agents.factory import AN_AGENT, is_black_box, make_agent
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError
+from pytest_agentbench.lib.process import lives
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.toolbox import Toolbox, canned_response
-from tests.robustness.processes import is_alive, wait_for
+from tests.robustness.processes import wait_for
 
 QUESTION: Json = {"role": "user", "content": "A lamp?"}
 FIND = Tool("find", "Finds things.", {"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -290,7 +291,7 @@ def pids_in(folder: Path) -> list[int]:
 
 def assert_gone(pids: Sequence[int]) -> None:
     assert 4 == len(pids)
-    wait_for(lambda: not any(map(is_alive, pids)), "the end of the program's processes")
+    wait_for(lambda: not any(map(lives, pids)), "the end of the program's processes")
 
 
 async def test_a_program_that_leaves_others_behind(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ async def test_a_budget_that_is_used_up(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert [] == [pid for pid in pids if is_alive(pid)]
+    assert [] == [pid for pid in pids if lives(pid)]
     assert (["find"], [-signal.SIGKILL]) == ([call.name for call in ran.tools.calls], [each.exit_code for each in ran.tools.programs])
 
 
@@ -365,4 +366,4 @@ async def test_a_keeper_that_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 
     with pytest.raises(InfraError, match="is gone"):
         await running
-    wait_for(lambda: not is_alive(int((tmp_path / "own").read_text())), "the end of the program")
+    wait_for(lambda: not lives(int((tmp_path / "own").read_text())), "the end of the program")

@@ -14,8 +14,8 @@ import pytest
 from pytest_agentbench.agents.factory import make_agent
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback, merit
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.rollout import Setup, preflight, run_rollout

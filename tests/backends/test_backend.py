@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, OWN
+from pytest_agentbench.backends.machine.environments import OWN, environments
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec
 from pytest_agentbench.backends.stack.templates import dependencies, expand, texts
@@ -44,7 +44,7 @@ def test_everything_in_it_is_known(name: str) -> None:
             expand(text, dict.fromkeys(known, "1"), name)  # raises for one that is not known
 
     assert spec.services.keys() == dependencies(spec).keys()
-    assert {each for each in (spec.python, *(service.python for service in spec.services.values())) if each} <= {*ENVIRONMENTS, OWN}
+    assert {each for each in (spec.python, *(service.python for service in spec.services.values())) if each} <= {*environments(), OWN}
 
 
 @each_stack
@@ -107,4 +107,4 @@ def test_environments_are_on_the_page() -> None:
     """And every environment."""
     text = (ROOT / "docs" / "stacks.md").read_text()
 
-    assert [] == [name for name in ENVIRONMENTS if f"`{name}`" not in text]
+    assert [] == [name for name in environments() if f"`{name}`" not in text]

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.backend import Embedded
 from pytest_agentbench.backends.cache_state import Reset, counters, moved, reset, together
+from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 from pytest_agentbench.backends.proof.api import Api
-from pytest_agentbench.backends.spec import EmbeddedSpec
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, prefix_cache
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.records import Endpoint, Json

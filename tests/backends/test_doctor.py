@@ -18,11 +18,12 @@ from pytest_agentbench.backends.doctor import checks, weights
 from pytest_agentbench.backends.doctor.check import Check
 from pytest_agentbench.backends.doctor.docker import toolkit_check
 from pytest_agentbench.backends.doctor.gpus import fabric_check
+from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine import nvml
-from pytest_agentbench.backends.machine.environments import ENVIRONMENTS
+from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.backends.machine.gpus import lease
-from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 
 pytestmark = pytest.mark.timeout(60)
@@ -217,10 +218,10 @@ def test_environments_with_cuda_name_their_driver() -> None:
     """Every environment that says CUDA says the oldest driver for it, on the page as well."""
     page = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text()
 
-    built = {name for name, spec in ENVIRONMENTS.items() if "CUDA" in spec.about}
+    built = {name for name, spec in environments().items() if "CUDA" in spec.about}
 
-    assert built == {name for name, spec in ENVIRONMENTS.items() if spec.driver}
-    assert [] == [name for name in built if not re.search(rf"^\| `{name}` \|.*driver {ENVIRONMENTS[name].driver}", page, re.MULTILINE)]
+    assert built == {name for name, spec in environments().items() if spec.driver}
+    assert [] == [name for name in built if not re.search(rf"^\| `{name}` \|.*driver {environments()[name].driver}", page, re.MULTILINE)]
 
 
 def test_the_container_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:

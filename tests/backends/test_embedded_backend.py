@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.backend import Embedded
+from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 from pytest_agentbench.backends.proof.ready import listed_models
-from pytest_agentbench.backends.spec import EmbeddedSpec
 from pytest_agentbench.errors import BackendError
 
 pytestmark = pytest.mark.timeout(120)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.backend import Embedded, Url, make_backend
-from pytest_agentbench.backends.spec import EmbeddedSpec, UrlSpec, find_backend, load_backend, shipped
+from pytest_agentbench.backends.common_spec import Terms
+from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
+from pytest_agentbench.backends.spec import find_backend, load_backend, shipped
 from pytest_agentbench.backends.stack.spec import LabelsSpec
+from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError
 
 BACKEND_KEYS = "name, model, thresholds, note, kind"
@@ -103,6 +105,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ({"kind": "vllm"}, "kind should be one of embedded, url, stack, not 'vllm'"),
         ({"kind": ["url"]}, "kind should be one of embedded, url, stack, not ['url']"),
         ({"kind": "url"}, "the key 'url' is missing"),
+        ({"kind": "embedded", "policy": "lexicl"}, "no policy 'lexicl'; known: careless, lexical, script"),
         ({"kind": "url", "url": "localhost:8000"}, "url: should start with http:// or https://, not 'localhost:8000'"),
         ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
         ({"kind": "embedded", "prot": 5}, f"unknown key 'prot'; known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter"),
@@ -131,8 +134,8 @@ def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
 
 def test_each_kind_has_its_backend() -> None:
     """A spec becomes the backend of its kind, with the name, the note and the thresholds that the session asks for."""
-    embedded = make_backend(EmbeddedSpec(kind="embedded", name="e", note="a baseline", thresholds={"shop": {"tsq": 0.1}}))
-    url = make_backend(UrlSpec(kind="url", name="u", url="http://x", api_key_env="SHOP_KEY"))
+    embedded = EmbeddedSpec(kind="embedded", name="e", note="a baseline", thresholds={"shop": {"tsq": 0.1}}).make(Terms())
+    url = UrlSpec(kind="url", name="u", url="http://x", api_key_env="SHOP_KEY").make(Terms())
 
     assert (Embedded, Url) == (type(embedded), type(url))
     assert ("e", "a baseline", {"shop": {"tsq": 0.1}}) == (embedded.name, embedded.note, embedded.thresholds)

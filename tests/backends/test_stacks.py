@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.backends.common_spec import Terms
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.backend import Stacked
 from pytest_agentbench.backends.stack.guardian import Guardian
 from pytest_agentbench.errors import BackendError, MissingError
+from pytest_agentbench.lib import process
+from pytest_agentbench.lib.process import Child
 from tests.backends.conftest import Boot, service, spec
 from tests.backends.test_stack import until
 
@@ -218,7 +220,7 @@ def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
 
 def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There no process is found by its mark, and none is killed for it."""
-    monkeypatch.setattr(ownership, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(process, "PROC", tmp_path / "proc")
 
     assert [] == list(ownership.processes())
     assert [] == ownership.kill_marked("x")
@@ -280,7 +282,7 @@ def kept(**keys: str) -> registry.Held:
 
 def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     """Only a stack that has served stays."""
-    backend = Stacked(spec(services={"engine": service("--slow", "600")}), keep=60)
+    backend = Stacked(spec(services={"engine": service("--slow", "600")}), Terms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
     with pytest.raises(BackendError, match=r"stopped while it started|its guardian is gone"):

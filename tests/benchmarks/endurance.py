@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from tests.benchmarks.measuring import BenchmarkError, Command, Figure, Options, Result, each_of, pytest_command, run_pytest
 from tests.benchmarks.one_process import IN_FLIGHT
@@ -125,20 +127,16 @@ class Lines:
 
 def children(parent: int) -> dict[str, int]:
     """Name -> process id of the pool, the tap and the engine that a pytest has started."""
-    found: dict[str, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                module = (stat.parent / "cmdline").read_text().rstrip("\0").rpartition("\0")[2]
-                found[module.removeprefix("pytest_agentbench.")] = int(stat.parent.name)
-        except (OSError, IndexError):
-            continue  # it ended while it was looked at
-    return found
+    pids: dict[str, int] = {}
+    with suppress(psutil.Error):  # it ended while it was looked at
+        for child in psutil.Process(parent).children():
+            pids[child.cmdline()[-1].removeprefix("pytest_agentbench.")] = child.pid
+    return pids
 
 
 def resident(pid: int) -> float:
     """Resident memory of a process in 10^6 bytes; 0 when it is gone."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6
-    except (OSError, IndexError):
+        return float(psutil.Process(pid).memory_info().rss) / 1e6
+    except psutil.Error:
         return 0.0

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 
 StartEngine = Callable[..., Child]

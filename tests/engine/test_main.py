@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.engine.config import EngineConfig
+from pytest_agentbench.lib.process import Child
 
 StartEngine = Callable[..., Child]
 

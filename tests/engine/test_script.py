@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.engine.protocol import Call, Delivery, Reply, Stall
 from pytest_agentbench.engine.script import Script, load_rules
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 
 Ask = Callable[..., httpx.Response]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.metrics import stamps, timings
-from pytest_agentbench.records import Chunk, LLMCall, Rollout
+from pytest_agentbench.records import Chunk, LLMCall
 
 MS = 1_000_000  # nanoseconds
 
@@ -92,44 +92,6 @@ def test_output_tokens() -> None:
     assert 4 == timings.output_tokens(THINKING)
     assert 9 == timings.output_tokens(_call((1, "content"), completion_tokens=9))
     assert 0 == timings.output_tokens(_call((1, "content"), completion_tokens=0))
-
-
-def test_output_throughput_is_over_the_whole_span() -> None:
-    """10 + 20 tokens in the 2 s from the first send to the last end; a failed call gives time, not tokens."""
-    calls = [
-        _call(sent=1000, ended=1500, completion_tokens=10),
-        _call(sent=1200, ended=2500, completion_tokens=20),
-        _call(sent=1300, ended=3000, completion_tokens=99, error_kind="cut"),
-        _call(sent=None, ended=9000, error_kind="connect"),
-    ]
-
-    assert 15.0 == timings.output_throughput(calls)
-    assert timings.output_throughput([]) is None
-
-
-def test_rollouts_per_hour() -> None:
-    """2 evaluable rollouts of 3 in half an hour are 4 per hour."""
-    hour = 3600 * 1000 * MS
-    rollouts = [
-        Rollout("bank", f"s{i}", "default", 1, status, started_ns=i * hour // 8, ended_ns=(i + 2) * hour // 8)
-        for i, status in enumerate(("ok", "agent_error", "limit"))
-    ]
-
-    assert 4.0 == timings.rollouts_per_hour(rollouts)
-    assert timings.rollouts_per_hour([]) is None
-
-
-def test_prefix_cache_hit_ratio_is_over_tokens() -> None:
-    """Long prompts weigh more; calls whose usage does not say count neither way; nothing known is None, not 0."""
-    calls = [
-        _call(prompt_tokens=100, cached_tokens=0),
-        _call(prompt_tokens=300, cached_tokens=300),
-        _call(prompt_tokens=900),
-        _call(cached_tokens=5),
-    ]
-
-    assert 0.75 == timings.prefix_cache_hit_ratio(calls)
-    assert timings.prefix_cache_hit_ratio(calls[2:]) is None
 
 
 def test_late_stamps() -> None:

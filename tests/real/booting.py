@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
+from pytest_agentbench.backends.common_spec import Terms
 from pytest_agentbench.backends.machine.ports import is_free
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack import ownership
@@ -29,9 +31,7 @@ STACKS = "tests/real/stacks"
 ANSWER = 120  # seconds that an answer may take
 GREETING = 5  # seconds after which a server waits for its client to speak
 
-#: In /proc/net/tcp: the state of a socket that listens, and 127.0.0.1, ::1 and ::ffff:127.0.0.1.
-LISTENS = "0A"
-LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 class Booted(NamedTuple):
@@ -79,11 +79,10 @@ class Booted(NamedTuple):
     def _listening(self) -> Iterator[tuple[str, int]]:
         """Command and port of each socket that is bound to more than loopback."""
         for pid in (pid for pid, home in ownership.processes() if home == str(self.home)):
-            inodes = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-            for line in "".join(Path(f"/proc/{pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6")).splitlines():
-                words = line.split()
-                if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes and words[1].partition(":")[0] not in LOOPBACK:
-                    yield Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "), int(words[1].rpartition(":")[2], 16)
+            process = psutil.Process(pid)
+            for seen in process.net_connections("tcp"):
+                if seen.status == psutil.CONN_LISTEN and seen.laddr and seen.laddr.ip not in LOOPBACK:
+                    yield " ".join(process.cmdline()), seen.laddr.port
 
 
 def _greets_as_zeromq(port: int) -> bool:
@@ -101,7 +100,7 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
     """A stack for as long as the block lasts; what this machine lacks skips the test."""
     spec = load_backend(wanted, ROOT, changes)
     assert isinstance(spec, StackSpec)
-    backend = Stacked(spec)
+    backend = Stacked(spec, Terms())
     try:
         try:
             endpoint = backend.start(folder)

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import docker
 
-from pytest_agentbench.backends.machine.environments import ENVIRONMENTS
+from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.errors import BackendError, MissingError
 
 SUITE, PYTHON = "bookworm", "3.11"
 DEBIAN = ("python3-minimal", f"libpython{PYTHON}-stdlib", "ca-certificates")
-PINS = ENVIRONMENTS["dynamo"].pins
+PINS = environments()["dynamo"].pins
 START = ["ENV PYTHONUNBUFFERED=1"]
 
 #: Wheels that run on this Debian, whatever the machine that fetches them runs.

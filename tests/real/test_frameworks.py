@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from pytest_agentbench.agents.factory import make_agent
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.cli import main
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.suites.suite import Scenario, Tool

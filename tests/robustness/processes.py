@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
+from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.journal import read_journal
 from tests.project import PYTEST, Project
@@ -32,36 +35,20 @@ def wait_for(condition: Callable[[], T], what: str, seconds: float = 30) -> T:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and that nobody has waited for does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
-
-
 def command_of(pid: int) -> str:
+    """Empty for one that ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
         return ""
 
 
 def descendants(pid: int) -> list[int]:
     """Children of a process, their children, and so on."""
-    parents: dict[int, list[int]] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            parents.setdefault(parent, []).append(int(each.name))
-    found = parents.get(pid, [])
-    for child in found:
-        found.extend(parents.get(child, []))
-    return found
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 class Background:
@@ -112,7 +99,7 @@ class Background:
 
     def children(self, module: str) -> list[int]:
         """The process ids of all `python -m <module>` that live."""
-        pids = [pid for pid in descendants(self.process.pid) if module in command_of(pid) and is_alive(pid)]
+        pids = [pid for pid in descendants(self.process.pid) if module in command_of(pid) and lives(pid)]
         self.seen.update(pids)
         return pids
 
@@ -125,7 +112,7 @@ class Background:
 
     def clean_up(self) -> None:
         for pid in (self.process.pid, *self.seen) if self.process.poll() is None else self.seen:
-            if is_alive(pid) and (pid == self.process.pid or "pytest" in command_of(pid)):
+            if lives(pid) and (pid == self.process.pid or "pytest" in command_of(pid)):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_agentbench.lib.process import lives
 from tests.project import WAYS, Project
-from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.processes import Background, wait_for
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -160,6 +161,6 @@ def test_ctrl_c_while_the_loop_is_blocked(project: Project, start: Start) -> Non
     os.kill(background.process.pid, signal.SIGINT)
 
     assert 2 == background.ended(60)
-    assert not is_alive(pool)
+    assert not lives(pool)
     assert "Traceback" not in background.output
     assert "go on with  pytest" in background.output

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal, sealed
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.processes import Background, is_alive, run_on_a_small_disk, wait_for
+from tests.robustness.processes import Background, run_on_a_small_disk, wait_for
 
 Start = Callable[..., Background]
 
@@ -67,7 +68,7 @@ def until_it_ends(background: Background, part: str) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    return not is_alive(pid)
+    return not lives(pid)
 
 
 @WAYS
@@ -86,7 +87,7 @@ def test_a_tap_that_dies_again_and_again(project: Project, start: Start, way: tu
     assert {"shop-0", "shop-1"} == {rollout.scenario for rollout in background.rollouts if rollout.status == "ok"}
     assert json.loads((background.directory / "run.json").read_text())["backend"]["failure"].startswith(gone)
     assert "INTERNALERROR" not in background.output
-    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert not [pid for pid in background.seen if lives(pid)]
 
 
 ENDS_ITS_PROCESS = """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.agents.run import work
+from pytest_agentbench.lib.process import lives
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Rollout
 from pytest_agentbench.rollouts.isolation.outside import isolated as isolated_setup
@@ -17,7 +18,7 @@ from pytest_agentbench.rollouts.isolation.template import Template
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.processes import Background, wait_for
 from tests.robustness.test_suite_code import by_word, suite_of
 
 Start = Callable[..., Background]
@@ -124,7 +125,7 @@ def test_with_isolation_each_harms_itself(project: Project, way: tuple[str, ...]
     limit = "limit", "time: the rollout took longer than 2 s", "", ["find_item"]
     assert {
         "crashes": ("agent_error", "the agent's process was ended by SIGSEGV", "", ["find_item"]),
-        "leaves": ("agent_error", "the agent's process left (exit code 3)", "", ["find_item"]),
+        "leaves": ("agent_error", "the agent's process ended with exit code 3", "", ["find_item"]),
         "spins": limit,
         "sleeps": limit,
         "spoils": ("ok", "", "True yes", ["find_item"]),
@@ -161,7 +162,7 @@ def test_scores_of_other_processes(project: Project) -> None:
 
 UNLOADABLE = {
     "raising": ("raise RuntimeError('no such luck')", "agent './agent.py:run' cannot be loaded: RuntimeError: no such luck (agent.py:1)"),
-    "leaving": ("import os; os._exit(3)", "the process that imports the suite's code left (exit code 3)"),
+    "leaving": ("import os; os._exit(3)", "the process that imports the suite's code ended with exit code 3"),
     "crashing": ("import os; os.kill(os.getpid(), 11)", "the process that imports the suite's code was ended by SIGSEGV"),
     "wrong": (
         "def run(model): ...",
@@ -214,7 +215,7 @@ def started(project: Project, start: Start) -> tuple[Background, list[int]]:
     assert background.process.poll() is None, background.output
     pids = [int(pid) for pid in file.read_text().split()]
     background.seen.update(pids)
-    assert [True] * 3 == [is_alive(pid) for pid in pids]
+    assert [True] * 3 == [lives(pid) for pid in pids]
     return background, pids
 
 
@@ -225,7 +226,7 @@ def test_nothing_is_left_after_a_kill(project: Project, start: Start, module: st
 
     os.kill(background.process.pid if module == "pytest" else background.child(module), signal.SIGKILL)
 
-    wait_for(lambda: not any(map(is_alive, pids)), "the end of all processes of the agent", seconds=15)
+    wait_for(lambda: not any(map(lives, pids)), "the end of all processes of the agent", seconds=15)
 
 
 def test_nothing_is_left_after_ctrl_c(project: Project, start: Start) -> None:
@@ -235,7 +236,7 @@ def test_nothing_is_left_after_ctrl_c(project: Project, start: Start) -> None:
     os.kill(background.process.pid, signal.SIGINT)
 
     assert 2 == background.ended()
-    assert [False] * 3 == [is_alive(pid) for pid in pids]
+    assert [False] * 3 == [lives(pid) for pid in pids]
 
 
 def test_nothing_is_left_at_the_budget(project: Project) -> None:
@@ -245,6 +246,6 @@ def test_nothing_is_left_at_the_budget(project: Project) -> None:
     project.run("scenarios/shop").assert_outcomes(passed=1)
 
     pids = (project.root / "scenarios/shop/pids").read_text().split()
-    assert ("limit", [False] * 3) == (project.rollouts[0].status, [is_alive(int(pid)) for pid in pids])
+    assert ("limit", [False] * 3) == (project.rollouts[0].status, [lives(int(pid)) for pid in pids])
     rollout: Rollout = project.rollouts[0]
     assert ["find_item"] == rollout.tools

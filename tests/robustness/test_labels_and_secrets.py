@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.cli import main
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import load_suite
 from tests.project import FIND_THEN_ANSWER, WAYS, Project

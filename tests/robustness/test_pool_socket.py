@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.suites.suite import load_suite
 from tests.project import Project

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_agentbench.lib.process import lives
 from tests.project import Project
-from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.processes import Background, wait_for
 
 #: Says its process id, and ignores everybody who wants it to end.
 STUBBORN = """
@@ -45,7 +46,7 @@ def test_no_program_is_left(project: Project, start: Callable[..., Background], 
     programs = wait_for(running, "two programs")
     os.kill(background.process.pid if whom == "pytest" else background.child(whom), number)
 
-    wait_for(lambda: not any(map(is_alive, programs)), "the end of the programs")
+    wait_for(lambda: not any(map(lives, programs)), "the end of the programs")
     if whom != "pytest":
         background.process.send_signal(signal.SIGINT)  # the rollouts run again
     assert 0 != background.ended()

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_agentbench.lib.process import lives
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.robustness.processes import SEEDS, Background, is_alive, wait_for
+from tests.robustness.processes import SEEDS, Background, wait_for
 from tests.router import routing
 
 pytestmark = pytest.mark.timeout(240)
@@ -35,7 +36,7 @@ def kill(background: Background, part: str) -> None:
     """By SIGKILL; returns when it is gone."""
     pid = wait_for(lambda: background.children(MODULES[part]), f"the {part}")[0]
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(pid), f"the end of the {part}")
+    wait_for(lambda: not lives(pid), f"the end of the {part}")
 
 
 @WAYS
@@ -55,7 +56,7 @@ def test_one_death(project: Project, start: Start, part: str, way: tuple[str, ..
     assert {part: 1} == run["interruptions"]["deaths"]
     assert run["interruptions"]["attempts"] == sum(len(each.earlier_attempts) for each in background.rollouts)
     assert f"interrupted {part} 1; " in background.output
-    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert not [pid for pid in background.seen if lives(pid)]
 
 
 PACED = """
@@ -129,7 +130,7 @@ def test_fifteen_deaths(project: Project, start: Start, seed: int, way: tuple[st
     assert sorted(counted.split(", ")) == sorted(line_of(background.output, "interrupted ").partition(";")[0].split(", "))
     assert "Parts of the session died and were started again: " in (background.directory / "report.md").read_text()
     assert {"rollouts": 300, "finished": 300, "not_run": 0} == run["plan"]
-    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert not [pid for pid in background.seen if lives(pid)]
 
 
 def line_of(output: str, beginning: str) -> str:
@@ -180,16 +181,12 @@ def test_two_arms(project: Project, start: Start, way: tuple[str, ...]) -> None:
 
 
 BY_HAND = """
-import os
-import signal
-from pathlib import Path
+import psutil
 
 async def test_by_hand(llm):
     await llm.chat([{"role": "user", "content": "Hello"}])
-    pids = Path("/proc/self/task").glob("*/children")
-    children = [int(pid) for each in pids for pid in each.read_text().split()]
-    (pool,) = [pid for pid in children if b"rollouts.pool" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(pool, signal.SIGKILL)
+    (pool,) = [child for child in psutil.Process().children() if "pytest_agentbench.rollouts.pool" in child.cmdline()]
+    pool.kill()
     await llm.chat([{"role": "user", "content": "Hello again"}])
 """
 
@@ -248,7 +245,7 @@ def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple
         os.kill(pid, signal.SIGKILL)
 
     assert 2 == background.ended(60), background.output
-    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert not [pid for pid in background.seen if lives(pid)]
     assert "go on with  pytest --agentbench-resume=" in background.output
 
 

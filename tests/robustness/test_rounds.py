@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from tests.project import WAYS, Project
-from tests.robustness.processes import Background, is_alive, wait_for
+from tests.robustness.processes import Background, wait_for
 
 Start = Callable[..., Background]
 
@@ -58,7 +59,7 @@ def test_ctrl_c_in_a_later_round(project: Project, waiting: Start, way: tuple[st
     os.kill(background.process.pid, signal.SIGINT)
 
     assert 2 == background.ended()
-    assert not [pid for pid in background.seen if is_alive(pid)]
+    assert not [pid for pid in background.seen if lives(pid)]
     run = run_of(background)
     assert {1: 4, 2: 4} == Counter(rollout.trial for rollout in background.rollouts)
     assert (2, False, 0) == (run["rounds"]["ran"], run["rounds"]["stands"], run["rounds"]["saved"])

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.processes import SERVICES, Background, command_of, is_alive, wait_for
+from tests.robustness.processes import SERVICES, Background, command_of, wait_for
 
 Start = Callable[..., Background]
 
@@ -42,7 +43,7 @@ def running(project: Project, start: Start) -> Start:
 
 
 def leftovers(background: Background) -> list[str]:
-    return [command_of(pid) for pid in background.seen if is_alive(pid)]
+    return [command_of(pid) for pid in background.seen if lives(pid)]
 
 
 @WAYS
@@ -167,7 +168,7 @@ class Agent:
 
     os.kill(background.process.pid, signal.SIGKILL)
 
-    wait_for(lambda: not is_alive(pool), "the end of the pool", seconds=10)
+    wait_for(lambda: not lives(pool), "the end of the pool", seconds=10)
 
 
 def test_an_interrupt_while_the_backend_boots(project: Project, start: Start) -> None:

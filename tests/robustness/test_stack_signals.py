@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.stack.registry import reap_orphans
+from pytest_agentbench.lib.process import lives
 from tests.project import WAYS, Project
-from tests.robustness.processes import Background, command_of, descendants, is_alive, wait_for
+from tests.robustness.processes import Background, command_of, descendants, wait_for
 from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_folder, stack, until_gone
 
 Start = Callable[..., Background]
@@ -175,7 +176,7 @@ def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) 
     what = f"ended what a guardian that was killed had left of small (process {orphan})"
     result.stdout.fnmatch_lines([f"*booted in *; {what}"])
     assert (False, what) == (project.run_json["backend"]["reused"], project.run_json["backend"]["reaped"])
-    assert not is_alive(orphan)
+    assert not lives(orphan)
 
 
 def test_what_is_only_beginning_is_left_alone(project: Project, stacks: Path) -> None:

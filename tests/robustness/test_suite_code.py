@@ -134,7 +134,7 @@ UNUSABLE = {
     "leaving": ("import sys\nsys.exit('not today')", "agent './agent.py:Agent' cannot be loaded: SystemExit: not today (agent.py:2)"),
     "gone": (
         "import os\nos._exit(3)",
-        "the process that imports the suite's code left (exit code 3); importing it should only define things",
+        "the process that imports the suite's code ended with exit code 3; importing it should only define things",
     ),
     "crashing": ("import os\nos.abort()", "the process that imports the suite's code was ended by SIGABRT"),
     "empty": ("class Agnet: ...", "agent './agent.py:Agent' cannot be loaded: there is no 'Agent' in it; it defines: Agnet"),

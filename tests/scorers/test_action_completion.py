@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.scoring import no_judge, scored

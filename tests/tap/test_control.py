@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.client import TapControl
 from tests.tap.conftest import TOKEN, StartTap

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.routing_hints import make_labels

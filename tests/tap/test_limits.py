@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, Answer
 from pytest_agentbench.tap.client import TapControl

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import CHAT, LAST_CHUNK, STREAM_HEAD, STREAMED, Tap, agent, backend, chunk, event, read_message, request, text_of

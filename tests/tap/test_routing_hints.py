@@ -36,7 +36,7 @@ def test_ids_of_odd_names(text: str) -> None:
     [
         ({}, NO_LABEL),
         ({"kind": "none", "priority": None}, NO_LABEL),
-        ({"kind": "thunderagent"}, Label({}, {"chat": {"program_id": "i"}})),
+        ({"kind": "thunderagent"}, Label({}, {"program_id": "i"})),
     ],
 )
 def test_labels(options: Json, label: Label) -> None:
@@ -58,7 +58,7 @@ def test_labels_of_dynamo(options: Json, hints: Json) -> None:
     nvext = {"nvext": {"extra_fields": ["worker_id", "timing"], **hints}}
 
     assert {"x-dynamo-session-id": "i"} == label.headers
-    assert {"chat": nvext, "completions": nvext, "responses": nvext} == label.fields
+    assert nvext == label.fields
 
 
 def test_releases() -> None:

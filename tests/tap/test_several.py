@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.client import TapControl, Taps
 from tests.tap.conftest import TOKEN, StartTap

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.backends.doctor.check import Check, missing, ok, unknown
 from pytest_agentbench.backends.machine import nvml
-from pytest_agentbench.backends.machine.environments import ENVIRONMENTS
+from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.backends.machine.gpus import lease, visible
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import AgentbenchError
@@ -30,7 +30,7 @@ def gpu_checks(spec: StackSpec) -> Iterator[Check]:
 def oldest_driver(spec: StackSpec) -> int:
     """Of the environments that its GPU services run in, the branch that all of them run on; 0 where none says. Images say it to Docker."""
     wanted = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
-    return max((ENVIRONMENTS[name].driver for name in wanted if name is not None and name in ENVIRONMENTS), default=0)
+    return max((environments()[name].driver for name in wanted if name is not None and name in environments()), default=0)
 
 
 def driver_check(oldest: int = 0) -> Check:

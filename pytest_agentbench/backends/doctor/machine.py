@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.doctor.check import Check, missing, ok
 from pytest_agentbench.backends.machine.ports import holder, is_free
-from pytest_agentbench.backends.spec import UrlSpec
 
 PATIENCE = 3.0  # seconds that a server gets to take a connection
 SPACE_GB = 1.0  # that logs and reports should have
@@ -33,13 +32,14 @@ def disk_check() -> Check:
     return ok("disk", f"{free:.1f} GB free here, for logs and reports")
 
 
-def key_check(spec: UrlSpec) -> Iterator[Check]:
-    if spec.api_key_env is None:
+def key_checks(variable: str | None) -> Iterator[Check]:
+    """Whether the environment variable with a server's key is set, if there is one."""
+    if variable is None:
         return
-    if os.environ.get(spec.api_key_env, "").strip():
-        yield ok("key", f"{spec.api_key_env} is set")
+    if os.environ.get(variable, "").strip():
+        yield ok("key", f"{variable} is set")
     else:
-        yield missing("key", f"{spec.api_key_env} is not set", f"export {spec.api_key_env}=...")
+        yield missing("key", f"{variable} is not set", f"export {variable}=...")
 
 
 def reach_check(url: str) -> Check:

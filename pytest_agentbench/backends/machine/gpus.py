@@ -7,13 +7,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.lib import host_locks
+from pytest_agentbench.lib import host_locks, process
 
 POLL = 1.0  # seconds between two tries
 FREE = 0.9  # share of a GPU's memory that has to be free
@@ -207,14 +206,5 @@ def wait_released(gpus: Sequence[Gpu], pids: Sequence[int], timeout: float) -> l
 
 
 def _still_there(gpus: Sequence[Gpu], pids: Sequence[int]) -> list[str]:
-    alive = [f"process {pid} ({nvml.process_name(pid)}) is alive" for pid in pids if _lives(pid)]
+    alive = [f"process {pid} ({process.name(pid)}) is alive" for pid in pids if process.lives(pid)]
     return alive + [used for gpu in gpus if (used := in_use(gpu))]
-
-
-def _lives(pid: int) -> bool:
-    """A zombie has given everything back."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from pytest_agentbench.lib import process
 
 MIB = 1 << 20
 
@@ -128,15 +129,7 @@ def driver() -> tuple[str, str]:
 
 
 def _process(running: Any) -> Process:
-    return Process(running.pid, process_name(running.pid), None if running.usedGpuMemory is None else running.usedGpuMemory // MIB)
-
-
-def process_name(pid: int) -> str:
-    """The name of a process; those of other containers have none here."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return "of another container or user"
+    return Process(running.pid, process.name(running.pid), None if running.usedGpuMemory is None else running.usedGpuMemory // MIB)
 
 
 def _text(value: str | bytes) -> str:

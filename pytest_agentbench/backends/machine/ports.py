@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import socket
-from pathlib import Path
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib import process
 
 #: Where free ports are looked for: below those that the kernel gives to outgoing connections, which could take one just before its service
 #: starts, and within 15 bits, which is all that Dynamo's DYN_SYSTEM_PORT can hold.
 FIRST, LAST = 10_000, 32_767
-
-LISTENS = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
 class Reserved:
@@ -64,44 +62,5 @@ def is_free(port: int) -> bool:
 
 def holder(port: int) -> str:
     """Who listens on a port: `pid 123 (python)`; a guess where the system does not tell."""
-    pid = listener(port)
-    return f"pid {pid} ({_name(Path('/proc', str(pid)))})" if pid else "a process that cannot be seen from here"
-
-
-def listener(port: int) -> int:
-    """Process id of who listens on a port; 0 where nobody does, or nobody who can be seen."""
-    inodes = _listening(port)
-    found = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _sockets(entry) & inodes) if inodes else iter(())
-    return next((int(entry.name) for entry in found), 0)
-
-
-def _listening(port: int) -> set[str]:
-    """Inodes of the sockets that listen on a port."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-        except OSError:
-            continue
-        found |= {row[9] for row in rows if row[3] == LISTENS and int(row[1].rpartition(":")[2], 16) == port}
-    return found
-
-
-def _sockets(process: Path) -> set[str]:
-    """Inodes of a process' sockets; none of a process that is not ours to look at."""
-    found = set()
-    try:
-        for descriptor in (process / "fd").iterdir():
-            target = str(descriptor.readlink())
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    except OSError:
-        pass  # it ended, or belongs to somebody else
-    return found
-
-
-def _name(process: Path) -> str:
-    try:
-        return (process / "comm").read_text().strip()
-    except OSError:
-        return "?"
+    pid = process.listener(port)
+    return f"pid {pid} ({process.name(pid)})" if pid else "a process that cannot be seen from here"

@@ -20,7 +20,7 @@ class Program:
         self.labels = make_labels(endpoint.labels)
         self.id = f"agentbench-probe:{secrets.token_hex(4)}"
         label = self.labels.label(self.id)
-        self._endpoint, self._fields = endpoint, label.fields.get("chat", {})
+        self._endpoint, self._fields = endpoint, label.fields
         self._api = Api(replace(endpoint, headers={**endpoint.headers, **label.headers}))
 
     def chat(self, body: Json, timeout: float = TIMEOUT) -> Said:

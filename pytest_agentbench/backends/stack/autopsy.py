@@ -6,15 +6,16 @@ import re
 import shutil
 from pathlib import Path
 
-from pytest_agentbench.backends.machine.ports import holder, listener
+from pytest_agentbench.backends.machine.ports import holder
 from pytest_agentbench.backends.proof.api import Api
 from pytest_agentbench.backends.stack.instances import Instance
-from pytest_agentbench.backends.stack.log_hints import hint, killed
+from pytest_agentbench.backends.stack.log_hints import hint
 from pytest_agentbench.backends.stack.ownership import is_marked
 from pytest_agentbench.backends.stack.service import Running
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.log_tail import indented, tail
+from pytest_agentbench.lib.process import killed, listener
 from pytest_agentbench.records import Endpoint
 
 FULL = 1 << 20  # a disk with fewer bytes free than this is full

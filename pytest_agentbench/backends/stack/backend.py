@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.common_spec import Terms
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.stack import registry
@@ -22,9 +23,8 @@ class Stacked(Backend):
 
     waits = True
 
-    def __init__(self, spec: StackSpec, *, keep: float | None = None, gpu_wait: float = 0, warm_up: int = 0) -> None:
-        """`keep` and `gpu_wait` in seconds; `warm_up` requests are made unless the YAML says how many."""
-        self.spec, self.keep, self.gpu_wait, self.warm_up = spec, keep, gpu_wait, warm_up
+    def __init__(self, spec: StackSpec, terms: Terms) -> None:
+        self.spec, self.terms = spec, terms
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
         said = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
@@ -56,13 +56,13 @@ class Stacked(Backend):
         kept = registry.find_kept(self.spec)
         self.description["passed_over"] = registry.passed_over(self.spec) if kept is None else ""
         self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
-        self._held = kept or registry.start(self.spec, directory, gpu_wait=self.gpu_wait, warm_up=self.warm_up)
+        self._held = kept or registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
         endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self._labels(self._held.home / "run"))
         self.description |= {"boot": self._held.boot, "restarts": {}}
-        if self.keep is not None:
-            self._held.keep(self.keep)
+        if self.terms.keep is not None:
+            self._held.keep(self.terms.keep)
             self._stays = True
         return endpoint
 

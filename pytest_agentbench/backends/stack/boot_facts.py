@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_agentbench.backends.child_process import foreign_environment
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.model_files import model_identity
 from pytest_agentbench.backends.machine.versions import packages_of
@@ -12,6 +11,7 @@ from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.inherited import variables
 from pytest_agentbench.backends.stack.instances import Factory, Instance
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_agentbench.backends.stack.docker_engine import connect, faults, fetch, speaking
 from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.process import lives
 
 #: Exit code of a container of which no more can be known: somebody removed it, or it went with its engine.
 LOST = -1
@@ -117,7 +118,7 @@ class Container:
         except NotFound:
             return LOST
         except faults():  # containers outlive an engine that was killed
-            return None if self.pid and Path(f"/proc/{self.pid}").exists() else LOST
+            return None if self.pid and lives(self.pid) else LOST
         state = self._container.attrs["State"]
         return int(state["ExitCode"]) if state["Status"] in ("exited", "dead", "removing") else None
 

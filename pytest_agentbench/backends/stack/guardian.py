@@ -30,6 +30,8 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.child import read_config, serving
 from pytest_agentbench.lib.foreign import block
 from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 
 FIRST_HOLDER = 20.0  # seconds that whoever started the guardian gets to connect
@@ -78,10 +80,10 @@ class Guardian:
         listener.listen(16)
         self._write_facts()
         serving()
-        _thread(self._welcome, listener)
-        _thread(self._boot)
-        _thread(self._tell_progress)
-        _thread(self._mind_starter)
+        daemon(self._welcome, listener, name="welcome")
+        daemon(self._boot, name="boot")
+        daemon(self._tell_progress, name="tell-progress")
+        daemon(self._mind_starter, name="mind-starter")
         self._wait_while_wanted()
         self._write_facts(state="stopping")
         self.stack.stop()
@@ -144,7 +146,7 @@ class Guardian:
         with suppress(OSError):  # closed at the end
             while True:
                 connection, _ = listener.accept()
-                _thread(self._serve, connection)
+                daemon(self._serve, connection, name="serve")
 
     def _serve(self, connection: socket.socket) -> None:
         """Obeys one holder until it is gone."""
@@ -226,11 +228,9 @@ class Guardian:
             file.write(f"{now} {block(self._redactor.plain(text))}\n")
 
     def _write_facts(self, **changes: Any) -> None:
-        draft = self.home / f".{FACTS}"
         with self._writing, suppress(OSError):  # on a full disk others do not see it, and it is torn down all the same
             self.facts |= changes
-            draft.write_text(json.dumps(self.facts))
-            draft.replace(self.home / FACTS)
+            write_whole(self.home / FACTS, json.dumps(self.facts))
 
 
 def _speaks(connection: socket.socket, pid: int) -> bool:
@@ -256,10 +256,6 @@ def _peer(connection: socket.socket) -> int:
         return 0
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(pid)
-
-
-def _thread(target: Any, *arguments: Any) -> None:
-    threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
 def main() -> int:

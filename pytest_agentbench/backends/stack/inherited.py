@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_agentbench.backends.child_process import foreign_environment
 from pytest_agentbench.backends.machine.versions import named_files, packages_of, program_of
 from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
+from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.lib.redact import MARK, Redactor
 from pytest_agentbench.records import Json
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from pytest_agentbench.backends.stack import docker_engine
 
@@ -145,31 +143,6 @@ HINTS: Sequence[tuple[str, str]] = (
         "the command {1} is not on the PATH: install it, or point `python` of the service to the environment that has it",
     ),
 )
-
-
-_SIGKILL = (-9, 137)  # as a process ends, and as a shell or Docker says it
-
-_MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
-
-
-def killed(code: int | None) -> str:
-    """What to think of an exit code that means SIGKILL; empty for any other."""
-    if code not in _SIGKILL:
-        return ""
-    kills = _kills()
-    counted = f"; this machine's control group has counted {kills} kill{'s' * (kills > 1)} by that" if kills else ""
-    return (
-        "it was killed by SIGKILL: mostly the kernel's out-of-memory killer, or somebody's `kill -9`; `journalctl -k` or `dmesg` says which"
-        f"{counted}. Give it more memory, or let it take less (fewer in flight, a smaller model or context)"
-    )
-
-
-def _kills() -> int:
-    """Processes of this control group that ran out of memory; 0 where nobody counts."""
-    with suppress(OSError, ValueError):
-        counts = dict(line.split() for line in _MEMORY_EVENTS.read_text().splitlines())
-        return int(counts.get("oom_kill", 0))
-    return 0
 
 
 def hint(lines: Sequence[str]) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from pytest_agentbench.lib import file_lock, process
 
 #: Environment variable of every process of a stack: the stack's folder.
 VARIABLE = "AGENTBENCH_STACK"
@@ -17,8 +18,6 @@ VARIABLE = "AGENTBENCH_STACK"
 LABEL = "pytest-agentbench.stack"
 
 LOCK = "lock"  # in a stack's folder; its guardian holds it as long as it lives
-
-PROC = Path("/proc")
 
 GONE = 10.0  # seconds that killed processes get to be gone
 
@@ -30,20 +29,17 @@ def marked(home: str) -> dict[str, str]:
 def lock(home: Path) -> int:
     """Takes the lock of a new stack; its descriptor, which the guardian inherits, so that the stack is never without an owner."""
     file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(file, fcntl.LOCK_EX)
+    file_lock.lock(file, wait=True)
     return file
 
 
 def is_alive(home: str) -> bool:
     """Whether a stack has a guardian; the one who asks must not be it."""
     try:
-        with Path(home, LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        with Path(home, LOCK).open("rb") as file:
+            return not file_lock.lock(file, shared=True)
     except OSError:
         return False  # its folder is gone
-    return False
 
 
 def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
@@ -51,23 +47,12 @@ def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
 
     None where there is no /proc, as on macOS: there the end of a process group is all that is known of it.
     """
-    for entry in PROC.iterdir() if PROC.is_dir() else ():
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and (of := _mark(entry)) and of == (home or of):
-            yield int(entry.name), of
+    return ((pid, of) for pid, of in process.with_variable(VARIABLE) if of == (home or of))
 
 
 def is_marked(pid: int, home: str) -> bool:
     """Whether a process belongs to a stack."""
-    return _mark(PROC / str(pid)) == home
-
-
-def _mark(process: Path) -> str:
-    prefix = f"{VARIABLE}=".encode()
-    try:
-        variables = (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return ""  # it ended, or belongs to somebody else
-    return next((os.fsdecode(each[len(prefix) :]) for each in variables if each.startswith(prefix)), "")
+    return process.variable_of(pid, VARIABLE) == home
 
 
 def kill_marked(home: str) -> list[int]:

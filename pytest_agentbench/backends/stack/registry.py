@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKET
 from pytest_agentbench.backends.stack.inherited import inherited
 from pytest_agentbench.backends.stack.leftovers import leftovers, remove
@@ -24,6 +23,7 @@ from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, lo
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 

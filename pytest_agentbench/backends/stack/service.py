@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.child_process import foreign_environment
 from pytest_agentbench.backends.stack.ownership import marked
 from pytest_agentbench.backends.stack.surroundings import surroundings
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.process import end_group, foreign_environment
 
 
 class Running(Protocol):
@@ -87,19 +85,8 @@ class Process:
 
     def stop(self, grace: float) -> None:
         """The whole process group; what the leader leaves behind is killed at once."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace)
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-
-    def _signal(self, number: int) -> None:
-        assert self._process is not None
-        with suppress(ProcessLookupError, PermissionError):  # the group is empty, or only what has left it is
-            os.killpg(self._process.pid, number)
+        if self._process is not None:
+            end_group(self._process, grace)
 
 
 def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) -> dict[str, str]:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from pytest_agentbench.backends.common_spec import BackendSpec
+from pytest_agentbench.backends.common_spec import BackendSpec, Terms
+from pytest_agentbench.backends.stack.included import with_included
 from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.records import Json
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.doctor.check import Check
+    from pytest_agentbench.backends.stack.backend import Stacked
 
 #: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. JSON's braces are none.
 TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
@@ -194,6 +202,27 @@ class StackSpec(BackendSpec):
                     )
                 taken[port] = name
         return self
+
+    def make(self, terms: Terms) -> Stacked:
+        from pytest_agentbench.backends.stack.backend import Stacked
+
+        return Stacked(self, terms)
+
+    @classmethod
+    def completed(cls, data: Json, file: Path) -> Json:
+        """With the services that it includes, and the folder of its YAML."""
+        return {**with_included(data, file), "here": str(file.parent.absolute())}
+
+    def refuse_mistakes(self) -> None:
+        from pytest_agentbench.backends.stack.instances import refuse_mistakes
+
+        refuse_mistakes(self)
+
+    def checks(self, *, reach: bool) -> Iterator[Check]:
+        from pytest_agentbench.backends.doctor.stack import stack_checks
+
+        del reach
+        return stack_checks(self)
 
     @property
     def gpus(self) -> tuple[int, list[str]]:

@@ -22,9 +22,10 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.child import end_with_parent
+from pytest_agentbench.lib.process import end_text, signal_group
 from pytest_agentbench.rollouts.isolation import inside
 from pytest_agentbench.rollouts.isolation.printed import Printed
-from pytest_agentbench.rollouts.isolation.template import KILL, MESSAGE, START, how
+from pytest_agentbench.rollouts.isolation.template import KILL, MESSAGE, START
 from pytest_agentbench.rollouts.rollout import Setup, prepare
 from pytest_agentbench.rollouts.scoring import wants_judge
 from pytest_agentbench.suites.suite import Suite
@@ -83,7 +84,7 @@ class Forks:
             return  # the pool went away
         finally:
             for pid in self.jobs:
-                _kill(pid)
+                signal_group(pid, signal.SIGKILL)
 
     def _obey(self) -> None:
         """Does what the pool says; raises ConnectionError when it says no more."""
@@ -95,7 +96,7 @@ class Forks:
             self._fork(number, *descriptors)
         elif what == KILL:
             for pid in [pid for pid, job in self.jobs.items() if job == number]:
-                _kill(pid)
+                signal_group(pid, signal.SIGKILL)
 
     def _fork(self, number: int, line: int) -> None:
         printed, pipe = Printed.through_pipe()
@@ -139,10 +140,10 @@ class Forks:
         for pid in [*self.jobs]:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _kill(pid)  # what it started; its id is nobody else's before it has been waited for
+            signal_group(pid, signal.SIGKILL)  # what it started; its id is nobody else's before it has been waited for
             _, status = os.waitpid(pid, 0)
             number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
-            wire.send(self.control, {"job": number, "how": how(code)}, self._printed_by(pid).encode())
+            wire.send(self.control, {"job": number, "how": end_text(code)}, self._printed_by(pid).encode())
 
     def _printed_by(self, pid: int) -> str:
         """All that is kept of it; who goes on writing writes to nobody."""
@@ -150,11 +151,6 @@ class Forks:
         with suppress(KeyError):  # it had closed its end
             self.ready.unregister(printed)
         return printed.end()
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

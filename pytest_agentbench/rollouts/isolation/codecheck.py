@@ -11,19 +11,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NoReturn
 
 from pytest_agentbench.agents.factory import brings_code
-from pytest_agentbench.backends.child_process import child_environment
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.child import end_with_parent, read_config
 from pytest_agentbench.lib.loading import is_import_path, search_path
+from pytest_agentbench.lib.process import child_environment, end_text, first_line
 from pytest_agentbench.records import Json
-from pytest_agentbench.rollouts.isolation.template import how
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
@@ -49,17 +47,12 @@ def fault(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> str:
         said.write(json.dumps(config, default=str).encode() + b"\n")
         said.seek(0)
         child = subprocess.Popen(command, stdin=said, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment())
-    late = threading.Timer(seconds, child.kill)
-    late.start()
     with child:
-        assert child.stdout is not None
-        answer = child.stdout.readline()
-    expired = not late.is_alive()
-    late.cancel()
+        answer, expired = first_line(child, seconds)
     if answer:
         sentence: str = json.loads(answer)
         return sentence
-    end = f"did not end within {seconds:g} s" if expired else how(child.returncode)
+    end = f"did not end within {seconds:g} s" if expired else end_text(child.returncode)
     return f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it should only define things"
 
 

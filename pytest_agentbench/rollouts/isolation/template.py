@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import signal
 import socket
 import struct
 import sys
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
@@ -56,9 +56,8 @@ class Template:
             writer.write(wire.pack(json.loads(json.dumps(config, default=str))))
             facts, settings = await wire.read(reader)
         except (EOFError, ConnectionError):
-            facts = {
-                "error": f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {how(await template._process.wait())}"
-            }
+            end = end_text(await template._process.wait())
+            facts = {"error": f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}"}
         if "error" in facts:
             writer.close()
             await template.close()
@@ -121,7 +120,7 @@ class Template:
         writer.close()
         for ended in self._ends.values():
             if not ended.done():
-                ended.set_exception(InfraError(f"the process that runs the suite's code {how(await self._process.wait())}"))
+                ended.set_exception(InfraError(f"the process that runs the suite's code {end_text(await self._process.wait())}"))
                 ended.exception()  # not everybody asks
 
 
@@ -143,8 +142,3 @@ class Process:
 
     def say(self, op: str, **more: str) -> None:
         self.writer.write(wire.pack({"op": op, **more}))
-
-
-def how(code: int) -> str:
-    """How a process ended: `was ended by SIGSEGV`, `left (exit code 3)`."""
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left (exit code {code})"

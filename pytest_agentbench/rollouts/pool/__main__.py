@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 
 from pytest_agentbench.lib import capture
 from pytest_agentbench.lib.child import read_config
 from pytest_agentbench.lib.file_limits import raise_limit
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.pool.server import serve
 
 GRACE = 3.0  # seconds between the end of stdin and the end of a pool that an agent blocks
@@ -23,7 +23,7 @@ def main() -> None:
     raise_limit()
     config = read_config()
     capture.install()
-    threading.Thread(target=_leave_with_stdin, name="agentbench-leave", daemon=True).start()
+    daemon(_leave_with_stdin, name="leave")
     asyncio.run(serve(config, socket.socket(fileno=config["listener"])))
 
 

@@ -9,6 +9,7 @@ import time
 from types import FrameType
 from typing import Protocol
 
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.stacks import Line, context_of, line_to_name, lines_of, step_of
 from pytest_agentbench.rollouts.underway import Underway, underway_in
@@ -50,7 +51,7 @@ class Watchdog:
 
     def start(self) -> None:
         self._watch_itself()
-        threading.Thread(target=self._watch, name="agentbench-watchdog", daemon=True).start()
+        daemon(self._watch, name="watchdog")
 
     def stop(self) -> None:
         self._over.set()

@@ -1,19 +1,99 @@
-"""Dataset formats: each turns data into scenarios. A new one is a file here with `load` and a line in FORMATS or PACKAGES."""
+"""Data sets: what a suite.yaml names is read by a format and becomes scenarios. A new format is a file here and a line in FORMATS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.suites.datasets import agent_leaderboard, bfcl
+from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData
+from pytest_agentbench.lib.loading import check_takes, load_object
+from pytest_agentbench.suites.datasets.checks import check_scenarios
 from pytest_agentbench.suites.datasets.packaged import Packaged
-from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 
-#: (data file, tools file or None) -> scenarios; raises ConfigError that names the file and what is wrong in it.
-Format = Callable[[Path, Path | None], Iterable[Scenario]]
+if TYPE_CHECKING:
+    from pytest_agentbench.suites.spec import DatasetSpec
 
-#: Of files that a suite has beside it.
-FORMATS: Mapping[str, Format] = {"agent-leaderboard": agent_leaderboard.load}
+#: Built-in formats; any other name is an import path, `my_package.formats:load` or `./reader.py:load`. Each is a function (data file,
+#: and, where there is one, the tools file) -> scenarios, which raises ConfigError that names the file and what is wrong in it. One that
+#: takes nothing reads an installed package and returns Packaged; it raises MissingData where that is not installed.
+FORMATS: Mapping[str, str] = {
+    "agent-leaderboard": "pytest_agentbench.suites.datasets.agent_leaderboard:load",
+    "bfcl": "pytest_agentbench.suites.datasets.bfcl:load",
+}
 
-#: Of data that comes with a package; raises MissingData where it is not installed.
-PACKAGES: Mapping[str, Callable[[], Packaged]] = {"bfcl": bfcl.load}
+#: Public data sets that `agentbench download` fetches: a function (domains, revision, folder).
+DOWNLOADS: Mapping[str, str] = {"agent-leaderboard": "pytest_agentbench.suites.datasets.hub:download"}
+
+#: What a format takes; the tools file only where suite.yaml names one.
+TAKEN = ("file", "tools_file")
+
+
+def read_dataset(file: Path, spec: DatasetSpec) -> tuple[tuple[Scenario, ...], DatasetInfo]:
+    """The scenarios of a suite.yaml, from files beside it or from a package, and where they come from; raises ConfigError."""
+    try:
+        reader, paths = _reader(spec, file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    try:
+        data = _called(reader, spec.format, paths, file.parent)
+    except MissingData as error:
+        raise MissingData(f"{file}: {error}") from error
+    if paths:  # what a package brings was checked when its hash was taken
+        check_scenarios(data.scenarios, paths[0])
+    label_source = ", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in data.scenarios}))
+    name, size = spec.name or data.package, len(data.scenarios)
+    return data.scenarios, DatasetInfo(name, spec.format, spec.file or "", data.sha256, label_source, size, data.version)
+
+
+def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[Path]]:
+    """The function of a format, and the files that it is called with."""
+    what = f"dataset format {spec.format!r}"
+    reader = load_object("dataset format", spec.format, FORMATS, folder)
+    if not callable(reader):
+        raise ConfigError(f"{what} is a {type(reader).__name__}, should be a function (file) -> scenarios")
+    named = [folder / name for name in (spec.file, spec.tools) if name]
+    if not inspect.signature(reader).parameters:
+        if named:
+            raise ConfigError(f"dataset: format {spec.format} reads an installed package; leave `file` and `tools` out")
+        return reader, []
+    if spec.file is None:
+        raise ConfigError("the key 'dataset.file' is missing")
+    for path in named:
+        if not path.is_file():
+            raise ConfigError(f"the data file {path} does not exist; see the suite's README.md for where it comes from")
+    check_takes(what, reader, TAKEN[: len(named)])
+    return reader, named
+
+
+def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> Packaged:
+    """What a format has read; raises ConfigError for whatever the code of a suite raises, or returns that is no data.
+
+    The hash of a suite's own format is a part of the data's: scenarios are what it makes of the files.
+    """
+    try:
+        data = reader(*paths)
+        if not paths and isinstance(data, Packaged):
+            return data
+        scenarios = tuple(data)
+    except AgentbenchError:
+        raise
+    except Exception as error:
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
+        place = f" ({Path(frames[0].filename).name}:{frames[0].lineno})" if frames else ""
+        raise ConfigError(f"dataset format {format!r} raised {type(error).__name__}: {' '.join(str(error).split())}{place}") from error
+    if not paths:
+        raise ConfigError(f"dataset format {format!r} takes no file, so it should return Packaged, not {type(data).__name__}")
+    own = folder / format.partition(":")[0]
+    return Packaged(paths[0].stem, "", _sha256([*paths, *([own] if own.is_file() else [])]), scenarios)
+
+
+def _sha256(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

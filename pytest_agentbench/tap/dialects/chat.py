@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
@@ -10,6 +11,7 @@ from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
 from pytest_agentbench.tap.dialects.pieces import Text, grown, settled
 from pytest_agentbench.tap.dialects.reader import Said, expect
 from pytest_agentbench.tap.dialects.repeats import Repeated, repeated
+from pytest_agentbench.tap.dialects.requests import in_front
 from pytest_agentbench.tap.stream import Event
 
 #: What a delta holds decides its kind; where it holds several, the first of these counts.
@@ -98,6 +100,22 @@ class ChatReading(ChoicesReading):
     def __init__(self) -> None:
         super().__init__()
         self._last: Json = {}  # event that was parsed
+
+    @staticmethod
+    def salted(asked: Json, salt: str) -> Json:
+        """In the first message, if it is a system message, or as one before all others."""
+        messages = asked.get("messages")
+        if not isinstance(messages, list):
+            return asked
+        first = messages[0] if messages and isinstance(messages[0], dict) else {}
+        if first.get("role") in ("system", "developer"):
+            return {**asked, "messages": [{**first, "content": in_front(salt, first.get("content"))}, *messages[1:]]}
+        return {**asked, "messages": [{"role": "system", "content": salt}, *messages]}
+
+    @staticmethod
+    def hint_fields() -> Collection[str]:
+        """Of Dynamo and of ThunderAgent."""
+        return "nvext", "program_id"
 
     def add(self, event: Event) -> None:
         super().add(event)

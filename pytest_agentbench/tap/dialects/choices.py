@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import renewed
-from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, stream_body, told
+from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, told
+from pytest_agentbench.tap.dialects.requests import stream_body, usage_body
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -83,6 +84,11 @@ class ChoicesReading(DialectReading):
         if not isinstance(options, dict | None):  # the backend's to judge
             return None
         return stream_body(asked, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})
+
+    @staticmethod
+    def with_usage(asked: Json) -> bytes | None:
+        """A stream only tells its usage when it is asked for it."""
+        return usage_body(asked)
 
     @property
     def finish_reason(self) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
 from pytest_agentbench.tap.dialects.pieces import Text
 from pytest_agentbench.tap.dialects.reader import expect
+from pytest_agentbench.tap.dialects.requests import in_front
 
 
 class TextChoice(Choice):
@@ -38,3 +40,14 @@ class CompletionsReading(ChoicesReading):
     name = "completions"
     _OBJECT: ClassVar[str] = "text_completion"
     _CHOICE = TextChoice
+
+    @staticmethod
+    def salted(asked: Json, salt: str) -> Json:
+        """In the prompt, where it is a text."""
+        prompt = asked.get("prompt")
+        return {**asked, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else asked
+
+    @staticmethod
+    def hint_fields() -> Collection[str]:
+        """Of Dynamo."""
+        return ("nvext",)

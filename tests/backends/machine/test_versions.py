@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.backends.child_process import Child
 from pytest_agentbench.backends.machine.model_files import SAMPLE, folder_digest, model_identity
 from pytest_agentbench.backends.machine.versions import named_files, packages_of, told
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.inherited import variables
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.backend import Url
 from pytest_agentbench.backends.proof.ready import listed_models
-from pytest_agentbench.backends.spec import UrlSpec
+from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.remedies import of_key
 from pytest_agentbench.records import Endpoint

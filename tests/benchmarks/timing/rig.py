@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall, RolloutKey
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.tap.client import TapControl

@@ -39,7 +39,7 @@ async def announcer(url: str, kind: str = "thunderagent", **options: Any) -> Asy
 async def call(announcer: Announcer, token: str, key: RolloutKey = KEY) -> str:
     """Announces a rollout, which then makes a call; the id that the stack knows."""
     label = announcer.announce(token, key)
-    fields = label.fields.get("chat", {})
+    fields = label.fields
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], **fields}
     async with announcer.session.post(f"{announcer.endpoint.url}/chat/completions", json=body, headers=dict(label.headers)) as answer:
         answer.raise_for_status()
@@ -74,7 +74,7 @@ async def test_a_judge_is_another_program(router: Router, kind: str, place: str)
     """A judge's calls say in their id that they are a judge's, so that no stack takes them for the agent's."""
     async with announcer(router.url, kind) as stack:
         labels = [stack.announce(token, KEY, judge) for token, judge in (("1", False), ("2", True))]
-        agent, judge = (str(label.fields.get("chat", {}).get(place) or dict(label.headers)[place]) for label in labels)
+        agent, judge = (str(label.fields.get(place) or dict(label.headers)[place]) for label in labels)
 
     assert (False, True) == (agent.endswith("-judge"), judge.endswith("-judge"))
     assert agent != judge.removesuffix("-judge")

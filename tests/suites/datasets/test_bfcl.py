@@ -25,7 +25,8 @@ from pytest_agentbench.suites.datasets.bfcl import (
     package_schema,
     questions_file,
 )
-from pytest_agentbench.suites.suite import Scenario, Suite, check_scenarios, load_suite
+from pytest_agentbench.suites.datasets.checks import check_scenarios
+from pytest_agentbench.suites.suite import Scenario, Suite, load_suite
 from tests.bfcl.crosscheck import CAUSES, cause, compared, page
 from tests.bfcl.installed import needs_data
 

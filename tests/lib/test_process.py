@@ -1,10 +1,11 @@
-"""Child processes of a session: how they start, what is said of them when they die, how they end."""
+"""Processes: how those of a session start, what is said of them when they die, how they end; and what is seen of others."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.child_process import Child, child_environment
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib import process
 from pytest_agentbench.lib.log_tail import LOG_TAIL
+from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, killed, variable_of, with_variable
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -176,7 +178,7 @@ def test_a_child_leaves_with_its_parent(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "child_of_the_killed.py").write_text(f"{SERVES}\nopen('left', 'w').close()")
     parent = """
 import pathlib, time
-from pytest_agentbench.backends.child_process import Child
+from pytest_agentbench.lib.process import Child
 child = Child("child_of_the_killed", {}, pathlib.Path("child.log"))
 child.ready()
 print(child.process.pid, flush=True)
@@ -213,3 +215,108 @@ def test_the_environment_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("example.org,127.0.0.1,localhost", "127.0.0.1,localhost") == (environment["NO_PROXY"], environment["no_proxy"])
     assert "red" == environment["SHOP_COLOUR"]
     json.dumps(environment)
+
+
+def test_how_a_process_ended() -> None:
+    """A signal is told by its name, or its number where it has none; anything else is an exit code."""
+    nameless = signal.SIGRTMIN + 1
+    ends = [end_text(code) for code in (0, 3, -signal.SIGSEGV, -nameless)]
+
+    assert [
+        "ended with exit code 0",
+        "ended with exit code 3",
+        "was ended by SIGSEGV",
+        f"was ended by signal {nameless}",
+    ] == ends
+
+
+@pytest.mark.parametrize(("code", "known"), [(-9, True), (137, True), (-15, False), (1, False), (0, False), (None, False)])
+def test_what_sigkill_means(code: int | None, known: bool) -> None:
+    """An exit code that means SIGKILL names the likely killers; any other says nothing."""
+    assert known == killed(code).startswith("it was killed by SIGKILL: mostly the kernel's out-of-memory killer")
+    assert known or not killed(code)
+
+
+LEAVES = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdout=2).pid, flush=True); sys.exit({code})"
+
+
+@pytest.mark.parametrize("grace", [0, 60])
+def test_what_a_leader_leaves_behind(grace: float) -> None:
+    """The end of a group is the end of all that is in it, also where its leader is gone already."""
+    with subprocess.Popen([sys.executable, "-c", LEAVES.format(code=3)], stdout=subprocess.PIPE, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        left = int(leader.stdout.readline())
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        lived = process.lives(left)
+        end_group(leader, grace)
+
+    assert (True, 3) == (lived, leader.returncode)
+    while process.lives(left):
+        time.sleep(0.01)
+
+
+def test_a_zombie_does_not_live() -> None:
+    """A process that ended and that nobody has waited for has given everything back."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+
+        assert not process.lives(ended.pid)
+    assert process.lives(os.getpid())
+    assert not process.lives(ended.pid)
+
+
+def test_who_listens() -> None:
+    """A port that somebody listens on, by IPv4 or IPv6, leads to the process; one only bound, or with a connection left, to nobody."""
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as taken:
+            taken.bind((host, 0))
+            port = taken.getsockname()[1]
+            before = process.listener(port)
+            taken.listen()
+
+            assert (0, os.getpid()) == (before, process.listener(port))
+            client = socket.create_connection((host, port))
+            server, _ = taken.accept()
+        with client, server:  # what talks from that port listens no more
+            assert 0 == process.listener(port)
+
+
+def test_names(tmp_path: Path) -> None:
+    """A name of more than 15 characters, which the kernel cuts, is whole; one who is gone is said to be out of sight."""
+    program = tmp_path / "a-program-with-a-long-name"
+    program.symlink_to(Path("/bin/sleep").resolve())
+    with subprocess.Popen([program, "600"]) as running:
+        name = process.name(running.pid)
+        running.kill()
+
+    assert program.name == name
+    assert "of another container or user" == process.name(running.pid)
+
+
+#: Overwrites the first variable of its environment, as programs do that write a title for `ps` there.
+OVERWRITES = """
+import ctypes, os, sys
+start = int(open("/proc/self/stat").read().rpartition(")")[2].split()[47])
+ctypes.memset(start, 0, open("/proc/self/environ", "rb").read().index(b"\\0"))
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_mark_in_an_environment(tmp_path: Path) -> None:
+    """Processes are found by a variable that they were started with, behind a gap too; not those without it, nor this one."""
+    mark = f"mark-{tmp_path}"
+    environment = {"AAA": "first", "SHOP_MARK": mark, "PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        [sys.executable, "-c", OVERWRITES], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as marked:
+        assert marked.stdout is not None
+        marked.stdout.readline()
+        raw = Path(f"/proc/{marked.pid}/environ").read_bytes()
+        seen = [pid for pid, value in with_variable("SHOP_MARK") if value == mark]
+        marked.kill()
+
+    assert raw.startswith(b"\0")
+    assert [marked.pid] == seen
+    assert "" == variable_of(marked.pid, "SHOP_MARK")
+    assert "" == variable_of(os.getpid(), "SHOP_MARK")

@@ -1,4 +1,4 @@
-"""A salt is the first text of the system prompt, whatever the API, and nothing else of a request changes."""
+"""What each API's own file says of its requests: where a salt stands, whether usage has to be asked for, which hints it takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import orjson
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.dialects import DIALECTS, Dialect
+from pytest_agentbench.tap.dialects.chat import ChatReading
+from pytest_agentbench.tap.dialects.reader import DialectReading
 from pytest_agentbench.tap.upgrade import Wish, ask
 
 SALT = "[benchmark run 0123]"
@@ -50,3 +52,29 @@ def test_without_a_salt_bytes_stay_bytes() -> None:
     body = b'{"model":  "m", "messages": []}'
 
     assert body is ask(ROUTES["chat"], body, Wish(upgrade=False, usage=False, fields={})).body
+
+
+@pytest.mark.parametrize(("dialect", "asked_for"), [("chat", True), ("completions", True), ("responses", False), ("messages", False)])
+def test_which_streams_are_asked_for_their_usage(dialect: str, asked_for: bool) -> None:
+    """Those of the APIs that do not tell it by themselves; the agent does not see what it did not ask for."""
+    body = orjson.dumps({"model": "m", "stream": True})
+
+    asked = ask(ROUTES[dialect], body, Wish(upgrade=False, usage=True, fields={}))
+
+    assert asked_for == asked.hides_usage
+    assert {"include_usage": True} == orjson.loads(asked.body)["stream_options"] if asked_for else body is asked.body
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=ROUTES)
+def test_a_usage_that_is_asked_for_is_not_hidden(dialect: Dialect) -> None:
+    """A request that asks for it goes as it is."""
+    assert None is dialect.with_usage({"stream": True, "stream_options": {"include_usage": True}})
+
+
+@pytest.mark.parametrize("left_out", ["as_stream", "with_usage", "salted", "hint_fields"])
+def test_nothing_of_a_dialect_can_be_forgotten(left_out: str) -> None:
+    """One whose file does not say how its requests are salted, streamed, counted or labelled cannot be used."""
+    forgetful = type("Forgetful", (ChatReading,), {left_out: getattr(DialectReading, left_out)})
+
+    with pytest.raises(TypeError, match=f"abstract method '?{left_out}"):
+        forgetful()

@@ -1,0 +1,23 @@
+"""What a stack needs of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_agentbench.backends.doctor.check import Check
+from pytest_agentbench.backends.doctor.docker import docker_checks
+from pytest_agentbench.backends.doctor.gpus import gpu_checks
+from pytest_agentbench.backends.doctor.machine import port_checks
+from pytest_agentbench.backends.doctor.programs import program_checks, secret_checks
+from pytest_agentbench.backends.doctor.weights import weight_checks
+from pytest_agentbench.backends.stack.spec import StackSpec
+
+
+def stack_checks(spec: StackSpec) -> Iterator[Check]:
+    """Secrets, programs, ports, GPUs, images and weights."""
+    yield from secret_checks(spec)
+    yield from program_checks(spec)
+    yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
+    yield from gpu_checks(spec)
+    yield from docker_checks(spec)
+    yield from weight_checks(spec)

@@ -1,0 +1,152 @@
+"""The built-in engine as a backend: a process on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.common_spec import BackendSpec, Terms
+from pytest_agentbench.backends.doctor.check import Check, ok
+from pytest_agentbench.backends.doctor.machine import port_checks
+from pytest_agentbench.backends.machine.ports import shared_port
+from pytest_agentbench.backends.proof.ready import listed_models
+from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.engine import POLICIES
+from pytest_agentbench.errors import BackendError, ConfigError, unknown_name
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.suites.hashes import file_digest
+
+ENGINE = "engine"  # what a session calls the built-in one
+
+#: aiohttp reads the certificates of this machine twice when it is imported: an eighth of a second of CPU for an engine that calls nobody.
+NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
+
+
+class EmbeddedSpec(BackendSpec):
+    """The built-in engine, a process on loopback."""
+
+    kind: Literal["embedded"]
+    policy: str = "lexical"
+    script: str | None = None  # the responses of policy `script`; relative to the YAML
+    port: int = Field(default=0, ge=0, le=65535)  # 0: any free port
+    ttft_ms: float = Field(default=0, ge=0)
+    itl_ms: float = Field(default=0, ge=0)
+    jitter: float = Field(default=0, ge=0, le=1)  # relative spread of both
+    seed: int = 0
+    error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that policy `careless` gets wrong
+    max_concurrency: int | None = Field(default=None, ge=1)  # requests beyond it queue
+    kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache; requests that find no room queue
+    block_size: int = Field(default=16, ge=1)  # tokens in a block
+    request_log: str | None = None  # JSON lines of every request body
+
+    def make(self, terms: Terms) -> Embedded:
+        del terms  # it takes no GPUs, and ends with the session
+        return Embedded(self)
+
+    @classmethod
+    def completed(cls, data: Json, file: Path) -> Json:
+        return {**data, "script": str(file.parent / str(data["script"]))} if data.get("script") else data
+
+    def refuse_mistakes(self) -> None:
+        if self.policy not in POLICIES:
+            raise ConfigError(unknown_name("policy", self.policy, POLICIES))
+
+    def checks(self, *, reach: bool) -> Iterator[Check]:
+        del reach
+        yield ok("engine", "comes with agentbench")
+        yield from port_checks([self.port])
+
+
+class Embedded(Backend):
+    """The built-in engine in a process of its own."""
+
+    def __init__(self, spec: EmbeddedSpec) -> None:
+        self.spec = spec
+        self.name, self.note = spec.name, spec.note
+        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.child: Child | None = None
+        self.port = 0
+        self._held: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
+        self._log = Path()
+        self._starting = threading.Lock()
+        self._stopped = False
+
+    @property
+    def identity(self) -> Json:
+        said = self.spec.model_dump(exclude={"name", "note", "thresholds", "port", "request_log", "script"}, exclude_none=True)
+        return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
+
+    @property
+    def facts(self) -> Json:
+        return {"hardware": {"gpus": [], "driver": None}}
+
+    def start(self, directory: Path) -> Endpoint:
+        self._log = directory / "engine.log"
+        if not self.spec.port:
+            self._held = shared_port()
+        self.port = self._held.getsockname()[1] if self._held else self.spec.port
+        child = self._started()
+        if child is None:
+            raise BackendError("it was stopped before it started")
+        child.ready()
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name)
+        self.models = listed_models(endpoint)
+        return endpoint
+
+    @property
+    def _model(self) -> str:
+        return self.spec.model or f"embedded-{self.spec.policy}"
+
+    def _started(self) -> Child | None:
+        """A new engine on its port; None when it is to be stopped."""
+        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
+        where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
+        with self._starting:
+            if self._stopped:
+                return None
+            config = {**options, "model": self._model, **where}
+            self.child = Child("pytest_agentbench.engine", config, self._log, variables=NO_CERTIFICATES)
+            return self.child
+
+    @property
+    def processes(self) -> Mapping[str, Child]:
+        return {ENGINE: self.child} if self.child is not None else {}
+
+    def metrics(self) -> Sources:
+        return Sources((Target(ENGINE, 0, f"http://127.0.0.1:{self.port}/metrics"),))
+
+    def watch(self, tell: Tell) -> str | None:
+        """Starts it again on the same port."""
+        assert self.child is not None
+        child: Child | None = self.child
+        while child is not None:
+            child.process.wait()
+            if self._stopped:
+                break
+            died = child.obituary("died in the middle of the run")
+            if not tell([ENGINE]):
+                return died
+            if (child := self._started()) is not None:
+                try:
+                    child.ready()
+                except BackendError as error:
+                    return None if self._stopped else f"{died}\nand was not started again: {error}"
+                tell([])
+        return None
+
+    def stop(self) -> None:
+        with self._starting:
+            self._stopped = True
+        if self.child is not None:
+            self.child.stop()
+        if self._held is not None:
+            self._held.close()

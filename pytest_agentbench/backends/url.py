@@ -1,0 +1,140 @@
+"""A backend that already runs and speaks the OpenAI API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, FiniteFloat, field_validator, model_validator
+
+from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.common_spec import BackendSpec, Terms
+from pytest_agentbench.backends.doctor.check import Check, unknown
+from pytest_agentbench.backends.doctor.machine import key_checks, reach_check
+from pytest_agentbench.backends.machine.versions import told
+from pytest_agentbench.backends.proof.ready import listed_models
+from pytest_agentbench.backends.stack.spec import LabelsField, LabelsSpec
+from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.tap.heads import FRAMING, written
+
+
+class RateLimit(Spec):
+    """What a managed endpoint takes."""
+
+    requests_per_minute: FiniteFloat | None = Field(default=None, gt=0)  # None: no limit
+
+
+class UrlSpec(BackendSpec):
+    """Anything that already runs and speaks the OpenAI API."""
+
+    kind: Literal["url"]
+    url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1
+    api_key_env: str | None = None  # name of the environment variable that holds the key
+    ca_file: str | None = None  # certificate authority of an https URL, PEM
+    headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
+    metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
+    rate_limit: RateLimit = RateLimit()
+    labels: LabelsField = LabelsSpec()
+
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, _ in written(headers):
+            if name in FRAMING:
+                raise ValueError(f"{name.decode()!r} cannot be set: the tap writes what belongs to a connection or a single request")
+        return headers
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if self.api_key_env and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
+        return self
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_http(cls, urls: list[str]) -> list[str]:
+        return [cls._is_http(url) for url in urls]
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("should start with http:// or https://")
+        return url.rstrip("/")
+
+    def make(self, terms: Terms) -> Url:
+        del terms  # nothing is booted
+        return Url(self)
+
+    def checks(self, *, reach: bool) -> Iterator[Check]:
+        yield from key_checks(self.api_key_env)
+        yield reach_check(self.url) if reach else unknown("server", f"{self.url} is not asked unless it is named")
+
+    def standing(self) -> Endpoint:
+        rate, labels = self.rate_limit.requests_per_minute, self.labels.model_dump(exclude_defaults=True)
+        return Endpoint(self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env)
+
+    def _key(self) -> str | None:
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env, "").strip()  # a line break from a file would end up in the header
+        if not key:
+            raise ConfigError(f"backend {self.name!r} wants its key in the environment variable {self.api_key_env}, which is not set")
+        return key
+
+
+class Url(Backend):
+    """Something that already runs: nothing to start or stop, but it has to answer."""
+
+    def __init__(self, spec: UrlSpec) -> None:
+        self.spec = spec
+        self.name, self.note = spec.name, spec.note
+        self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
+        self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
+        if spec.headers:
+            self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
+        self._told: Json = {}  # what the server tells of itself, once it has
+
+    @property
+    def identity(self) -> Json:
+        """What runs there is not ours to know."""
+        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model}
+
+    @property
+    def facts(self) -> Json:
+        return {"server": self._told}
+
+    def start(self, directory: Path) -> Endpoint:
+        del directory  # it keeps its own logs
+        endpoint = self.spec.standing()
+        self.models = listed_models(endpoint)
+        if self.spec.model and self.spec.model not in self.models:
+            raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
+        endpoint = replace(endpoint, model=self.spec.model or self.models[0])
+        daemon(self._ask, endpoint, name="versions")  # nobody waits for it
+        return endpoint
+
+    def _ask(self, endpoint: Endpoint) -> None:
+        self._told = told(endpoint)
+
+    def metrics(self) -> Sources:
+        return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
+
+    def watch(self, tell: Tell) -> str | None:
+        del tell
+        return None
+
+    def stop(self) -> None:
+        """Nothing was started."""

@@ -1,0 +1,246 @@
+"""Processes: how those of ours start and end, what their ends mean, and what can be seen of anybody's.
+
+What looks at others is psutil's work, which is imported when somebody looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.log_tail import indented, tail
+
+PROC = Path("/proc")
+
+_SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
+_SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)  # of a process, and of one behind a shell or in a container
+_MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+
+class Child:
+    """One `python -m <module>` in a session of its own: told what to do in one line, says in one line that it serves.
+
+    Its stdin is what ties it to the controller: however that ends, the pipe closes and the child leaves.
+    """
+
+    def __init__(
+        self, module: str, config: dict[str, Any], log: Path, *, pass_fds: tuple[int, ...] = (), variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment."""
+        self.module = module
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**child_environment(), **(variables or {})},
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(config).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died at once; `ready` says so with its log
+
+    def ready(self, timeout: float = 60) -> dict[str, Any]:
+        """What the child says when it serves; raises BackendError with the log's tail when it dies first or takes too long."""
+        line, expired = first_line(self.process, timeout)
+        if not line:
+            why = f"did not serve within {timeout:g} s" if expired else "died before it was ready"
+            raise BackendError(self.obituary(why, by_us=expired))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or is about to: it has let go of its stdin, as of all its connections."""
+        if self.process.poll() is not None or self.process.stdin is None or self.process.stdin.closed:
+            return True
+        pipe = select.poll()
+        pipe.register(self.process.stdin, 0)
+        return any(event & select.POLLERR for _, event in pipe.poll(0))
+
+    def obituary(self, why: str, *, by_us: bool = False) -> str:
+        """Why a child is of no use any more, with its command, exit code and the tail of its log; `by_us`: it was we who killed it."""
+        try:
+            code: int | None = self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            code = None
+        sigkill = f"; {known}" if not by_us and (known := killed(code)) else ""
+        return f"`python -m {self.module}` {why} (exit code {code}){sigkill}; the end of {self.log.name}:\n{indented(tail(self.log))}"
+
+    def cost(self) -> dict[str, float] | None:
+        """CPU seconds and peak memory (MiB) of the living process; None where the system does not tell."""
+        return cost(self.process.pid)
+
+    def stop(self, grace: float = 5) -> None:
+        """Closes its stdin, then SIGTERM, then SIGKILL; returns when it is gone."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        pid = self.process.pid
+        for step in (self.process.stdin.close, lambda: signal_group(pid, signal.SIGTERM), lambda: signal_group(pid, signal.SIGKILL)):
+            with contextlib.suppress(BrokenPipeError):  # the child was gone before its config was read
+                step()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
+                break
+        self.process.stdout.close()
+
+    def leave_alone(self) -> None:
+        """It outlives this process: nothing is to be waited for, and nothing to be warned of."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process.returncode = 0
+
+
+def child_environment() -> dict[str, str]:
+    """This environment without what belongs to the test run, and without a proxy for loopback."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
+    for name in ("NO_PROXY", "no_proxy"):
+        environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1", "localhost")))
+    return environment
+
+
+def foreign_environment() -> dict[str, str]:
+    """`child_environment` for a program of another interpreter, without what leads to this one."""
+    return {name: value for name, value in child_environment().items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+
+
+def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bool]:
+    """What a process says first, nothing where it ends without; and whether it was killed here, for it took longer than `seconds`."""
+    assert process.stdout is not None
+    late = threading.Timer(seconds, process.kill)
+    late.start()
+    line = process.stdout.readline()
+    expired = not late.is_alive()
+    late.cancel()
+    return line, expired
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Sends a signal to a process with its group, of which it is the leader."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty, or only what has left it is
+        os.killpg(leader, number)
+
+
+def end_group(leader: subprocess.Popen[bytes], grace: float = 0) -> None:
+    """SIGTERM, `grace` seconds, SIGKILL; what the leader of a group leaves behind is killed at once. Returns when the leader is gone."""
+    if grace and leader.poll() is None:
+        signal_group(leader.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            leader.wait(grace)
+    signal_group(leader.pid, signal.SIGKILL)
+    leader.wait()
+
+
+def end_text(code: int) -> str:
+    """How a process ended, behind its name: `was ended by SIGSEGV`, `ended with exit code 3`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"  # real-time signals have no names
+
+
+def killed(code: int | None) -> str:
+    """What to think of an exit code that means SIGKILL; empty for any other."""
+    if code not in _SIGKILL:
+        return ""
+    kills = _kills()
+    counted = f"; this machine's control group has counted {kills} kill{'s' * (kills > 1)} by that" if kills else ""
+    return (
+        "it was killed by SIGKILL: mostly the kernel's out-of-memory killer, or somebody's `kill -9`; `journalctl -k` or `dmesg` says which"
+        f"{counted}. Give it more memory, or let it take less (fewer in flight, a smaller model or context)"
+    )
+
+
+def _kills() -> int:
+    """Processes of this control group that ran out of memory; 0 where nobody counts."""
+    with contextlib.suppress(OSError, ValueError):
+        counts = dict(line.split() for line in _MEMORY_EVENTS.read_text().splitlines())
+        return int(counts.get("oom_kill", 0))
+    return 0
+
+
+def cost(pid: int) -> dict[str, float] | None:
+    """CPU seconds (`cpu_s`) and peak memory (`peak_mib`) of a living process, without its children; None where the system does not tell."""
+    import psutil
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return {"cpu_s": times.user + times.system, "peak_mib": _peak_kib(pid) / 1024}
+
+
+def _peak_kib(pid: int) -> int:
+    """The most memory that a process had at a time; psutil knows only what it has now."""
+    with contextlib.suppress(OSError):
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
+    return 0
+
+
+def name(pid: int) -> str:
+    """The name of a process."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "of another container or user"
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; a zombie has given everything back."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
+
+
+def listener(port: int) -> int:
+    """Process id of who listens on a port of this machine; 0 where nobody does, or nobody who can be seen."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        sockets = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+        return next((each.pid for each in sockets if each.pid and each.laddr and each.laddr.port == port), 0)
+    return 0
+
+
+def with_variable(variable: str) -> Iterator[tuple[int, str]]:
+    """(process id, value) of all living processes of this user, but this one, that were started with a variable in their environment."""
+    import psutil
+
+    return ((pid, value) for pid in psutil.pids() if pid != os.getpid() and (value := variable_of(pid, variable)))
+
+
+def variable_of(pid: int, variable: str) -> str:
+    """The value that a variable had when a process was started; empty for one that ended, belongs to somebody else, or cannot be seen.
+
+    psutil reads an environment as far as the first gap. A program that writes a title for `ps` over its own leaves gaps, and is found.
+    """
+    prefix = f"{variable}=".encode()
+    try:
+        variables = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next((os.fsdecode(each[len(prefix) :]) for each in variables if each.startswith(prefix)), "")

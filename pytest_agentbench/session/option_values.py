@@ -1,0 +1,147 @@
+"""How the texts of options are read. What is wrong with one is a ValueError that says what it should be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import MOST_TRIALS, STATUSES
+
+AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
+
+T = TypeVar("T")
+
+
+def one_of(words: Sequence[str]) -> Callable[[str], str]:
+    """A reader of a text that is one of these."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(" or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}")
+        return text
+
+    return read
+
+
+def number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A reader of whole numbers."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise ValueError(f"a whole number from {least} {'up' if most is None else f'to {most}'}")
+        return int(text)
+
+    return read
+
+
+def first_trials(text: str) -> int:
+    """Trials of which tests are made; with rounds tests read the first one."""
+    if text.partition(":")[0] == AUTO:
+        return 1
+    try:
+        return number(1, MOST_TRIALS)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or `{AUTO}`, or `{AUTO}:N` with at most N rounds of them") from error
+
+
+def most_rounds(text: str) -> int | None:
+    """Rounds of trials, one more each time, until the gate's verdict stands; None for a number of trials."""
+    word, colon, most = text.partition(":")
+    if word != AUTO:
+        return None
+    from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS
+
+    try:
+        return number(FIRST_LOOK, MOST_ROUNDS)(most) if colon else USUAL_ROUNDS
+    except ValueError as error:
+        raise ValueError(f"`{AUTO}`, or `{AUTO}:N` with {error} for N") from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def statuses(text: str) -> tuple[str, ...]:
+    """Statuses of rollouts; `none` stands for none of them."""
+    listed = names(text)
+    if listed == ("none",):
+        return ()
+    if any(name not in STATUSES for name in listed):
+        raise ValueError(f"statuses separated by commas ({', '.join(STATUSES)}), or `none`")
+    return listed
+
+
+def seconds(text: str) -> float:
+    """Seconds of a time."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
+    if not match:
+        raise ValueError("a time such as 90s, 150m or 2h")
+    return float(match[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def some_time(text: str) -> float:
+    """Seconds of a time in which something can happen."""
+    if not (limit := seconds(text)):
+        raise ValueError("a time above 0, such as 90s, 150m or 2h")
+    return limit
+
+
+def budget(text: str) -> float | None:
+    """Seconds of a budget; None for `off`."""
+    if text.strip() == "off":
+        return None
+    try:
+        return some_time(text)
+    except ValueError:
+        raise ValueError("a time such as 500ms, 90s or 10m, or `off`") from None
+
+
+def assignment(convert: Callable[[str], T], works: str) -> Callable[[str], tuple[str, T]]:
+    """A reader of NAME=VALUE; `works` says how one looks that is right."""
+
+    def read(text: str) -> tuple[str, T]:
+        path, equals, value = text.partition("=")
+        try:
+            if not equals or not path.strip():
+                raise ValueError
+            return path.strip(), convert(value)
+        except ValueError:
+            raise ValueError(works) from None
+
+    return read
+
+
+def objective(text: str) -> tuple[str, float]:
+    """A service level objective in milliseconds."""
+    from pytest_agentbench.metrics.goodput import parse
+
+    return parse(text)
+
+
+def folder(text: str) -> Path:
+    """A directory."""
+    if not text:
+        raise ValueError("a directory, for example reports")
+    return Path(text)
+
+
+def finite(text: str) -> float:
+    """A number that is one."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError
+    return value
+
+
+def yaml_value(text: str) -> Any:
+    """Whatever YAML makes of it."""
+    from pytest_agentbench.lib.config import parse_yaml
+
+    try:
+        return parse_yaml(text, "value")
+    except ConfigError as error:
+        raise ValueError(str(error)) from error

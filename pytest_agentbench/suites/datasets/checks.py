@@ -1,0 +1,65 @@
+"""Whether what a data format has read can be run, before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.suites.suite import Scenario, Tool
+
+#: Fields of a scenario that are tuples, and of what.
+TUPLES = {"messages": dict, "tools": Tool, "expected": dict, "turns": tuple}
+
+
+def check_scenarios(scenarios: Iterable[Any], file: Path) -> None:
+    """Raises ConfigError unless there are scenarios, ids are unique, schemas are schemas and labels name tools that exist."""
+    seen: set[str] = set()
+    checked: dict[int, set[str]] = {}
+    sound: set[int] = set()
+    for scenario in scenarios:
+        _check_record(scenario, file)
+        if scenario.id in seen:
+            raise ConfigError(f"{file}: the id {scenario.id!r} is there twice; ids name tests and must be unique")
+        seen.add(scenario.id)
+        if id(scenario.tools) not in checked:
+            for tool in scenario.tools:
+                if id(tool) not in sound:
+                    _check_schema(tool, file)
+                    sound.add(id(tool))
+            checked[id(scenario.tools)] = {tool.name for tool in scenario.tools}
+        names = checked[id(scenario.tools)]
+        for call in scenario.expected:
+            if call.get("tool") not in names:
+                raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', str(call.get('tool')), names)}")
+    if not seen:
+        raise ConfigError(f"{file}: no scenarios in it")
+
+
+def _check_record(scenario: Any, file: Path) -> None:
+    """A format that a suite brings may give anything."""
+    if not isinstance(scenario, Scenario):
+        raise ConfigError(f"{file}: its format should give each scenario as a Scenario, not as {type(scenario).__name__}")
+    if not isinstance(scenario.id, str) or not scenario.id:
+        raise ConfigError(f"{file}: the id of a scenario should be a text that is not empty, not {scenario.id!r}")
+    for name, kind in TUPLES.items():
+        value = getattr(scenario, name)
+        if not isinstance(value, tuple) or not all(isinstance(each, kind) for each in value):
+            raise ConfigError(f"{file}: {scenario.id}: {name} should be a tuple of {kind.__name__}, not {str(value)[:80]}")
+    if not scenario.messages:
+        raise ConfigError(f"{file}: {scenario.id}: there should be at least one message")
+
+
+def _check_schema(tool: Tool, file: Path) -> None:
+    import fastjsonschema
+
+    try:
+        fastjsonschema.compile(tool.parameters, handlers=dict.fromkeys(("http", "https", "ftp", "file"), _refuse), use_default=False)
+    except Exception as error:  # the library raises its own, KeyError, TypeError and re.error for what is not a schema
+        raise ConfigError(f"{file}: the parameters of tool {tool.name!r} are not a JSON schema: {error}") from error
+
+
+def _refuse(uri: str) -> NoReturn:
+    """Reading a data set fetches nothing, wherever a `$ref` in it leads."""
+    raise ValueError(f"it refers to {uri}, which lies outside of it")

@@ -1,0 +1,43 @@
+"""What dialects do to requests: make a stream of them, ask for its usage, and put a text in front of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.records import Json
+
+
+def written(asked: Json) -> bytes | None:
+    """A request's body; None where it cannot be written."""
+    try:
+        return json_text.dumps(asked)
+    except ValueError:
+        return None
+
+
+def stream_body(asked: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
+    """A request body that asks for the same as a stream.
+
+    None for one that streams already, has a field that servers refuse to stream with, or cannot be written.
+    """
+    if asked.get("stream") not in (None, False) or any(asked.get(name) for name in not_streamed):
+        return None
+    return written({**asked, "stream": True, **more})
+
+
+def usage_body(asked: Json) -> bytes | None:
+    """The body that asks for a stream's usage as well; None where it does, or cannot be written."""
+    options = asked.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    if options.get("include_usage"):
+        return None
+    return written({**asked, "stream_options": {**options, "include_usage": True}})
+
+
+def in_front(salt: str, content: object) -> object:
+    """The salt before a text, or before a list of parts."""
+    if isinstance(content, list):
+        return [{"type": "text", "text": salt}, *content]
+    return f"{salt}\n{content}" if content else salt

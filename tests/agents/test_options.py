@@ -1,0 +1,63 @@
+"""Options of agents are what their annotations say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from pytest_agentbench.agents import AGENTS, load_agent
+from pytest_agentbench.agents.options import check_options, number, whole
+
+GIVEN: Mapping[str, Mapping[str, Any]] = {"command": {"program": ["sh"]}}  # options without a default
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_every_option_of_ours_is_checked(kind: str) -> None:
+    """An option of a type that cannot be meant is refused by its name, whichever it is; another agent is made by its own settings."""
+    agent = load_agent(kind, Path())
+    names = [each.name for each in fields(agent) if not each.metadata.get("agent")]
+
+    assert names
+    for name in names:
+        with pytest.raises(ValueError, match=f"^{name} should be .*, not <object object at "):
+            agent(**{**GIVEN.get(kind, {}), name: object()})
+
+
+@dataclass(frozen=True)
+class Options:
+    count: Annotated[int, whole(1, 3)] = 1
+    share: Annotated[float, number(0, 1)] | None = None
+    words: Sequence[str] = ()
+    variables: Mapping[str, str] | None = None
+    anything: object = None
+
+
+@pytest.mark.parametrize("given", [{"count": 3}, {"share": 1}, {"share": 0.0}, {"words": ["", "a"]}, {"variables": {}}, {"anything": 3}])
+def test_what_may_be(given: Mapping[str, Any]) -> None:
+    """The ends of a range, nothing where that may be, and whatever there is where an annotation says nothing that can be checked."""
+    check_options(Options(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"count": 4}, "retry.count should be a whole number from 1 to 3, not 4"),
+        ({"count": True}, "retry.count should be a whole number from 1 to 3, not True"),
+        ({"count": 2.0}, "retry.count should be a whole number from 1 to 3, not 2.0"),
+        ({"count": None}, "retry.count should be a whole number from 1 to 3, not None"),
+        ({"share": float("nan")}, "retry.share should be a number from 0 to 1, not nan"),
+        ({"share": False}, "retry.share should be a number from 0 to 1, not False"),
+        ({"words": "a"}, "retry.words should be a list of texts, not 'a'"),
+        ({"variables": {"A": 5}}, "retry.variables should be names and texts, not {'A': 5}"),
+    ],
+)
+def test_what_may_not(given: Mapping[str, Any], sentence: str) -> None:
+    """The sentence names the option, what would work, and what was given."""
+    with pytest.raises(ValueError, match=r"^retry\.") as caught:
+        check_options(Options(**given), "retry.")
+
+    assert sentence == str(caught.value)

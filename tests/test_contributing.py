@@ -1,0 +1,362 @@
+"""CONTRIBUTING's table is true: what it says is one file and one line is added so to a copy of the package, and works."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import pytest_agentbench
+from pytest_agentbench.lib.process import child_environment
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.journal import read_journal
+from tests.project import PYTEST
+
+PACKAGE = Path(pytest_agentbench.__file__).parent
+TABLE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| what | file | line |")[2].partition("\n\n")[0]
+
+
+class Addition(NamedTuple):
+    """One file and one line of a row; paths are in the package."""
+
+    file: str
+    text: str
+    registry: str  # `file:NAME`
+    line: str
+
+
+ADDED = {
+    "a kind of backend": Addition(
+        "backends/fresh.py",
+        """
+from typing import Literal
+from pytest_agentbench.backends.common_spec import BackendSpec
+from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
+
+class FreshSpec(BackendSpec):
+    kind: Literal["fresh"]
+    words: str
+
+    def make(self, terms):
+        return Embedded(EmbeddedSpec(kind="embedded", name=self.name, note=self.words, policy="fresh"))
+""",
+        "backends/spec.py:KINDS",
+        '"fresh": "pytest_agentbench.backends.fresh:FreshSpec",',
+    ),
+    "an agent": Addition(
+        "agents/fresh.py",
+        """
+from dataclasses import dataclass
+from pytest_agentbench.records import Answer
+
+@dataclass(frozen=True)
+class Fresh:
+    greeting: str = "Hello"
+
+    async def run(self, scenario, llm, tools):
+        reply = await llm.chat([{"role": "system", "content": self.greeting}, *scenario.messages])
+        return Answer(f"{self.greeting} {reply.text}")
+""",
+        "agents/__init__.py:AGENTS",
+        '"fresh": "pytest_agentbench.agents.fresh:Fresh",',
+    ),
+    "a scorer": Addition(
+        "scorers/fresh.py",
+        """
+from pytest_agentbench.records import Score
+
+def fresh(scenario, rollout):
+    return Score(1.0 if rollout.answer == "Hi A fresh lamp." else 0.0, {}, rollout.answer)
+""",
+        "scorers/__init__.py:SCORERS",
+        '"fresh": "pytest_agentbench.scorers.fresh:fresh",',
+    ),
+    "a data format": Addition(
+        "suites/datasets/fresh.py",
+        """
+from pytest_agentbench.suites.suite import Scenario
+
+def load(file):
+    for number, line in enumerate(file.read_text().splitlines()):
+        yield Scenario(f"fresh-{number}", ({"role": "user", "content": line},))
+""",
+        "suites/datasets/__init__.py:FORMATS",
+        '"fresh": "pytest_agentbench.suites.datasets.fresh:load",',
+    ),
+    "an API that agents speak": Addition(
+        "tap/dialects/fresh.py",
+        """
+from pytest_agentbench.tap.dialects.reader import DialectReading
+from pytest_agentbench.tap.dialects.requests import in_front, stream_body
+
+class FreshReading(DialectReading):
+    name = "fresh"
+    text = ""
+
+    @staticmethod
+    def as_stream(asked):
+        return stream_body(asked, ())
+
+    @staticmethod
+    def with_usage(asked):
+        return None
+
+    @staticmethod
+    def salted(asked, salt):
+        return {**asked, "text": in_front(salt, asked.get("text"))}
+
+    @staticmethod
+    def hint_fields():
+        return ("hint",)
+
+    def _merge(self, data):
+        self.text += data["text"]
+        return "content", None
+
+    def _read_whole(self, data):
+        self.text = data["text"]
+
+    def _answer(self):
+        return {"text": self.text}
+
+    def _said(self):
+        return self.text, []
+""",
+        "tap/dialects/__init__.py:DIALECTS",
+        '"/fresh": fresh.FreshReading,',
+    ),
+    "a report": Addition(
+        "reports/fresh.py",
+        """
+def write(run, directory):
+    path = directory / "fresh.txt"
+    path.write_text("a fresh report")
+    return path
+""",
+        "reports/__init__.py:REPORTS",
+        '"fresh": "pytest_agentbench.reports.fresh:write",',
+    ),
+    "results of another tool": Addition(
+        "exports/fresh.py",
+        """
+from pytest_agentbench.exports import Source
+
+def read(path):
+    return Source("fresh", ["score"], iter(()), "nobody took the times", 0, [])
+""",
+        "exports/__init__.py:TOOLS",
+        '"fresh": "pytest_agentbench.exports.fresh:read",',
+    ),
+    "another tool's table": Addition(
+        "metrics/other_tools/fresh.py",
+        """
+from pytest_agentbench.metrics.other_tools import Figures
+
+def fresh(calls):
+    return Figures("Fresh", ["count"], {"calls": [float(len(list(calls)))]}, [])
+""",
+        "metrics/other_tools/__init__.py:PEERS",
+        '"fresh": "pytest_agentbench.metrics.other_tools.fresh:fresh",',
+    ),
+    "a policy of the built-in engine": Addition(
+        "engine/fresh.py",
+        """
+from pytest_agentbench.engine.protocol import Reply
+
+class Fresh:
+    def reply(self, request):
+        return Reply("A fresh lamp.")
+""",
+        "engine/__init__.py:POLICIES",
+        '"fresh": "pytest_agentbench.engine.fresh:Fresh",',
+    ),
+    "a subcommand": Addition(
+        "cli/fresh.py",
+        """
+def add(commands):
+    commands.add_parser("fresh", help="a fresh command").set_defaults(run=lambda options: print("fresh from the command line"))
+""",
+        "cli/__init__.py:COMMANDS",
+        '"fresh": "pytest_agentbench.cli.fresh:add",',
+    ),
+}
+
+METRIC = """
+    Metric("fresh", "fresh", "call", "from the first to the last event", of_call=lambda call: call.ended_ns - call.received_ns),
+"""
+OPTION = '    fresh: int | None = _option("a fresh number", "N", read=number(1))\n'
+
+#: A project with a suite and a backend of its own, both of which are made of what was added.
+PROJECT = {
+    "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\nasyncio_default_fixture_loop_scope = function\n",
+    "conftest.py": """
+from pathlib import Path
+from pytest_agentbench.session.settings import read_settings
+
+def pytest_configure(config):
+    (config.rootpath / "option.txt").write_text(str(read_settings(config).fresh))
+""",
+    "backends/fresh.yaml": "{kind: fresh, words: a fresh kind}",
+    "scenarios/fresh/suite.yaml": """
+name: fresh
+dataset: {format: fresh, file: data.txt}
+agent: {kind: fresh, greeting: Hi}
+scorers: [fresh]
+thresholds: {fresh: 1.0}
+""",
+    "scenarios/fresh/data.txt": "Is there a lamp?\nIs there a chair?\n",
+    "scenarios/fresh/test_fresh.py": """
+def test_fresh(rollout, thresholds):
+    assert rollout.score("fresh") >= thresholds["fresh"]
+""",
+}
+
+
+class House:
+    """A copy of the package to which one of each was added."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.package = folder, folder / "pytest_agentbench"
+        shutil.copytree(PACKAGE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
+        for added in ADDED.values():
+            self.add(added)
+        self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
+        self.replace("metrics/registry.py", "METRICS = (\n", f"METRICS = ({METRIC}")
+        self.replace("session/settings.py", "    @property\n    def insists", f"{OPTION}\n    @property\n    def insists")
+
+    def add(self, added: Addition) -> None:
+        """The file, and the line as the first one of its registry."""
+        (self.package / added.file).write_text(added.text)
+        file, _, name = added.registry.partition(":")
+        (opening,) = re.findall(rf"^{name}\b[^=\n]*= {{", (self.package / file).read_text(), re.MULTILINE)
+        self.replace(file, opening, f"{opening}{added.line}")
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        text = (self.package / file).read_text()
+        assert 1 == text.count(old), f"{file}: {old}"
+        (self.package / file).write_text(text.replace(old, new))
+
+    def run(self, *command: str, folder: Path | None = None) -> str:
+        """What a command that uses the copy says."""
+        environment = {**child_environment(), "PYTHONPATH": str(self.folder)}
+        done = subprocess.run(
+            [*command], cwd=folder or self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
+        return done.stdout
+
+    def python(self, *lines: str) -> list[str]:
+        """What these lines print."""
+        return self.run(sys.executable, "-c", "\n".join(lines)).splitlines()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return House(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture(scope="module")
+def session(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after a session with the copy."""
+    project = tmp_path_factory.mktemp("project")
+    for name, text in PROJECT.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    said = house.run(*PYTEST, "-m", "fresh", "--agentbench-backend=fresh", "--agentbench-fresh=3", folder=project)
+    assert "2 passed" in said
+    return project
+
+
+def run_json(project: Path) -> Json:
+    run: Json = json.loads((project / "reports/latest/run.json").read_text())
+    return run
+
+
+def test_every_row_is_tried() -> None:
+    """A row is added with its trial; folders, YAMLs, pins (tests/backends/machine), a metric and an option are no line of a registry."""
+    rows = re.findall(r"^\| (an? [\w \'-]+|results [\w ]+|another [\w \']+) \|", TABLE, re.MULTILINE)
+
+    assert {"a suite", "a backend", "an environment that engines run in", "a metric", "an option", *ADDED} == set(rows)
+    assert len(TABLE.strip().splitlines()) - 1 == len(rows)
+
+
+def test_rows_name_the_files_and_lines_of_their_trials() -> None:
+    """What is added here is what the table says: a file in that folder, a line in that registry."""
+    for row, added in ADDED.items():
+        (line,) = (each for each in TABLE.splitlines() if each.startswith(f"| {row} |"))
+
+        assert f"`pytest_agentbench/{added.file.replace('fresh', 'NAME')}`" in line
+        assert f"in `{added.registry.partition(':')[2]}`" in line
+
+
+def test_a_suite_a_backend_and_an_option(session: Path) -> None:
+    """Folders and YAMLs are picked up; a field of Settings is an option."""
+    run = run_json(session)
+
+    assert ["fresh"] == [*run["suites"]]
+    assert "fresh" == run["backend"]["name"]
+    assert "3" == (session / "option.txt").read_text()
+
+
+def test_a_kind_of_backend_and_a_policy(session: Path) -> None:
+    """The YAML's own key became a note, and the answers are the policy's."""
+    assert "a fresh kind" == run_json(session)["backend"]["note"]
+    assert ["Hi A fresh lamp."] * 2 == [rollout.answer for rollout in read_journal(session / "reports/latest")]
+
+
+def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
+    """Two scenarios of the format were worked on by the agent and scored by the scorer: the session's tests assert it."""
+    (suite,) = run_json(session)["suites"].values()
+
+    assert ("fresh", "fresh") == (suite["dataset"]["format"], suite["agent"]["kind"])
+    assert ["fresh"] == [*suite["scores"]]
+
+
+def test_a_metric(session: Path) -> None:
+    """Its percentiles stand in run.json; tests/metrics/test_registry.py has the other places."""
+    assert run_json(session)["performance"]["fresh_ms"]["n"] >= 2
+
+
+def test_a_report(session: Path) -> None:
+    """It is written beside report.md."""
+    assert "a fresh report" == (session / "reports/latest/fresh.txt").read_text()
+
+
+def test_an_api_that_agents_speak(house: House) -> None:
+    """Its calls are relayed, salted and upgraded by its own file's rules, and its answers are read."""
+    said = house.python(
+        "from pytest_agentbench.tap import routes",
+        "from pytest_agentbench.tap.dialects import DIALECTS",
+        "from pytest_agentbench.tap.upgrade import Wish, ask",
+        "print(routes.refusal(b'POST', '/fresh'))",
+        """print(ask("/fresh", b'{"text": "Hello"}', Wish(upgrade=True, usage=True, fields={}, salt="S")).body.decode())""",
+        "reading = DIALECTS['/fresh']()",
+        """reading.whole(b'{"text": "Hi"}')""",
+        "print(reading.said()['text'], reading.error_kind)",
+    )
+
+    assert ("None", {"text": "S\nHello", "stream": True}, "Hi None") == (said[0], json.loads(said[1]), said[2])
+
+
+def test_results_and_tables_of_another_tool(house: House, session: Path) -> None:
+    """`agentbench import` and `agentbench show --as` list it; its reader is found, and a run is shown as it would have."""
+    reader = "from pytest_agentbench.exports import load_reader; print(load_reader('fresh')(None).suite)"
+    command = (sys.executable, "-m", "pytest_agentbench.cli")
+
+    assert ["fresh"] == house.python(reader)
+    assert "fresh" in house.run(*command, "import", "--help")
+    assert "Fresh" in house.run(*command, "show", "--as", "fresh", folder=session)
+
+
+def test_a_subcommand(house: House) -> None:
+    """It is there like all others."""
+    command = (sys.executable, "-m", "pytest_agentbench.cli")
+
+    assert "fresh from the command line\n" == house.run(*command, "fresh")
+    assert "a fresh command" in house.run(*command, "--help")
