@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -11,6 +10,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.runs.tally import read_run
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
@@ -221,6 +221,7 @@ def test_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
     assert 0 == main(["rescore"])
 
     (file,) = project.root.glob("reports/*-rescored/run.json")
-    run = json.loads(file.read_text())
-    assert EXITS[run["exit_status"]].verdict == run["verdict"]
+    run = read_run(file.parent)
+    assert run.exit_status is not None
+    assert EXITS[run.exit_status].verdict == run.verdict
     assert f": {headline(run)}" in (file.parent / "report.md").read_text().splitlines()[0]
