@@ -72,8 +72,7 @@ class Facts:
     stopwatch: str | None = None  # its verdict on the timings
     unusable: Sequence[str] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
     cache: str = "carry"  # how the prefix cache was made ready
-    rollouts_per_hour: float | None = None
-    output_tokens_per_s: float | None = None
+    rates: Mapping[str, float | None] = field(default_factory=dict)  # metric of a session -> its value
     prefix_cache_hit_ratio: float | None = None
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     commit: str | None = None  # of the repository
@@ -93,8 +92,7 @@ class Facts:
             stopwatch=run.stopwatch.verdict,
             unusable=run.stopwatch.unusable,
             cache=run.settings.cache,
-            rollouts_per_hour=run.performance.rollouts_per_hour,
-            output_tokens_per_s=run.performance.output_tokens_per_s,
+            rates={name: getattr(run.performance, name) for name in registry.rates()},
             prefix_cache_hit_ratio=run.performance.prefix_cache_hit_ratio,
             slo=run.settings.slo,
             commit=run.environment.git.commit if run.environment.git else None,

@@ -269,7 +269,7 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
                 return compare_latency(new, latencies(old, rule.metric), q, rule.margin, confidence=CONFIDENCE)
             return latency_limit(new, q, rule.limit, confidence=CONFIDENCE)
         case "rate":
-            return _fact(rule, getattr(run.facts, rule.metric), getattr(base.facts, rule.metric) if base else None, trials)
+            return _fact(rule, run.facts.rates.get(rule.metric), base.facts.rates.get(rule.metric) if base else None, trials)
     return _fact(rule, sum(trial.status == rule.metric for trial in trials) / len(trials) if trials else None, None, trials)
 
 

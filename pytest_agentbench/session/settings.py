@@ -272,7 +272,7 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
         )
     if settings.rounds and (settings.ab or settings.inline):
         other = "--agentbench-ab compares two arms" if settings.ab else "--agentbench-inline runs what a test asks for"
-        raise pytest.UsageError(f"--{PREFIX}-trials=auto runs rounds of trials until a gate's verdict stands, and {other}: give a number")
+        raise pytest.UsageError(f"--{PREFIX}-trials=auto runs rounds of trials until a gate's verdict stands, and {other}; give a number")
     if config.getoption("agentbench_workers", None) is not None and config.getoption("numprocesses", None) is None:
         raise pytest.UsageError(f"--{PREFIX}-workers says how many xdist workers start with -n; add -n N, or leave it out")
     for arm in settings.ab[:1]:

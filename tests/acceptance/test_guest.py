@@ -164,7 +164,7 @@ def stable(line: str) -> str:
     """A line of pytest without our name, without times, and without what differs from process to process."""
     line = re.sub(r"(, )?agentbench-[\w.]+|(?<=plugins: ), |(, )?'agentbench': '[\w.]+'", "", line)
     line = re.sub(r"\d+\.\d+ ?m?s\b|0x[0-9a-f]+|runpytest-\d+|pytest-\d+/|using -?-?p.*", "~", line)
-    line = re.sub(r"^\[gw\d\] \[ *\d+%\] ", "[gw] ", line)
+    line = re.sub(r"^\[gw\d\] (\[ *\d+%\]|(?=linux))", "[gw] ", line)
     return line.strip("=_ ")
 
 

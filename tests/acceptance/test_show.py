@@ -59,7 +59,7 @@ def test_show_as(run: Project, capsys: pytest.CaptureFixture[str], tool: str, wo
 
 
 def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown run or tool, and a run of before there was a verdict, are one sentence each."""
+    """An unknown run or tool, and a run of another version, are one sentence each."""
     directory = run.directory
     assert [4, 4] == [main(["show", "yesterday"]), main(["show", "--as", "vllm"])]
     errors = capsys.readouterr().err.splitlines()
@@ -67,11 +67,11 @@ def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> Non
     assert errors[1].startswith("agentbench: no tool 'vllm'; known: aiperf, guidellm, mlperf, nat, vllm-bench")
 
     old = run.run_json
-    del old["stopwatch"]
+    old["schema"] = "agentbench-run/1"
     (directory / "run.json").write_text(json.dumps(old))
 
     assert 4 == main(["show"])
-    assert "is of an older version" in capsys.readouterr().err
+    assert "is of schema agentbench-run/1, and this version reads agentbench-run/2; " in capsys.readouterr().err
 
 
 def test_the_stopwatch_of_a_run(run: Project) -> None:

@@ -27,7 +27,7 @@ def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
         "planned": len(every),
         "scenarios": {"shop": len({each.scenario for each in every})},
         "stopwatch": "ok",
-        "rollouts_per_hour": 1000.0,
+        "rates": {"rollouts_per_hour": 1000.0},
         **facts,
     }
     return Evidence.of(Facts(known.pop("run", "now"), **known), every)

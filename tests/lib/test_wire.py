@@ -32,8 +32,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two connected sockets; a frame that never ends is a failure instead of a hang."""
     near, far = socket.socketpair()
     with near, far:
-        near.settimeout(10)
-        far.settimeout(10)
+        near.settimeout(60)
+        far.settimeout(60)
         yield near, far
 
 
@@ -129,7 +129,7 @@ def test_connect_introduces_itself() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, wire.connect(server.getsockname()[1], "secret", "test") as connection:
         accepted, _ = server.accept()
         with accepted:
-            accepted.settimeout(10)
+            accepted.settimeout(60)
 
             assert ({"token": "secret", "role": "test"}, b"") == wire.receive(accepted)
             assert connection.gettimeout() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.gate.evidences import asked, evidence, trial
 from tests.made_runs import gate_result
 
 
-def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **facts: float) -> Evidence:
+def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **facts: Any) -> Evidence:
     def one(scenario: int, number: int) -> Trial:
         score = 0.0 if scenario < wrong else 0.5 + scenario % 5 / 10
         return trial(scenario, score, number=number, ttft=ttft + Random(scenario).randrange(10))
@@ -78,7 +79,7 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> RuleResult:
 )
 def test_rules(text: str, said: str) -> None:
     """Verdict, estimate, interval and threshold in the metric's unit, and what they rest on."""
-    assert f"shop {said}" == rule_text(rule(text, run(rollouts_per_hour=900.0), run()))
+    assert f"shop {said}" == rule_text(rule(text, run(rates={"rollouts_per_hour": 900.0}), run()))
 
 
 def test_details() -> None:
