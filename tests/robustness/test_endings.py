@@ -121,7 +121,7 @@ def test_one_report_cannot_be_written(project: Project, monkeypatch: pytest.Monk
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     project.suite(scenarios=1)
     blocks = f'    (directory / "{lost}").mkdir()\n'
-    own = 'def pytest_agentbench_report(run, directory):\n    (directory / "own.txt").write_text(run["id"])\n'
+    own = 'def pytest_agentbench_report(run, directory):\n    (directory / "own.txt").write_text(run.id)\n'
     project.write("conftest.py", f"{SPILLS}{blocks}\n{own}")
 
     result = project.run("--agentbench-ci=github", "scenarios/shop")
