@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -34,9 +34,10 @@ def setup_of(run: Run) -> Hashable:
 def beside(run: Run, reports: Path) -> list[Run]:
     """The other runs of the same setup that came to a verdict, the oldest first."""
     setup = setup_of(run)
-    if setup is None:
+    if setup is None or run.identity is None:
         return []
-    others = [each for each in _runs(reports) if each.id != run.id and each.verdict in TRIES and setup_of(each) == setup]
+    hashes = {run.identity.hashes[part].encode() for part in PARTS}
+    others = [each for each in _runs(reports, hashes) if each.id != run.id and each.verdict in TRIES and setup_of(each) == setup]
     return sorted(others, key=_began)
 
 
@@ -55,13 +56,16 @@ def _began(run: Run) -> datetime:
     return datetime.fromisoformat(run.started_at)
 
 
-def _runs(reports: Path) -> Iterator[Run]:
-    """The newest runs; a folder that holds none, or one of another version, is none."""
+def _runs(reports: Path, hashes: Collection[bytes]) -> Iterator[Run]:
+    """The newest runs in whose files these hashes stand; a folder that holds none, or one of another version, is none."""
     folders = sorted((path.parent for path in reports.glob(f"*/{FILE}") if not path.parent.is_symlink()), key=lambda path: path.name)
     for folder in folders[-MOST:]:
         try:
+            text = (folder / FILE).read_bytes()
+            if not all(hash in text for hash in hashes):  # most are of another setup, and to read a Run takes milliseconds
+                continue
             run = read_run(folder)
-        except ConfigError:
+        except (ConfigError, OSError):
             continue
         if run.rescored is None:
             yield run
