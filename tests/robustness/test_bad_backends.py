@@ -22,7 +22,7 @@ WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")
         (None, ("--agentbench-backend=nowhere",), "no backend 'nowhere'; known: *embedded*"),
         (None, ("--agentbench-backend=my/own.yaml",), "no backend file my/own.yaml; it is looked for at */my/own.yaml"),
         ("kind: dynamo\n", (), "*backends/embedded.yaml: kind should be one of embedded, url, stack, not 'dynamo'"),
-        ("kind: embedded\npolicy: lexicla\n", (), "backend 'embedded': no policy 'lexicla'; known: careless, lexical, script"),
+        ("kind: embedded\npolicy: lexicla\n", (), "*backends/embedded.yaml: no policy 'lexicla'; known: careless, lexical, script"),
         (
             "kind: embedded\nttft: 40\n",
             (),
