@@ -16,8 +16,8 @@ LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule 
 
 SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of the rollouts that ended
 
-#: Kinds of which more is better; of scores it depends.
-RISING = ("rate", "goodput", "passes")
+#: Kinds of which more is better; of scores and rates it depends.
+RISING = ("goodput", "passes")
 
 #: Kinds that are about scenarios, so that they ask of the suite or of the population.
 ASKED_OF = ("score", "passes")
@@ -93,7 +93,8 @@ def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), 
             f"gate rule {text!r}: without a floor for {scores[0]} no rollout passes or fails; `thresholds: {{{scores[0]}: 0.5}}` is one"
         )
     at_least, versus = found["relation"] == ">=", found["versus"] is not None
-    if at_least != (wanted := kind in RISING or (kind == "score" and metric not in falling)):
+    is_rising = kind == "rate" and rates()[metric].rising
+    if at_least != (wanted := kind in RISING or is_rising or (kind == "score" and metric not in falling)):
         raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if wanted else 'lower'} it is: {'>=' if wanted else '<='}")
     limit, relative = _in_its_unit(text, kind, float(found["value"]), found["unit"] or "", versus)
     if versus and limit and (limit > 0) == at_least:

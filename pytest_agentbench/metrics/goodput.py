@@ -30,7 +30,11 @@ def values_of(call: LLMCall, names: Iterable[str]) -> dict[str, float | None]:
 
 def is_unknown(values: Mapping[str, float | None]) -> bool:
     """Whether a call lacks what every call has that can be judged. One event has no gap and one token no TPOT: that breaks no promise."""
-    return any(value is None and registry.objectives()[name].expected for name, value in values.items())
+    lacking = [name for name, value in values.items() if value is None]
+    if not lacking:  # as of nearly every call
+        return False
+    known = registry.objectives()
+    return any(known[name].expected for name in lacking)
 
 
 def broken(values: Mapping[str, float | None], objectives: Mapping[str, float]) -> list[str]:
