@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,6 +14,7 @@ import fastjsonschema
 import orjson
 
 from pytest_agentbench.errors import InfraError, JudgeError, LimitReached
+from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json, ToolCall
 
@@ -90,7 +90,7 @@ def read(text: str, form: Form) -> Json:
     for found in reversed([*_objects(text.rpartition("</think>")[2][-LONGEST:])]):
         mended: Json = _mended(found, form.schema)
         try:
-            _validator(form.text)(mended)
+            validator(form.text)(mended)
         except fastjsonschema.JsonSchemaValueException as error:
             fault = str(error.message)
         else:
@@ -144,9 +144,3 @@ def _mended(value: Any, schema: Json) -> Any:
         except ValueError:
             pass  # the schema says what is wrong
     return value
-
-
-@functools.lru_cache(maxsize=64)
-def _validator(schema: str) -> Callable[[Json], Any]:
-    compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
-    return compiled

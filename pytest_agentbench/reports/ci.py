@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-
-from pytest_agentbench.reports import load_report
-from pytest_agentbench.runs.contents import Run
 
 #: Variable that a CI system sets in every job -> the system.
 DETECTED = {"GITHUB_ACTIONS": "github", "GITLAB_CI": "gitlab"}
@@ -24,8 +20,3 @@ def system(asked: str, environment: Mapping[str, str]) -> str:
     if asked == "auto":
         return next((name for variable, name in DETECTED.items() if environment.get(variable) == "true"), "")
     return "" if asked == "off" else asked
-
-
-def write_reports(system: str, run: Run, directory: Path) -> None:
-    for name in WRITTEN[system]:
-        load_report(name, REPORTS)(run, directory)

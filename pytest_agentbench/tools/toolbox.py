@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fastjsonschema
 import orjson
 
 from pytest_agentbench.lib.almost_json import repaired
+from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.wire_names import wire_names
@@ -78,16 +78,10 @@ class Toolbox:
 def invalid(tool: Tool, arguments: Json) -> str | None:
     """What is wrong with arguments by the tool's schema, or None."""
     try:
-        _validator(orjson.dumps(tool.parameters))(arguments)
+        validator(orjson.dumps(tool.parameters))(arguments)
     except fastjsonschema.JsonSchemaValueException as error:
         return str(error.message)
     return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _validator(schema: bytes) -> Callable[[Json], Any]:
-    compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
-    return compiled
 
 
 def _schema(name: str, description: str, parameters: Json) -> Json:

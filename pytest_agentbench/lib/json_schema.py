@@ -1,0 +1,19 @@
+"""JSON Schemas as functions, each made once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import fastjsonschema
+import orjson
+
+from pytest_agentbench.records import Json
+
+
+@functools.lru_cache(maxsize=1024)
+def validator(schema: str | bytes) -> Callable[[Json], Any]:
+    """Raises fastjsonschema.JsonSchemaValueException for what does not fit; adds no defaults."""
+    compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
+    return compiled
