@@ -11,8 +11,8 @@ import pytest
 
 import pytest_agentbench
 
-#: Libraries that no session may pay for before it needs them.
-HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil"
+#: What no session may pay for before it needs it: libraries, and the records of a whole run.
+HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy pytest_agentbench.runs.contents"
 
 DOCS = [*Path(__file__).parents[1].glob("docs/**/*.md"), Path(__file__).parents[1] / "README.md"]
 
@@ -46,6 +46,20 @@ def test_what_pages_import_is_public() -> None:
 def test_imports_are_light(module: str) -> None:
     """The plugin, and all that a worker needs, imports no heavy library that pytest itself does not import."""
     assert set() == loaded("import pytest", f"import pytest_agentbench.{module}") - loaded("import pytest")
+
+
+@pytest.mark.parametrize(
+    ("module", "libraries"),
+    [
+        ("rollouts.pool", {"aiohttp", "asyncio"}),
+        ("rollouts.isolation", {"aiohttp", "asyncio"}),
+        ("tap", {"asyncio"}),
+        ("engine", {"aiohttp", "asyncio", "pydantic"}),
+    ],
+)
+def test_processes_are_light(module: str, libraries: set[str]) -> None:
+    """Each process that a session starts imports only what it works with."""
+    assert libraries == loaded(f"import pytest_agentbench.{module}.__main__")
 
 
 def test_the_package_is_light() -> None:

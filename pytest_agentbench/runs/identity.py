@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import orjson
 
-from pytest_agentbench.agents.factory import brings_code, make_agent, prompts_of
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import SessionFacts
+from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.provenance import (
     BackendIdentity,
     Hardware,
@@ -58,14 +58,6 @@ def suite_setup(suite: Suite, variant: str, trials: int | str) -> SuiteSetup:
         scoring=scoring_identity(suite),
         options=SuiteOptions(trials, suite.timeout, suite.isolation),
     )
-
-
-def prompt_hashes(suite: Suite, variant: str) -> Json | None:
-    """Option -> hash of each text that the agent tells a model besides the scenario; None of an agent that is the suite's own code."""
-    settings = suite.agent_of(variant)
-    if brings_code(settings, suite.folder):  # it is imported in the pool only; the hash of its file is among the settings
-        return None
-    return {name: digest(text) for name, text in prompts_of(make_agent(settings, suite.folder)).items()}
 
 
 def tools_hash(suite: Suite) -> str:

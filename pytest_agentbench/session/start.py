@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.runs.directory import new_directory
-from pytest_agentbench.runs.identity import prompt_hashes
+from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.resume import find_resumable, take_up
 from pytest_agentbench.runs.sessions import Session, append_session, folder_of, read_sessions
 from pytest_agentbench.session.recorder import Ledger

@@ -69,10 +69,23 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     )
 
 
+#: The engine's counters are read from the moment on that it answers, which is when the limit begins.
+AFTER_THE_BOOT = """
+import time
+from pathlib import Path
+
+for _ in range(600):
+    if [*Path("reports").glob("*/samples.jsonl")]:
+        break
+    time.sleep(0.1)
+time.sleep(1)
+"""
+
+
 @WAYS
 def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str, ...]) -> None:
     """A limit that is over before the tests are collected starts nothing, and nobody hangs."""
-    project.suite(scenarios=3, test=f"import time\ntime.sleep(1.5)\n{TEST_FILE}")
+    project.suite(scenarios=3, test=f"{AFTER_THE_BOOT}\n{TEST_FILE}")
 
     result = project.run(*way, "--agentbench-time-limit=0.001s", "scenarios/shop")
 

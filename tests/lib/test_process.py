@@ -19,6 +19,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.log_tail import LOG_TAIL
 from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, killed, variable_of, with_variable
+from tests.robustness.processes import wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -286,6 +287,8 @@ def test_names(tmp_path: Path) -> None:
     program = tmp_path / "a-program-with-a-long-name"
     program.symlink_to(Path("/bin/sleep").resolve())
     with subprocess.Popen([program, "600"]) as running:
+        arguments = Path(f"/proc/{running.pid}/cmdline")  # the kernel sets them last
+        wait_for(arguments.read_bytes, "arguments of a process")
         name = process.name(running.pid)
         running.kill()
 

@@ -28,8 +28,8 @@ from pytest_agentbench.rollouts.pool.pulse import Pulse, unanswered
 from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.rollout import Setup, prepare, run_rollout
-from pytest_agentbench.runs.identity import prompt_hashes
 from pytest_agentbench.runs.journal import record_line
+from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.suites.hashes import Contents
 from pytest_agentbench.suites.suite import Scenario, Suite
 
@@ -166,11 +166,13 @@ class Pool:
         await self._connect(taps, Endpoint(**endpoint))
         await self.inheritance.settle(self.scheduler, self.addresses)
         self.booted.set()
-        self.scheduler.start()
         if self.time_limit is not None:
-            reason = f"the session's time limit of {self.time_limit:g} s is over"
-            left = max(0.0, self.time_limit - elapsed_s)
-            asyncio.get_running_loop().call_later(left, self.scheduler.stop, reason, "cancelled")
+            over = (f"the session's time limit of {self.time_limit:g} s is over", "cancelled")
+            if elapsed_s >= self.time_limit:
+                self.scheduler.stop(*over)
+            else:
+                asyncio.get_running_loop().call_later(self.time_limit - elapsed_s, self.scheduler.stop, *over)
+        self.scheduler.start()
 
     async def _connect(self, taps: Json, endpoint: Endpoint) -> None:
         try:
