@@ -250,7 +250,7 @@ def cached(project: Project) -> dict[str, list[int]]:
 
 @WAYS
 def test_cold(project: Project, way: tuple[str, ...]) -> None:
-    """Each trial begins with an empty cache, which the engine's own counters show; as it is, the one that runs second finds all of the first."""
+    """Each trial begins with an empty cache, as the engine's own counters show; otherwise the second one finds all of the first."""
     project.suite(scenarios=1, trials=2)
     options = ("--agentbench-concurrency=1",)
 
