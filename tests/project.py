@@ -56,8 +56,13 @@ ALONE = tuple(word for name in OTHER_PLUGINS for word in ("-p", f"no:{name}"))
 #: A pytest in a process of its own, without the other plugins.
 PYTEST = (sys.executable, "-u", "-m", "pytest", *ALONE)
 
-#: Tests that hold in one process and with two workers, however few would be enough.
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+TWO_WORKERS = ("-n", "2", "--agentbench-workers=2")
+
+#: Of a test that holds in one process and with two workers, however few would be enough. The former is left to the slow tests.
+WAYS = pytest.mark.parametrize("way", [pytest.param((), id="one-process", marks=pytest.mark.slow), pytest.param(TWO_WORKERS, id="n2")])
+
+#: Of a test that expects something else of one process than of two workers: both are quick.
+BOTH_WAYS = pytest.mark.parametrize("way", [(), TWO_WORKERS], ids=["one-process", "n2"])
 
 
 def without_waits(backend: Path) -> None:

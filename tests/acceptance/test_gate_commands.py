@@ -13,6 +13,8 @@ from pytest_agentbench.gate.baselines import default_baseline
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 
 WRONG: Json = {"tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}

@@ -22,6 +22,8 @@ from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.tally import read_run
 from tests.project import FIND_THEN_ANSWER, Project
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 
 OWN = """

@@ -10,6 +10,8 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
+pytestmark = pytest.mark.slow
+
 WRONG: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}, {"text": "Done."}]
 BASELINE = "--agentbench-baseline=before"
 
