@@ -44,7 +44,7 @@ from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 from pytest_agentbench.engine.script import Match, Rule, load_rules
-from pytest_agentbench.exports import TOOLS
+from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.loading import options_of
@@ -405,6 +405,7 @@ WORDS: Mapping[str, list[str]] = {
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
+    "export.md": [*EXPORTS, "--output", "--reports", "--as"],
     "import.md": [*TOOLS, "--suite", "--reports"],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
