@@ -50,7 +50,7 @@ def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     project.backend(RULES)
     project.suite(thresholds={"tsq": 0.5, "tsq.mean": 0.9}, scorers=["tsq", "./scorer.py:judged"])
     project.write("scenarios/shop/scorer.py", OWN)
-    project.run("scenarios/shop")
+    project.run_once("scenarios/shop")
     monkeypatch.chdir(project.root)
     return project
 

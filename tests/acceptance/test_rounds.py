@@ -24,7 +24,8 @@ def rule(margin: float) -> str:
 def gated(project: Project) -> Project:
     """A project with a suite of 20 scenarios, and a run of five trials of each, in which all was well."""
     project.suite(scenarios=20)
-    assert 0 == project.run("scenarios/shop", "--agentbench-trials=5").ret
+    project.run_once("scenarios/shop", "--agentbench-trials=5")
+    assert 0 == project.run_json["exit_status"]
     project.directory.rename(project.root / "reports" / "before")
     return project
 
