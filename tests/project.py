@@ -71,6 +71,16 @@ def without_waits(backend: Path) -> None:
     backend.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", backend.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+#: Where a project is, in the files of a run that several projects share.
+PLACE = "/place/of/the/project"
+
+
+def _rewrite(reports: Path, old: str, new: str) -> None:
+    """Has the runs in reports/ say that they ran elsewhere."""
+    for run in reports.glob("*/run.json"):
+        run.write_text(run.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
 class Project:
     """A directory with suites and backends, and a way to run pytest in it."""
 
@@ -133,11 +143,13 @@ class Project:
     def run_once(self, *arguments: str) -> None:
         """Leaves reports/ as a run with these arguments leaves it; tests whose projects are equal by then share that run."""
         kept = self.root.parent / f"kept-{self._digest(arguments)}"
-        if kept.exists():
-            shutil.copytree(kept, self.root / "reports", symlinks=True, dirs_exist_ok=True)
-        else:
+        if not kept.exists():
             self.run(*arguments)
             shutil.copytree(self.root / "reports", kept, symlinks=True)
+            _rewrite(kept, str(self.root), PLACE)
+            return
+        shutil.copytree(kept, self.root / "reports", symlinks=True, dirs_exist_ok=True)
+        _rewrite(self.root / "reports", PLACE, str(self.root))
 
     def _digest(self, arguments: Sequence[str]) -> str:
         """Of these arguments and all files of the project."""
