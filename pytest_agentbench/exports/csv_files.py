@@ -5,12 +5,32 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pytest_agentbench.exports.chosen import Chosen
 from pytest_agentbench.tables.columns import Table
 
 COLUMNS = ("table", "column", "unit", "is")
+
+
+class CsvFile:
+    """A CSV file that is being written, row by row."""
+
+    def __init__(self, path: Path, header: Sequence[str]) -> None:
+        self._stream = path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._stream, lineterminator="\n")
+        self.write(header)
+
+    def write(self, row: Sequence[Any]) -> None:
+        """A row; a value that is None is empty."""
+        self._writer.writerow(row)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._stream.close()
 
 
 def write(chosen: Chosen, directory: Path) -> None:
@@ -20,12 +40,11 @@ def write(chosen: Chosen, directory: Path) -> None:
     write_rows(directory / "columns.csv", COLUMNS, (row for table in chosen.tables.all for row in _about(table)))
 
 
-def write_rows(file: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A CSV file with a header."""
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A whole CSV file."""
+    with CsvFile(path, header) as file:
+        for row in rows:
+            file.write(row)
 
 
 def _about(table: Table) -> list[tuple[str, str, str, str]]:
