@@ -142,9 +142,7 @@ class SuiteResult:
     score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
     drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
     judge: JudgeCost | None  # what judges of agents and scorers cost; null where none was asked
-    worst: tuple[
-        LowScore, ...
-    ]  # five scenarios by their lowest first score, equal ones by id, without what could not be better
+    worst: tuple[LowScore, ...]  # five scenarios by their lowest first score, equal ones by id, without what could not be better
     errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
     scenarios: tuple[ScenarioScores, ...]  # all that ran, the lowest first score first, equal ones by id, those without a score last
     triage: Triage | None  # null where nothing was measured
