@@ -9,6 +9,8 @@ import pytest
 from tests.project import WAYS, Project
 from tests.robustness.processes import limited
 
+pytestmark = pytest.mark.slow
+
 #: As a process under `ulimit -v` or `ulimit -u` meets it: the next thread is refused.
 NO_THREAD = """
 import threading
