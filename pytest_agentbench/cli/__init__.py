@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "scrub": "pytest_agentbench.cli.scrub:add",
     "import": "pytest_agentbench.cli.imports:add",
     "export": "pytest_agentbench.cli.export:add",
+    "plot": "pytest_agentbench.cli.plot:add",
     "env": "pytest_agentbench.cli.env:add",
     "weights": "pytest_agentbench.cli.weights:add",
 }

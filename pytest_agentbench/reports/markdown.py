@@ -12,6 +12,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.plots import drawn
 from pytest_agentbench.reports import comparison, first_look, triage
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
@@ -66,7 +67,7 @@ SCENARIOS = 200  # with their scores
 
 def write(run: Run, directory: Path) -> Path:
     path = directory / "report.md"
-    path.write_text("\n".join(lines(run)) + "\n", encoding="utf-8", errors="backslashreplace")
+    path.write_text("\n".join([*lines(run), *_pictures(directory)]) + "\n", encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -309,6 +310,13 @@ def _setup(run: Run) -> Iterator[str]:
         yield f"- Python {facts.python}, {facts.platform}, {cpus} CPUs, {_git_text(facts.git)}"
         yield f"- packages: {', '.join(f'{name} {version}' for name, version in facts.packages.items()) or 'unknown'}"
     yield "- every number here can be derived again from rollouts.jsonl beside this file"
+
+
+def _pictures(directory: Path) -> Iterator[str]:
+    """Links to the pictures that `agentbench plot` has drawn."""
+    if pictures := [*drawn(directory)]:
+        yield "\n## Pictures\n"
+        yield from (f"![{title}]({file.relative_to(directory).as_posix()})\n" for title, file in pictures)
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

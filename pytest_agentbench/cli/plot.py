@@ -1,0 +1,53 @@
+"""`agentbench plot`: pictures of runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.cli.export import written
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.plots import FOLDER, FORMATS, draw
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    plot = commands.add_parser("plot", help="draw pictures of runs")
+    runs = "run directories, their names in reports/, or a directory of runs (default: latest)"
+    plot.add_argument("names", nargs="*", default=["latest"], metavar="RUN", help=runs)
+    plot.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default, of one run: RUN/{FOLDER})")
+    plot.add_argument("--score", metavar="NAME", help="what quality is (default: the main score)")
+    plot.add_argument("--color-by", default="run", metavar="COLUMN", help="a column of the table rollouts (default: run)")
+    plot.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of the files (default: {FORMATS[0]})")
+    plot.takes_reports()
+    plot.set_defaults(run=run_plot)
+
+
+def run_plot(options: argparse.Namespace) -> None:
+    """Each file that was written."""
+    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.reports import markdown
+
+    directories = [directory for name in options.names for directory in _runs(name, options.reports)]
+    if options.output is None and len(directories) > 1:
+        raise ConfigError(f"{len(directories)} runs belong into no one of their directories; name one for the pictures with --output DIR")
+    chosen = Chosen(directories)
+    writer = partial(draw, score=options.score, color_by=options.color_by, format=options.format)
+    for file in written(writer, chosen, options.output or directories[0] / FOLDER):
+        print(f"wrote {file}")
+    if options.output is None:
+        print(f"{markdown.write(chosen.run_of(chosen.origins[0]), directories[0])} has links to them")
+
+
+def _runs(name: str, reports: Path) -> Iterator[Path]:
+    """The run of a name, or all finished runs of a directory that is none itself, the oldest first."""
+    from pytest_agentbench.runs.tally import FILE, find_run
+
+    inside: Sequence[Path] = sorted(file.parent for file in Path(name).glob(f"*/{FILE}") if not file.parent.is_symlink())
+    if inside and not (Path(name) / FILE).exists():
+        yield from inside
+    else:
+        yield find_run(name, reports)

@@ -1,0 +1,84 @@
+"""How pictures look: sizes that can be read at half of them, and colours that everybody can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from pytest_agentbench.plots.points import Points
+
+#: Colours that people with any colour vision tell apart (Okabe and Ito 2008), the darker ones first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+#: Shapes beside them, for prints without colours.
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+STYLE: Any = {  # keys are names that matplotlib types one by one
+    "font.size": 15,
+    "axes.titlesize": 16,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text, which can be searched
+    "svg.hashsalt": "agentbench",  # the same run gives the same file
+}
+
+#: Measure -> its axis.
+AXES = {
+    "ttft": "time to first token (ms)",
+    "itl": "inter-token latency (ms)",
+    "tps": "output tokens per second",
+    "total_tokens": "tokens of the rollout",
+    "llm_calls": "LLM calls of the rollout",
+    "total_duration": "duration of the rollout (s)",
+}
+
+
+def axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure with axes, row by row."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9 if columns == 1 else 6.5 * columns, 6 if rows == 1 else 5.2 * rows), layout="constrained")
+        return figure, [*np.atleast_1d(figure.subplots(rows, columns)).flat]
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Writes a figure in the format that the file's name ends in."""
+    with mpl.rc_context(STYLE):
+        figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else {})
+
+
+def groups(points: Points) -> Iterator[tuple[str, str, str, NDArray[np.bool_]]]:
+    """(name, colour, shape, its points) of each kind that has a colour of its own; all of them under one name where colours are numbers."""
+    for kind, colour, shape in zip(points.kinds or [""], COLOURS, SHAPES, strict=False):
+        yield kind, colour, shape, np.ones(len(points.values), dtype=bool) if points.kinds is None else points.colours == kind
+
+
+def label(name: str) -> str:
+    """A name in a legend, which is cut where it is long."""
+    return name if len(name) <= 32 else f"{name[:29]}..."
+
+
+def figures(axis: Axes, text: str) -> None:
+    """Numbers above a picture, where they hide nothing."""
+    axis.set_title(text, loc="right", fontsize=12)
+
+
+def shown(value: float) -> str:
+    """A number as people read it: `29,550`, `46.8`, `0.142`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def whole(*axes: Axis) -> None:
+    """Ticks of an axis that counts."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator(integer=True))

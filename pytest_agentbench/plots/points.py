@@ -1,0 +1,102 @@
+"""What pictures of rollouts show: for each rollout its score, and six measures of what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.tables import Tables
+from pytest_agentbench.tables.columns import Table
+
+MOST_COLOURS = 8  # kinds that colours tell apart, for everybody
+
+#: Measures of a rollout's calls, each the median over its calls that went well: name -> column of the table `calls`.
+OF_CALLS: Mapping[str, str] = {"ttft": "ttft_ms", "itl": "itl_median_ms", "tps": "call_output_tokens_per_s"}
+
+Key = tuple[str, str, str, str, int]  # run, suite, scenario, variant, trial
+
+
+@dataclass(frozen=True)
+class Points:
+    """Columns of one length, a row for each rollout that has the score. NaN where a measure is not known."""
+
+    score: str  # name of the score
+    values: NDArray[np.float64]  # the score
+    measures: Mapping[str, NDArray[np.float64]]  # ttft and itl in ms, tps in 1/s, total_tokens, llm_calls, total_duration in s
+    color_by: str  # name of the column that colours are of
+    colours: NDArray[Any]  # its values: numbers, or names
+    calls: Mapping[str, NDArray[np.float64]]  # ttft, itl and tps of single calls of these rollouts
+
+    @property
+    def kinds(self) -> list[str] | None:
+        """The names that colours tell apart, in their order; None of numbers."""
+        return None if self.colours.dtype.kind == "f" else sorted({*self.colours})
+
+
+def points_of(tables: Tables, score: str, color_by: str = "run") -> Points:
+    """The points of some runs; raises ConfigError for a score or a column that they do not have."""
+    scores = _scores(tables.scores, score)
+    rollouts = tables.rollouts.where(np.array([key in scores for key in _keys(tables.rollouts)], dtype=bool))
+    keys = _keys(rollouts)
+    calls = tables.calls.where(_good(tables.calls))
+    rows: dict[Key, list[int]] = {key: [] for key in keys}
+    for row, key in enumerate(_keys(calls)):
+        if key in rows:
+            rows[key].append(row)
+    measures = {name: np.array([_median(calls[column], rows[key]) for key in keys]) for name, column in OF_CALLS.items()}
+    tokens = np.nansum([rollouts["prompt_tokens"], rollouts["output_tokens"]], axis=0)
+    measures |= {
+        "total_tokens": np.where(np.isnan(rollouts["output_tokens"]), np.nan, tokens),
+        "llm_calls": rollouts["calls"].astype(float),
+        "total_duration": rollouts["rollout_ms"] / 1e3,
+    }
+    chosen = [row for key in keys for row in rows[key]]
+    single = {name: calls[column][chosen] for name, column in OF_CALLS.items()}
+    return Points(score, np.array([scores[key] for key in keys]), measures, color_by, _colours(rollouts, color_by), single)
+
+
+def _keys(table: Table) -> list[Key]:
+    return [*zip(*(table[name].tolist() for name in ("run", "suite", "scenario", "variant", "trial")), strict=True)]
+
+
+def _scores(scores: Table, name: str) -> dict[Key, float]:
+    """Rollout -> its score."""
+    whole = np.array([part is None for part in scores["part"]], dtype=bool) & ~np.isnan(scores["value"])
+    named = scores.where(whole & (scores["score"] == name))
+    if not len(named):
+        known = sorted({*scores.where(whole)["score"]})
+        raise ConfigError(
+            unknown_name("score", name, known) if known else "no rollout of these runs has a score, so there is nothing to draw"
+        )
+    return dict(zip(_keys(named), named["value"].tolist(), strict=True))
+
+
+def _good(calls: Table) -> NDArray[np.bool_]:
+    """The agent's calls that went well."""
+    went_well = np.array([kind is None for kind in calls["error_kind"]], dtype=bool)
+    good: NDArray[np.bool_] = went_well & ~calls["judge"]
+    return good
+
+
+def _median(values: NDArray[np.float64], rows: list[int]) -> float:
+    chosen = values[rows]
+    known = chosen[~np.isnan(chosen)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def _colours(rollouts: Table, column: str) -> NDArray[Any]:
+    """The values of a column; raises ConfigError for one that is not there, or that has more names than colours tell apart."""
+    if column not in rollouts.columns:
+        raise ConfigError(unknown_name("column of rollouts", column, [*rollouts.columns]))
+    values = rollouts[column]
+    if values.dtype.kind in "fi":
+        return values.astype(float)
+    names = np.array([str(value) for value in values], dtype=object)
+    if len(kinds := {*names}) > MOST_COLOURS:
+        raise ConfigError(f"{column} has {len(kinds)} values, and colours tell {MOST_COLOURS} apart; choose another column with --color-by")
+    return names

@@ -1,0 +1,79 @@
+"""Quality against what it took: a point for each rollout."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from pytest_agentbench.plots.canvas import AXES, STYLE, axes, figures, groups, label, whole
+from pytest_agentbench.plots.points import Points
+
+FEWEST = 3  # points of which a line says something
+
+
+def pictures(points: Points) -> dict[str, Figure]:
+    """File name without its end -> figure."""
+    drawn = {f"{measure}_vs_{points.score}": _single(points, measure) for measure in AXES if measure != "total_duration"}
+    return {**drawn, f"summary_throughput_vs_{points.score}": _summary(points)}
+
+
+def _single(points: Points, measure: str) -> Figure:
+    with mpl.rc_context(STYLE):
+        figure, [axis] = axes()
+        scatter(axis, points, measure)
+        legend(figure, axis, points)
+    return figure
+
+
+def _summary(points: Points) -> Figure:
+    with mpl.rc_context(STYLE):
+        figure, all_axes = axes(3, 2)
+        for axis, measure in zip(all_axes, AXES, strict=True):
+            scatter(axis, points, measure)
+        figure.suptitle(f"{points.score} of {len(points.values)} rollouts")
+        legend(figure, all_axes[0], points)
+    return figure
+
+
+def scatter(axis: Axes, points: Points, measure: str) -> None:
+    """The points, and how the two go together: a line by least squares, with r, where there are enough of them."""
+    values = points.measures[measure]
+    known = ~np.isnan(values)
+    for name, colour, shape, members in groups(points):
+        chosen = members & known
+        if points.kinds is None:
+            drawn = axis.scatter(values[chosen], points.values[chosen], c=points.colours[chosen], cmap="viridis", s=46, alpha=0.8)
+            drawn.set_gid("numbers")
+        else:
+            axis.scatter(values[chosen], points.values[chosen], c=colour, marker=shape, s=46, alpha=0.7, label=label(name))
+    axis.set_xlabel(AXES[measure])
+    axis.set_ylabel(f"{points.score} (per rollout)")
+    if measure == "llm_calls":
+        whole(axis.xaxis)
+    if fit := line(values[known], points.values[known]):
+        slope, start, r = fit
+        ends = np.array([values[known].min(), values[known].max()])
+        axis.plot(ends, start + slope * ends, color="#444444", linestyle="--", linewidth=1.5)
+        figures(axis, f"n {known.sum()}, r {r:+.2f}")
+    elif not known.any():
+        axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center", va="center")
+
+
+def line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float, float] | None:
+    """(slope, value at 0, r) by least squares; None of fewer than three points, and where one side does not vary."""
+    if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    slope, start = np.polyfit(x, y, 1)
+    return float(slope), float(start), float(np.corrcoef(x, y)[0, 1])
+
+
+def legend(figure: Figure, axis: Axes, points: Points) -> None:
+    """What colours mean, below the picture; nothing where there is one."""
+    if points.kinds is None:
+        drawn = next(each for each in axis.collections if each.get_gid() == "numbers")
+        figure.colorbar(drawn, ax=figure.axes, label=points.color_by)
+    elif len(points.kinds) > 1:
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(points.kinds)), title=points.color_by)
