@@ -44,7 +44,7 @@ def test_another_version(tmp_path: Path, schema: str) -> None:
         read_run(tmp_path)
 
     again = "`pytest scenarios/shop -k 'a b'` makes it again"
-    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/2; {again}" == str(raised.value)
+    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/3; {again}" == str(raised.value)
 
 
 def test_a_baseline_of_another_version(tmp_path: Path) -> None:
