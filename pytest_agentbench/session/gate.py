@@ -199,7 +199,7 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
 
 
 def rules_of(found: Found, asking: Asking) -> Iterator[tuple[bool, Rule]]:
-    """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, its own, and of thresholds.
+    """(whether it is from the command line, rule): those of suite and thresholds about which the command line says nothing, and its own.
 
     Raises ConfigError for one of the command line that every run, or none, would keep.
     """

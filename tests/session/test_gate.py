@@ -194,7 +194,7 @@ MEANS = {"tsq": 0.5, "tsq.mean": 0.8, "repeated.mean": 0.25}
 
 
 def test_thresholds_of_means_are_rules(asking: Any) -> None:
-    """`tsq.mean: 0.8` is a rule of its own, `of run`, upper where less is better; a floor is none. A rule about the same takes its place."""
+    """`tsq.mean: 0.8` is a rule of its own, `of run`, upper where less is better; a floor is none. One about the same takes its place."""
     suite = replace(found("tsq.mean >= 0.7"), thresholds=MEANS)
 
     assert [
