@@ -313,7 +313,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     told = (
         "the engine died",
         "Scorers failed: tsq 1 times.",
-        "- **shop tsq.mean \\>= 0.8 of run: INCONCLUSIVE**\n  - the scorer failed",
+        "- **shop tsq.mean >= 0.8 of run: INCONCLUSIVE**\n  - the scorer failed",
         '- changed for this run: `{"agent.seed": 1}`',
     )
     for words in told:

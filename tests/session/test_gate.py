@@ -99,7 +99,7 @@ def test_pass_rates(asking: Any) -> None:
     other = replace(found(name="bank"), thresholds={"tsq.mean": 0.5, "repeated": 0})
     asked = asking("--agentbench-gate=pass^3 >= 0.7")
 
-    assert [("shop", "pass^3 >= 0.7", True)] == texts(made([floored, other], asked))
+    assert [("shop", "pass^3 >= 0.7", True), ("bank", "tsq.mean >= 0.5 of run", False)] == texts(made([floored, other], asked))
     with pytest.raises(ConfigError, match="without a floor for tsq no rollout passes or fails"):
         make_gate([other], asked)
     with pytest.raises(ConfigError, match="no passes can be 7"):
