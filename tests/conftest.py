@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -13,24 +14,8 @@ from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
 from tests.project import Project
 
-#: Where the slow tests are: whole sessions that are killed, containers, commands of the docs, runs upon runs.
-SLOW = (
-    "robustness/",
-    "containers/",
-    "test_docs.py::test_snippets",
-    *(
-        f"acceptance/test_{name}.py"
-        for name in ("ab", "bfcl", "diff", "gate", "gate_commands", "import", "rescore", "resume", "rounds", "stacks")
-    ),
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` leaves them out, so that it stays short; `make test-slow` runs them."""
-    here = Path(__file__).parent
-    for item in items:
-        if f"{item.path.relative_to(here).as_posix()}::{item.name}".startswith(SLOW):
-            item.add_marker(pytest.mark.slow)
+#: The tests start hundreds of processes; where no bytecode is kept, each of them compiles the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""What is generated: JSON Schemas and tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry.
+"""What is generated: JSON Schemas and tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry,
+those of docs/export.md from the columns.
 
 `python -m tests.generated` writes them.
 """
@@ -26,11 +27,13 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.codec import is_open
 from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.tables import COLUMNS
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "pytest_agentbench" / "runs" / "schemas"
 PAGE = ROOT / "docs" / "run-json.md"
 METRICS = ROOT / "docs" / "metrics.md"
+EXPORT = ROOT / "docs" / "export.md"
 
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
@@ -228,6 +231,12 @@ def metrics_of(kind: str) -> Iterator[str]:
         yield f"| {metric.title} | `{name}` | {metric.definition}{also} |"
 
 
+def columns_of(table: str) -> Iterator[str]:
+    """The columns of a table of runs."""
+    yield from ("| column | unit | is |", "|---|---|---|")
+    yield from (f"| `{head.name}` | {head.unit or ' '} | {head.about} |".replace("|   |", "| |") for head in COLUMNS[table])
+
+
 def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
     """A page with its tables as they should be: each stands between two comments with its name."""
     text = path.read_text(encoding="utf-8")
@@ -241,7 +250,11 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 def generated() -> dict[Path, str]:
     """File -> what should be in it."""
     schemas = {SCHEMAS / f"{name}.json": json.dumps(schema_of(name), indent=2) + "\n" for name in FILES}
-    pages = {PAGE: {name: tables_of(name) for name in FILES}, METRICS: {kind: metrics_of(kind) for kind in ("durations", "rates")}}
+    pages = {
+        PAGE: {name: tables_of(name) for name in FILES},
+        METRICS: {kind: metrics_of(kind) for kind in ("durations", "rates")},
+        EXPORT: {table: columns_of(table) for table in COLUMNS},
+    }
     return {**schemas, **{path: page(path, tables) for path, tables in pages.items()}}
 
 

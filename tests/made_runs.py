@@ -12,6 +12,7 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
 from pytest_agentbench.runs.identity import PARTS
+from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import (
     BackendIdentity,
@@ -24,6 +25,7 @@ from pytest_agentbench.runs.provenance import (
     SuiteOptions,
 )
 from pytest_agentbench.runs.results import Mean
+from pytest_agentbench.runs.tally import write_run
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
 from pytest_agentbench.stats.decisions import Missing
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
@@ -56,6 +58,14 @@ def run_of(*rollouts: Rollout, **changes: Any) -> Run:
         tallies.add(rollout, "tsq")
     facts = session_facts(stopwatch=tallies.performance.stopwatch({}))
     return replace(build_run(facts, [AskedSuite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
+
+
+def run_directory(directory: Path, *rollouts: Rollout, **changes: Any) -> Path:
+    """The directory of a run of the shop with these rollouts: its journal and its run.json."""
+    directory.mkdir(parents=True)
+    (directory / FILE).write_bytes(b"".join(sealed(record_line(rollout)) + b"\n" for rollout in rollouts))
+    write_run(run_of(*rollouts, id=directory.name, **changes), directory)
+    return directory
 
 
 def mean(value: float | None = 0.5, low: float | None = 0.25, high: float | None = 0.75, scenarios: int = 9, **changes: Any) -> Mean:

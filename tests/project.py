@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -56,13 +57,28 @@ ALONE = tuple(word for name in OTHER_PLUGINS for word in ("-p", f"no:{name}"))
 #: A pytest in a process of its own, without the other plugins.
 PYTEST = (sys.executable, "-u", "-m", "pytest", *ALONE)
 
-#: Tests that hold in one process and with two workers, however few would be enough.
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+TWO_WORKERS = ("-n", "2", "--agentbench-workers=2")
+
+#: Of a test that holds in one process and with two workers, however few would be enough. The former is left to the slow tests.
+WAYS = pytest.mark.parametrize("way", [pytest.param((), id="one-process", marks=pytest.mark.slow), pytest.param(TWO_WORKERS, id="n2")])
+
+#: Of a test that expects something else of one process than of two workers: both are quick.
+BOTH_WAYS = pytest.mark.parametrize("way", [(), TWO_WORKERS], ids=["one-process", "n2"])
 
 
 def without_waits(backend: Path) -> None:
     """Has an embedded engine answer at once."""
     backend.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", backend.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+#: Where a project is, in the files of a run that several projects share.
+PLACE = "/place/of/the/project"
+
+
+def _rewrite(reports: Path, old: str, new: str) -> None:
+    """Has the runs in reports/ say that they ran elsewhere."""
+    for run in reports.glob("*/run.json"):
+        run.write_text(run.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 class Project:
@@ -124,9 +140,27 @@ class Project:
         """Runs pytest in a process of its own; of the other plugins of this environment it has those that are named with -p."""
         return self.pytester.runpytest_subprocess(*ALONE, *arguments, timeout=120)
 
+    def run_once(self, *arguments: str) -> None:
+        """Leaves reports/ as a run with these arguments leaves it; tests whose projects are equal by then share that run."""
+        kept = self.root.parent / f"kept-{self._digest(arguments)}"
+        if not kept.exists():
+            self.run(*arguments)
+            shutil.copytree(self.root / "reports", kept, symlinks=True)
+            _rewrite(kept, str(self.root), PLACE)
+            return
+        shutil.copytree(kept, self.root / "reports", symlinks=True, dirs_exist_ok=True)
+        _rewrite(self.root / "reports", PLACE, str(self.root))
+
+    def _digest(self, arguments: Sequence[str]) -> str:
+        """Of these arguments and all files of the project."""
+        files = sorted(path for path in self.root.rglob("*") if path.is_file())
+        texts = (text for path in files for text in (str(path.relative_to(self.root)).encode(), path.read_bytes()))
+        return hashlib.sha256(b"\0".join((repr(arguments).encode(), *texts))).hexdigest()[:16]
+
     def good_run(self, name: str) -> None:
         """A run of the suite in which all is well, kept under this name."""
-        assert 0 == self.run("scenarios/shop").ret
+        self.run_once("scenarios/shop")
+        assert 0 == self.run_json["exit_status"]
         self.directory.rename(self.root / "reports" / name)
 
     @property

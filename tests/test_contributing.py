@@ -31,6 +31,17 @@ class Addition(NamedTuple):
     line: str
 
 
+#: A tool whose files are read and written: one file for both.
+BOTH_WAYS = """
+from pytest_agentbench.exports import Source
+
+def read(path):
+    return Source("fresh", ["score"], iter(()), "nobody took the times", 0, [])
+
+def write(chosen, directory):
+    (directory / "fresh.txt").write_text(f"{len(chosen.tables.rollouts)} fresh rollouts")
+"""
+
 ADDED = {
     "a kind of backend": Addition(
         "backends/fresh.py",
@@ -144,14 +155,15 @@ def write(run, directory):
     ),
     "results of another tool": Addition(
         "exports/fresh.py",
-        """
-from pytest_agentbench.exports import Source
-
-def read(path):
-    return Source("fresh", ["score"], iter(()), "nobody took the times", 0, [])
-""",
+        BOTH_WAYS,
         "exports/__init__.py:TOOLS",
         '"fresh": "pytest_agentbench.exports.fresh:read",',
+    ),
+    "files for another tool": Addition(
+        "exports/fresh.py",
+        BOTH_WAYS,
+        "exports/__init__.py:EXPORTS",
+        '"fresh": "pytest_agentbench.exports.fresh:write",',
     ),
     "another tool's table": Addition(
         "metrics/other_tools/fresh.py",
@@ -280,7 +292,7 @@ def run_json(project: Path) -> Json:
 
 def test_every_row_is_tried() -> None:
     """A row is added with its trial; folders, YAMLs, pins (tests/backends/machine), a metric and an option are no line of a registry."""
-    rows = re.findall(r"^\| (an? [\w \'-]+|results [\w ]+|another [\w \']+) \|", TABLE, re.MULTILINE)
+    rows = re.findall(r"^\| (an? [\w \'-]+|results [\w ]+|files [\w ]+|another [\w \']+) \|", TABLE, re.MULTILINE)
 
     assert {"a suite", "a backend", "an environment that engines run in", "a metric", "an option", *ADDED} == set(rows)
     assert len(TABLE.strip().splitlines()) - 1 == len(rows)
@@ -352,6 +364,15 @@ def test_results_and_tables_of_another_tool(house: House, session: Path) -> None
     assert ["fresh"] == house.python(reader)
     assert "fresh" in house.run(*command, "import", "--help")
     assert "Fresh" in house.run(*command, "show", "--as", "fresh", folder=session)
+
+
+def test_files_for_another_tool(house: House, session: Path) -> None:
+    """`agentbench export --as` lists it, and writes what it makes of a run."""
+    command = (sys.executable, "-m", "pytest_agentbench.cli")
+    house.run(*command, "export", "latest", "--as", "fresh", "--output", "fresh", folder=session)
+
+    assert "2 fresh rollouts" == (session / "fresh/fresh.txt").read_text()
+    assert "fresh" in house.run(*command, "export", "--help")
 
 
 def test_a_subcommand(house: House) -> None:

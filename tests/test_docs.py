@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +44,7 @@ from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 from pytest_agentbench.engine.script import Match, Rule, load_rules
-from pytest_agentbench.exports import TOOLS
+from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.loading import options_of
@@ -302,6 +302,7 @@ def reader(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Read
     return Reader(folder, tmp_path / "site", server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_snippets(reader: Reader, page: Path) -> None:
     """Every snippet of a page works, in the order in which they stand there."""
@@ -329,6 +330,7 @@ def test_not_run(block: Block, command: str, why: str) -> None:
     pytest.skip(f"NOT RUN: {block.place}: `{command}` needs {why}")
 
 
+@pytest.mark.slow
 def test_python_is_typed(tmp_path: Path) -> None:
     """Python that the documentation puts into files passes the type checker, as strict as this project has it."""
     for each in BLOCKS:
@@ -403,6 +405,7 @@ WORDS: Mapping[str, list[str]] = {
     "containers.md": keys(ContainerSpec),
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
+    "export.md": [*EXPORTS, "--output", "--reports", "--as"],
     "import.md": [*TOOLS, "--suite", "--reports"],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
@@ -530,9 +533,25 @@ def repeated_run(project: Project) -> None:
 
 def test_files_are_as_their_schemas_say(project: Project) -> None:
     """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas, with these types, and no others; a Run is read of it."""
+    records = checked_files(project, eventful_run)
+
+    assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
+    assert {"scenario", "adhoc"} == {record["kind"] for record in records}
+
+
+@pytest.mark.slow
+def test_files_of_rarer_runs_are_as_their_schemas_say(project: Project) -> None:
+    """So are those of labelled, gated, compared, primed and repeated runs."""
+    records = checked_files(project, eventful_run, labelled_run, gated_run, compared_run, primed_run, repeated_run)
+
+    assert {"scenario", "adhoc", "primer"} == {record["kind"] for record in records}
+
+
+def checked_files(project: Project, *runs: Callable[[Project], None]) -> list[Json]:
+    """Rollouts of these runs, after all their files were held against the schemas."""
     valid = {name: fastjsonschema.compile(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))) for name in FILES}
-    records = []
-    for run in (eventful_run, labelled_run, gated_run, compared_run, primed_run, repeated_run):
+    records: list[Json] = []
+    for run in runs:
         run(project)
         valid["run"](project.run_json)
         assert project.run_json == json.loads(json.dumps(plain(read_run(project.directory))))
@@ -540,5 +559,4 @@ def test_files_are_as_their_schemas_say(project: Project) -> None:
             text = (project.directory / file).read_text(encoding="utf-8") if (project.directory / file).exists() else ""
             lines = [valid[name](json.loads(line)) for line in text.splitlines()]
             records += lines if name == "rollout" else []
-    assert {"ok", "limit", "agent_error", "infra_error"} == {record["status"] for record in records}
-    assert {"scenario", "adhoc", "primer"} == {record["kind"] for record in records}
+    return records

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib.process import child_environment
+from tests.project import WAYS
 
 ROOT = Path(__file__).parents[1]
 
@@ -108,7 +109,7 @@ def test_the_checkout_is_out_of_reach(newcomer: Newcomer, tmp_path: Path) -> Non
     assert str(ROOT) not in path.split()
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+@WAYS
 def test_the_suite_runs(newcomer: Newcomer, project: Path, way: tuple[str, ...]) -> None:
     """After `agentbench init banking` in an empty directory `pytest scenarios/banking` works there, with and without workers."""
     done = newcomer(project, "pytest", "scenarios/banking", "--agentbench-limit", "3", *way)

@@ -77,6 +77,20 @@ def test_the_package_needs_no_pytest() -> None:
     assert 0 == subprocess.run(run, check=False).returncode
 
 
+def test_pandas_is_imported_in_one_place() -> None:
+    """Data frames are made by `load`, and everything else does with numpy's arrays."""
+    package = Path(pytest_agentbench.__file__).parent
+    users = [
+        str(file.relative_to(package))
+        for file in sorted(package.rglob("*.py"))
+        if re.search(r"^ *(import|from) pandas\b", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+
+    assert ["tables/frames.py"] == users
+    assert set() == loaded("from pytest_agentbench import load; load.__name__") & {"pandas", "matplotlib"}
+    assert "pandas" in loaded("from pytest_agentbench.tables import frames, columns", "frames._frame(columns.Growth('t', ()).table())")
+
+
 def test_heavy_libraries_would_be_seen() -> None:
     """The measurement above sees a library that is loaded."""
     assert {"pydantic", "yaml"} <= loaded("import pydantic, yaml")

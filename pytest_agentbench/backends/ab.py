@@ -14,6 +14,7 @@ from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 
 Make = Callable[[], Backend]
@@ -141,7 +142,7 @@ class Arms(Backend):
             return
         self.load_s[name] = time.monotonic() - began
         self._endpoints[name] = endpoint
-        threading.Thread(target=self._watch, args=(name, backend), name=f"agentbench-watch-{name}", daemon=True).start()
+        daemon(self._watch, name, backend, name=f"watch-{name}")
 
     def _watch(self, name: str, backend: Backend) -> None:
         died = backend.watch(functools.partial(self._tells, name))

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "schema": "pytest_agentbench.cli.schema:add",
     "scrub": "pytest_agentbench.cli.scrub:add",
     "import": "pytest_agentbench.cli.imports:add",
+    "export": "pytest_agentbench.cli.export:add",
     "env": "pytest_agentbench.cli.env:add",
     "weights": "pytest_agentbench.cli.weights:add",
 }

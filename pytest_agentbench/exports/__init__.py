@@ -1,6 +1,6 @@
-"""Result directories of other tools as runs of ours. A new tool is a file here and a line in TOOLS.
+"""Files of other tools: read as runs of ours, and written from them. A tool is a file here, a line in TOOLS, and one in EXPORTS.
 
-Nothing is invented: what a tool did not record stays unknown, and `notes` say what that is.
+Nothing is invented: what a tool, or a run, did not record stays unknown.
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.loading import load_object
 from pytest_agentbench.records import Json, Rollout
+
+if TYPE_CHECKING:
+    from pytest_agentbench.exports.chosen import Chosen
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,25 @@ TOOLS: Mapping[str, str] = {
     "toolorchestra": "pytest_agentbench.exports.toolorchestra:read",
     "harbor": "pytest_agentbench.exports.harbor:read",
 }
+
+#: Formats in the order of the help.
+EXPORTS: Mapping[str, str] = {
+    "csv": "pytest_agentbench.exports.csv_files:write",
+    "pytest-benchmark": "pytest_agentbench.exports.benchmark_json:write",
+    "perfetto": "pytest_agentbench.exports.perfetto:write",
+    "nat": "pytest_agentbench.exports.nat_job:write",
+}
+
+
+#: `write(chosen, directory) -> None`: puts its files into a directory that is there and empty. Raises ConfigError for runs of which the
+#: tool could make nothing.
+Writer = Callable[["Chosen", Path], None]
+
+
+def load_writer(name: str) -> Writer:
+    """What writes a format; raises ConfigError for an unknown one, with the known ones."""
+    writer: Writer = load_object("format", name, EXPORTS, Path())
+    return writer
 
 
 def load_reader(tool: str) -> Reader:

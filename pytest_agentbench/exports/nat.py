@@ -13,12 +13,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.files import dig, json_items, read_object
 from pytest_agentbench.exports.nat_events import Example, read_events, tool_inputs
+from pytest_agentbench.exports.nat_schema import ANSWERS, CONFIG, EVALUATOR_ENDING, EVENTS, MAIN, METADATA, NOT_EVALUATORS, TRACES
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.records import Json, Rollout, Score, is_score
-
-ANSWERS, EVENTS, TRACES = "workflow_output.json", "standardized_data_all.csv", "all_requests_profiler_traces.json"
-NOT_EVALUATORS = frozenset({ANSWERS, "workflow_output_atif.json"})
-MAIN = "tool_selection_quality"
 
 STOPWATCH = (
     "the toolkit stamped events in the agent's own process with the wall clock: a call begins when the framework announces it, "
@@ -45,13 +42,15 @@ def read(path: Path) -> Source:
     """The job in a directory, or the only job below it."""
     job = _job(path)
     evaluators = {
-        file.name.removesuffix("_output.json"): file for file in sorted(job.glob("*_output.json")) if file.name not in NOT_EVALUATORS
+        file.name.removesuffix(EVALUATOR_ENDING): file
+        for file in sorted(job.glob(f"*{EVALUATOR_ENDING}"))
+        if file.name not in NOT_EVALUATORS
     }
     names = sorted(evaluators, key=lambda name: (name != MAIN, name))
     if not names:
         raise ConfigError(f"{job}: no <evaluator>_output.json in it; the toolkit writes none when all evaluators failed")
     items = {name: _items(evaluators[name]) for name in names}
-    config, metadata = (_optional(job / name) for name in ("config_effective.yml", "config_metadata.json"))
+    config, metadata = (_optional(job / name) for name in (CONFIG, METADATA))
     notes: list[str] = []
     entries = _entries(job, items[names[0]], notes)
     for name in names:
@@ -245,7 +244,7 @@ def _models(config: Json) -> list[str]:
 def _doubts(config: Json, notes: list[str]) -> None:
     """What the configuration says about how far the numbers can be trusted."""
     if not config:
-        notes.append("no config_effective.yml, so agent, model and concurrency are unknown")
+        notes.append(f"no {CONFIG}, so agent, model and concurrency are unknown")
     if dig(config, "eval", "general", "dataset", "structure", "disable"):
         notes.append("structure.disable: the agent was given the whole entry of the data set, its labels included")
     if "self_evaluating" in str(dig(config, "workflow", "_type")):

@@ -46,10 +46,8 @@ class PoolProcess:
 
     def begin(self, hear: Hear, died: Callable[[PoolProcess, bool], None]) -> None:
         """`hear` gets what the pool tells; `died` is called when all was heard and it is dead, with whether it ever served."""
-        listening = threading.Thread(target=self._listen, args=(hear,), name="agentbench-pool", daemon=True)
-        listening.start()
-        self._reading = threading.Thread(target=self._read_words, args=(hear,), name="agentbench-pool-words", daemon=True)
-        self._reading.start()
+        listening = daemon(self._listen, hear, name="pool")
+        self._reading = daemon(self._read_words, hear, name="pool-words")
         daemon(self._watch, listening, died, name="watch-pool")
 
     def send(self, message: Json, body: bytes = b"") -> bool:

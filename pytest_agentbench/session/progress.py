@@ -70,8 +70,7 @@ class Sayings:
 
     def pytest_runtestloop(self) -> None:
         if (services := self._controller.services) is not None:
-            self._thread = threading.Thread(target=self._say, args=(services.sayings,), name="agentbench-sayings", daemon=True)
-            self._thread.start()
+            self._thread = daemon(self._say, services.sayings, name="sayings")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

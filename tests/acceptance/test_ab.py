@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 SATURATED = "client-saturated"
 AB_BA = ["a", "b", "b", "a"]
@@ -250,18 +250,18 @@ def cached(project: Project) -> dict[str, list[int]]:
 
 @WAYS
 def test_cold(project: Project, way: tuple[str, ...]) -> None:
-    """Each trial begins with an empty cache, which the engine's own counters show; as it is, the second trial finds all of the first."""
+    """Each trial begins with an empty cache, as the engine's own counters show; otherwise the second one finds all of the first."""
     project.suite(scenarios=1, trials=2)
     options = ("--agentbench-concurrency=1",)
 
     project.run(*way, *options).assert_outcomes(passed=2)
-    carried = cached(project)
+    first, second = sorted(cached(project).values())  # with two workers either trial may be the first
     result = project.run(*way, *options, "-v", "--agentbench-cache=cold")
     cold = cached(project)
 
     result.assert_outcomes(passed=2)
-    assert carried["shop-0"][0] == 0 < carried["shop-0-t2"][0]
-    assert cold["shop-0"] == cold["shop-0-t2"] == carried["shop-0"]
+    assert 0 == first[0] < second[0]
+    assert first == cold["shop-0"] == cold["shop-0-t2"]
     cache = project.run_json["cache"]
     assert ("cold", {}) == (cache["policy"], cache["salted"])
     assert 1 == len({block["prefix_cache"]["hit_ratio"] for block in cache["blocks"]})

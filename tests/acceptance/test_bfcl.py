@@ -14,6 +14,8 @@ from pytest_agentbench.suites.suite import Scenario
 from tests.bfcl.installed import needs_data
 from tests.project import WAYS, Project
 
+pytestmark = pytest.mark.slow
+
 BFCL = Path(__file__).parents[2] / "scenarios" / "bfcl"
 
 

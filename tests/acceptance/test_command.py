@@ -6,6 +6,8 @@ import json
 import signal
 import sys
 
+import pytest
+
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.router import routing
@@ -117,6 +119,7 @@ def test_a_budget(project: Project) -> None:
     assert ("limit", ["find_item"], [-signal.SIGTERM]) == (rollout.status, rollout.tools, [each.exit_code for each in rollout.programs])
 
 
+@pytest.mark.slow
 def test_programs_that_are_answered_all_at_once(project: Project) -> None:
     """A program that closes its connection with the last byte of its answer has not left early, however many do so at the same moment."""
     agents = 48

@@ -23,7 +23,7 @@ from tests.small_stacks import PASSES, own_folder, stack
 
 Capture = pytest.CaptureFixture[str]
 
-pytestmark = pytest.mark.timeout(240)  # several sessions in one test
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # several sessions in one test
 
 TWO_TOOLS: list[Json] = [
     {

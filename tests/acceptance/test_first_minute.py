@@ -31,6 +31,7 @@ def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_gate_of_the_readme(banking: Path) -> None:
     """The README's lines on a baseline, as they stand there: the whole suite, which is as it was, passes the gate."""

@@ -44,7 +44,7 @@ def test_the_first_page(project: Project, way: tuple[str, ...]) -> None:
     assert [] == [word for word in JARGON if word in "\n".join(lines)]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.slow), pytest.param(120, marks=pytest.mark.slow)])
 def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """No line but a path and a command is wider than the terminal, whatever went wrong."""
     monkeypatch.setenv("COLUMNS", str(width))

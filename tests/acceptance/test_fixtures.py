@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project
 
 ALL = """
 import json
@@ -132,7 +132,7 @@ def test_a_backend_that_is_not_there(project: Project, way: tuple[str, ...]) -> 
     assert CANNOT_MEASURE == result.ret
 
 
-@WAYS
+@BOTH_WAYS
 def test_setup_only(project: Project, way: tuple[str, ...]) -> None:
     """--setup-only sets fixtures up, so it runs rollouts; --setup-show shows them."""
     project.suite(scenarios=2)

@@ -14,6 +14,8 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
+pytestmark = pytest.mark.slow
+
 MARGIN = "--agentbench-gate=tsq.mean >= -0.25 vs baseline"
 
 #: Customers shop-1 and shop-2 get a wrong tool.

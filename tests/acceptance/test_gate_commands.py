@@ -13,6 +13,8 @@ from pytest_agentbench.gate.baselines import default_baseline
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 
 WRONG: Json = {"tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}
@@ -25,8 +27,7 @@ ONE_FAILS: list[Json] = [{"match": {"contains": "shop-1:"}, "status": 500}, *FIN
 def gated(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with a suite of 20 scenarios and a rule, and a run of it in which all was well; commands run in it."""
     project.suite(scenarios=20, gate=["limit.rate <= 2%"])
-    assert 0 == project.run("scenarios/shop").ret
-    project.directory.rename(project.root / "reports" / "before")
+    project.good_run("before")
     monkeypatch.chdir(project.root)
     return project
 

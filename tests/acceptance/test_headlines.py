@@ -12,7 +12,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.runs.tally import read_run
 from tests.openmetrics import parsed
-from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, TEST_FILE, TWO_WORKERS, Project
 
 CRASHING = "class Crashing:\n    async def run(self, scenario, llm, tools):\n        raise LookupError('no such shelf')\n"
 RAISING = "def fussy(scenario, rollout):\n    raise LookupError('no such shelf')\n"
@@ -134,7 +134,20 @@ SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int
 }
 
 
-@pytest.mark.parametrize("session", SESSIONS)
+#: One for each verdict and status, and those in which two of them compete; the others are slow.
+QUICK = {
+    "all is well",
+    "below its floor",
+    "a dead backend",
+    "some fail, some are not measured",
+    "the gate fails",
+    "the gate cannot tell",
+    "the gate cannot tell, and has to",
+    "another plugin has a word of its own",
+}
+
+
+@pytest.mark.parametrize("session", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in SESSIONS])
 def test_every_headline_is_the_exit_status(project: Project, session: str) -> None:
     """The verdict in run.json, report, comment, summary, metrics, annotation and terminal is the word for the exit status."""
     files, keys, script, options, status, verdict = SESSIONS[session]
@@ -153,21 +166,24 @@ def test_every_headline_is_the_exit_status(project: Project, session: str) -> No
     assert {verdict} == {re.split("[;,] ", said[report])[0] for report in said if report != "terminal"}
 
 
-@WAYS
+FAILING = "def test_it(rollout): assert rollout.score('tsq') > 1\n"
+INTERRUPTED = "def test_it(rollout): raise KeyboardInterrupt\n"
+EXITING = "import pytest\n\ndef test_it(rollout): pytest.exit('enough', 3)\n"  # with xdist it ends a worker alone
+
+
 @pytest.mark.parametrize(
-    ("test", "status", "verdict"),
+    ("way", "test", "status", "verdict"),
     [
-        (TEST_FILE, 0, "PASS"),
-        ("def test_it(rollout): assert rollout.score('tsq') > 1\n", 1, "FAIL"),
-        ("def test_it(rollout): raise KeyboardInterrupt\n", 2, "INTERRUPTED"),
-        ("import pytest\n\ndef test_it(rollout): pytest.exit('enough', 3)\n", 3, "INTERNAL ERROR"),
+        (TWO_WORKERS, TEST_FILE, 0, "PASS"),
+        (TWO_WORKERS, FAILING, 1, "FAIL"),
+        (TWO_WORKERS, INTERRUPTED, 2, "INTERRUPTED"),
+        ((), INTERRUPTED, 2, "INTERRUPTED"),
+        ((), EXITING, 3, "INTERNAL ERROR"),
     ],
-    ids=["passed", "failed", "interrupted", "exit"],
+    ids=["passed-n2", "failed-n2", "interrupted-n2", "interrupted", "exit"],
 )
 def test_with_workers(project: Project, way: tuple[str, ...], test: str, status: int, verdict: str) -> None:
     """With workers as without; a session that was broken off is no PASS."""
-    if way and status == 3:
-        pytest.skip("pytest.exit ends a worker of xdist alone")
     project.suite(test=test)
 
     result = project.run(*way, "--agentbench-ci=github", "scenarios/shop")

@@ -68,7 +68,7 @@ def pytest_agentbench_make_backend(config, name):
 
 @WAYS
 def test_a_backend_of_the_projects_own(project: Project, way: tuple[str, ...]) -> None:
-    """A hooked backend is started, its note and thresholds count; names it does not know are left to the built-in one."""
+    """A hooked backend is started, its note and thresholds count."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
     project.write("conftest.py", BACKEND)
 
@@ -79,9 +79,14 @@ def test_a_backend_of_the_projects_own(project: Project, way: tuple[str, ...]) -
     assert "mine" == (project.directory / "started.txt").read_text()
     assert "mine" == project.run_json["backend"]["name"]
 
-    if not way:
-        project.run("scenarios/shop").assert_outcomes(passed=2)
-        project.run("--agentbench-backend=yours", "scenarios/shop").stderr.fnmatch_lines(["ERROR: no backend 'yours'; known: *embedded*"])
+
+def test_backends_that_a_hook_does_not_know(project: Project) -> None:
+    """They are left to the built-in implementation, which knows the names in backends/."""
+    project.suite(scenarios=2, expected=("find_item", "order_item"))
+    project.write("conftest.py", BACKEND)
+
+    project.run("scenarios/shop").assert_outcomes(passed=2)
+    project.run("--agentbench-backend=yours", "scenarios/shop").stderr.fnmatch_lines(["ERROR: no backend 'yours'; known: *embedded*"])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from pytest_agentbench.runs.tally import read_run
 from tests.exports.nat_job import call, item, tool, write_job
 from tests.project import Project
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"

@@ -10,10 +10,10 @@ import pytest
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import BEAT, duration_text, log_line, pause
 from pytest_agentbench.session.recorder import Ledger
-from tests.project import FIND_THEN_ANSWER, PYTEST, Project
+from tests.project import FIND_THEN_ANSWER, PYTEST, TWO_WORKERS, WAYS, Project
 from tests.terminal import Screen, run_on_terminal
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2", "--agentbench-concurrency=8")], ids=["one-process", "n2"])
+EIGHT_IN_FLIGHT = (*TWO_WORKERS, "--agentbench-concurrency=8")
 
 #: shop-0 is done at once, the others take long enough for the line to be drawn.
 UNEVEN = [{"match": {"contains": "shop-0"}, "text": "No."}, *({"ttft_ms": 900, **rule} for rule in FIND_THEN_ANSWER)]
@@ -23,8 +23,15 @@ def run(project: Project, *arguments: str) -> tuple[int, str]:
     return run_on_terminal([*PYTEST, *arguments], project.root, child_environment())
 
 
-@WAYS
-@pytest.mark.parametrize("verbosity", [(), ("-v",)], ids=["dots", "verbose"])
+@pytest.mark.parametrize(
+    ("way", "verbosity"),
+    [
+        pytest.param((), (), id="one-process-dots"),
+        pytest.param(EIGHT_IN_FLIGHT, ("-v",), id="n2-verbose"),
+        pytest.param((), ("-v",), id="one-process-verbose", marks=pytest.mark.slow),
+        pytest.param(EIGHT_IN_FLIGHT, (), id="n2-dots", marks=pytest.mark.slow),
+    ],
+)
 def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: tuple[str, ...]) -> None:
     """It says how many of how many are done, the mean so far, the speed and the time to go; in the end it is gone and nothing else is."""
     project.suite(scenarios=3)
@@ -85,7 +92,7 @@ def test_no_progress_where_it_is_not_wanted(project: Project, option: str) -> No
 QUICK_BEAT = "from pytest_agentbench.session import progress\n\nprogress.BEAT = 0.05\n"
 
 
-@WAYS
+@pytest.mark.parametrize("way", [pytest.param((), marks=pytest.mark.slow), EIGHT_IN_FLIGHT], ids=["one-process", "n2"])
 def test_a_log_says_how_far_it_is(project: Project, way: tuple[str, ...]) -> None:
     """Where the output is no terminal, a line now and then says how many rollouts are done, what failed, and how long it takes."""
     project.suite(scenarios=3)

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project
 
 WRONG: Json = {"match": {"turn": 0, "contains": "shop-1:"}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}
 ONE_WRONG: list[Json] = [WRONG, *FIND_THEN_ANSWER]
@@ -27,7 +27,7 @@ def held(project: Project) -> Project:
     return project
 
 
-@WAYS
+@BOTH_WAYS
 def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     """It runs, has a letter of its own, fails nothing with and without a gate, and is told of with owner and date."""
     held.backend(ONE_WRONG)

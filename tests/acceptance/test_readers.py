@@ -121,7 +121,14 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize(("environment", "arguments", "numbers"), ASKED.values(), ids=ASKED)
+#: The ways that xdist itself makes one of.
+SLOW = ("n over tx", "loadfile", "loadgroup", "worksteal")
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "numbers"),
+    [pytest.param(*asked, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, asked in ASKED.items()],
+)
 def test_ways_to_ask(
     project: Project,
     monkeypatch: pytest.MonkeyPatch,

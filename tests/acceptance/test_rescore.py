@@ -23,6 +23,8 @@ from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.tally import read_run
 from tests.project import FIND_THEN_ANSWER, Project
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 
 OWN = """
@@ -49,7 +51,7 @@ def shop(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     project.backend(RULES)
     project.suite(thresholds={"tsq": 0.5, "tsq.mean": 0.9}, scorers=["tsq", "./scorer.py:judged"])
     project.write("scenarios/shop/scorer.py", OWN)
-    project.run("scenarios/shop")
+    project.run_once("scenarios/shop")
     monkeypatch.chdir(project.root)
     return project
 

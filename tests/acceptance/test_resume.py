@@ -12,6 +12,8 @@ from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
+pytestmark = pytest.mark.slow
+
 #: What a run has, whoever ran it when: everything but times.
 SAME = ("verdict", "suites")
 

@@ -24,7 +24,7 @@ from tests.robustness.processes import Background, wait_for
 from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone
 from tests.terminal import Screen, run_on_terminal
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 #: A test that leaves behind where the stack was.
 WHERE = """

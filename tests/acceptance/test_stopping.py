@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
-from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
+from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
 #: Longer than any test of this file may take: a rollout with such an answer has to be ended by somebody.
 NEVER = 600_000  # milliseconds
@@ -19,7 +19,7 @@ def slow_from(number: int, count: int) -> list[dict[str, object]]:
     return slow
 
 
-@WAYS
+@BOTH_WAYS
 def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ...]) -> None:
     """Under -x nobody waits for rollouts of tests that will not run; status 1 (2 under xdist, whose word for it is Interrupted)."""
     project.suite(scenarios=12)
@@ -49,7 +49,7 @@ def test_maxfail(project: Project, way: tuple[str, ...]) -> None:
     assert {"shop[shop-0]", "shop[shop-1]", "shop[shop-2]"} == {str(rollout.key) for rollout in project.rollouts}
 
 
-@WAYS
+@BOTH_WAYS
 def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     """When the time is up, what runs may end and is judged; the rest is not started, as one ERROR says."""
     project.suite(scenarios=6, thresholds={"tsq": 0.5, "tsq.mean": 0.5})

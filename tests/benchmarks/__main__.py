@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
-from tests.benchmarks import collecting, endurance, importing, makespan, one_process, readers, redacting, resuming, stack, workers
+from tests.benchmarks import collecting, endurance, importing, makespan, one_process, readers, redacting, resuming, stack, tables, workers
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
@@ -30,6 +30,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "workers": workers.measure,
     "endurance": endurance.measure,
     "resume": resuming.measure,
+    "tables": tables.measure,
     "timing": timing.measure,
     "stack": stack.measure,
     "verdicts": verdicts.measure,
@@ -73,7 +74,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="timing: less than a minute, 48 plain streams; verdicts: three minutes; verdicts_real: less than one",
+        help="tables: no million; timing: less than a minute, 48 plain streams; verdicts: three minutes; verdicts_real: less than one",
     )
     parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
     parser.add_argument("--table", type=Path, metavar="FILE", help="timing, verdicts, verdicts_real: write the table there, as Markdown")

@@ -16,6 +16,8 @@ from pytest_agentbench.errors import BackendError
 from tests.containers.conftest import Run, put_image
 from tests.servers.running import ask, free_port
 
+pytestmark = pytest.mark.slow
+
 FOREVER = "while true; do sleep 0.05; done"
 
 

@@ -11,7 +11,7 @@ from pytest_agentbench.backends.doctor.docker import docker_checks
 from pytest_agentbench.backends.stack.spec import StackSpec
 from tests.containers.conftest import IMAGE
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 def found(*services: dict[str, Any], **keys: Any) -> list[Check]:

@@ -19,6 +19,8 @@ from tests.containers import images
 from tests.containers.conftest import Run
 from tests.dockerd import OwnEngine
 
+pytestmark = pytest.mark.slow
+
 
 def refusal(run: Run, *arguments: Any, **values: Any) -> str:
     with pytest.raises(BackendError) as raised:

@@ -13,6 +13,8 @@ from pytest_agentbench.backends.stack.leftovers import leftovers, remove
 from pytest_agentbench.backends.stack.ownership import LABEL
 from tests.containers.conftest import IMAGE
 
+pytestmark = pytest.mark.slow
+
 FOREVER = ["sh", "-c", "while true; do sleep 0.05; done"]
 
 

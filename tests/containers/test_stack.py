@@ -16,6 +16,8 @@ from pytest_agentbench.errors import MissingError
 from tests.containers.conftest import IMAGE, put_image
 from tests.dockerd import OwnEngine
 
+pytestmark = pytest.mark.slow
+
 SERVICE = Path(__file__).parents[1] / "backends" / "service.py"
 
 #: A web server in a container, and a front that needs it.

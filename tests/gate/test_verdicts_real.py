@@ -78,6 +78,7 @@ def test_one_run_is_not_enough() -> None:
         measure(Options(repeat=1))
 
 
+@pytest.mark.slow
 def test_real_sessions_in_small(tmp_path: Path) -> None:
     """Three sessions that differ by chance, and two with a raised error rate, become a page whose every line adds up."""
     found = measure(Options(quick=True, table=tmp_path / "page.md"))

@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.project import Project
+from tests.project import WAYS, Project
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

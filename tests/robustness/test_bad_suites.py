@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json
-from tests.project import TOOLS, Project
+from tests.project import TOOLS, WAYS, Project
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+pytestmark = pytest.mark.slow
+
 
 Spoil = Callable[[Path], object]
 

@@ -13,7 +13,7 @@ from pytest_agentbench.lib.process import lives
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, wait_for
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Start = Callable[..., Background]
 

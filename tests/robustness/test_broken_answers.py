@@ -7,7 +7,9 @@ import json
 import pytest
 
 from pytest_agentbench.records import Json, Rollout
-from tests.project import Project
+from tests.project import WAYS, Project
+
+pytestmark = pytest.mark.slow
 
 ANSWER = "Here is what was found for you."
 FIND: Json = {"tool_calls": [{"name": "find_item", "arguments": {"item": "lamp"}}]}
@@ -173,7 +175,7 @@ def test_an_agent_that_reaches_a_limit_is_scored(project: Project) -> None:
     assert 3 == project.run_json["suites"]["shop"]["rollouts"]["limit"]
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+@WAYS
 def test_rollouts_never_mix(project: Project, way: tuple[str, ...]) -> None:
     """With many in flight each rollout has its own calls, its own answer and its own transcript."""
     count = 16

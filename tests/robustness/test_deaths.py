@@ -16,12 +16,13 @@ import pytest
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal, sealed
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, run_on_a_small_disk, wait_for
+
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., Background]
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 STALLED: Json = {"text": "This takes its time.", "stall": {"after": 1, "ms": 300_000}}
 

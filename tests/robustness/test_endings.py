@@ -11,6 +11,8 @@ from pytest_agentbench.runs.journal import FILE
 from tests.project import WAYS, Project
 from tests.robustness.processes import run_on_a_small_disk
 
+pytestmark = pytest.mark.slow
+
 SECRET = "sw0rd-fish-of-the-shop"
 
 #: Services write logs themselves; here the project does it for them, so that there is a secret in one.

@@ -21,6 +21,8 @@ from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, wait_for
 from tests.robustness.test_suite_code import by_word, suite_of
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Background]
 
 AGENT = """

@@ -23,6 +23,8 @@ from pytest_agentbench.suites.suite import load_suite
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
+pytestmark = pytest.mark.slow
+
 BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
 
@@ -31,7 +33,7 @@ def requests_of(log: Path) -> list[str]:
     return [json.dumps(json.loads(line), ensure_ascii=False) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+@WAYS
 def test_labels_never_reach_a_request(project: Project, way: tuple[str, ...]) -> None:
     """Weakness 1 of the NeMo toolkit: of a scenario only the customer's words and the tools are in any request."""
     project.backend(request_log=str(project.root / "requests.jsonl"))
@@ -148,7 +150,7 @@ def files_of(directory: Path) -> Iterator[tuple[Path, str]]:
     return ((file, file.read_text(errors="replace")) for file in directory.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+@WAYS
 def test_a_url_is_a_backend(project: Project, way: tuple[str, ...]) -> None:
     """A server that runs already is measured as any other, asked for the model that it lists, and lives on."""
     project.suite(scenarios=3)

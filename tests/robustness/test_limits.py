@@ -9,6 +9,8 @@ import pytest
 from tests.project import WAYS, Project
 from tests.robustness.processes import limited
 
+pytestmark = pytest.mark.slow
+
 #: As a process under `ulimit -v` or `ulimit -u` meets it: the next thread is refused.
 NO_THREAD = """
 import threading
@@ -24,10 +26,12 @@ threading.Thread.start = refuse
 """
 
 
+#: Threads of the controller without which nothing can be measured.
+NEEDED = ("pool", "pool-words", "cpu", "sampler", "backend", "watch-backend", "watch-pool", "watch-tap")
+
+
 @WAYS
-@pytest.mark.parametrize(
-    "name", ["agentbench-pool", "agentbench-backend", "agentbench-watch-backend", "agentbench-watch-pool", "agentbench-watch-tap"]
-)
+@pytest.mark.parametrize("name", [f"agentbench-{each}" for each in NEEDED])
 def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str, ...]) -> None:
     """Where the controller cannot do its part the tests that wait for it are told, instead of waiting for ever."""
     project.suite(scenarios=3)
@@ -38,6 +42,18 @@ def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str,
     assert 6 == result.ret
     assert "can't start new thread" in project.run_json["backend"]["failure"]
     assert 0 == project.run_json["plan"]["finished"]
+
+
+@pytest.mark.parametrize("name", ["agentbench-sayings", "agentbench-stop"])
+def test_a_thread_beside_the_measurement(project: Project, name: str) -> None:
+    """Where one cannot start that measures nothing the session ends all the same, and says that it did not end in order."""
+    project.suite(scenarios=1)
+    project.write("conftest.py", NO_THREAD.format(name=name))
+
+    result = project.run("scenarios/shop")
+
+    assert pytest.ExitCode.INTERNAL_ERROR == result.ret
+    assert "can't start new thread" in f"{result.stdout}{result.stderr}"
 
 
 @pytest.mark.parametrize("mib", [98, 108, 118, 128, 150])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.project import WAYS, Project
+
+pytestmark = pytest.mark.slow
 
 #: Looks at all descendants of the controller while it runs, itself included.
 LOOKS = """

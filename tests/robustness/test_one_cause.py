@@ -13,6 +13,8 @@ import pytest
 
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, WAYS, Project
 
+pytestmark = pytest.mark.slow
+
 DIES_AT_SHOP_3 = [{"match": {"contains": "Customer shop-3:"}, "exit": True}, *FIND_THEN_ANSWER]
 DIES_FROM_SHOP_3_ON = [*({"match": {"contains": f"Customer shop-{n}:"}, "exit": True} for n in range(3, 8)), *FIND_THEN_ANSWER]
 GONE = "infra_error: the backend 'url' is gone: for 1 s GET "

@@ -20,6 +20,8 @@ from pytest_agentbench.suites.suite import load_suite
 from tests.project import Project
 from tests.rollouts.pool.test_server import NEW_RUN, NOTED
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "the-token-of-this-session"
 KEY = RolloutKey("shop", "shop-0")
 PATIENCE = 20  # seconds until an answer that does not come fails the test

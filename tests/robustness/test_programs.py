@@ -13,6 +13,8 @@ from pytest_agentbench.lib.process import lives
 from tests.project import Project
 from tests.robustness.processes import Background, wait_for
 
+pytestmark = pytest.mark.slow
+
 #: Says its process id, and ignores everybody who wants it to end.
 STUBBORN = """
 import os, signal, time

@@ -13,6 +13,8 @@ from tests.project import Project
 from tests.robustness.processes import Background, wait_for
 from tests.router import routing
 
+pytestmark = pytest.mark.slow
+
 WAITING = """
 class Waiting:
     async def run(self, scenario, llm, tools):

@@ -18,7 +18,7 @@ from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import SEEDS, Background, wait_for
 from tests.router import routing
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Start = Callable[..., Background]
 

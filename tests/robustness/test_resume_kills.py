@@ -22,7 +22,7 @@ from pytest_agentbench.runs.sessions import read_sessions
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.robustness.processes import SEEDS, Background, command_of, descendants, wait_for
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Start = Callable[..., Background]
 

@@ -15,6 +15,8 @@ from pytest_agentbench.records import Json
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, wait_for
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Background]
 
 #: All is well until a scenario is run for the third time, which lasts; from the fourth time on all is well again.

@@ -12,12 +12,13 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import SERVICES, Background, command_of, wait_for
+
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., Background]
 
-WAYS = pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
 
 #: Two scenarios end at once, the others take longer than any test waits.
 QUICK_AND_SLOW: list[Json] = [

@@ -19,7 +19,7 @@ from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_f
 
 Start = Callable[..., Background]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ import pytest
 from pytest_agentbench.records import Rollout
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
+pytestmark = pytest.mark.slow
+
 AGENT = """
 from dataclasses import dataclass
 import asyncio, logging, os, sys, threading, time
@@ -68,7 +70,7 @@ def by_word(project: Project) -> dict[str, Rollout]:
     return {rollout.scenario.partition("_")[2]: rollout for rollout in project.rollouts}
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2", "--agentbench-workers=2")], ids=["one-process", "n2"])
+@WAYS
 def test_an_agent_at_fault(project: Project, way: tuple[str, ...]) -> None:
     """Whatever an agent raises, it is an agent_error: a FAILED test with the sentence, and the traceback and output in its section."""
     suite_of(project, ["fine", *MISBEHAVIOUR], agent={"kind": "./agent.py:Agent"})

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Protocol
 
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.metrics.stopwatch import SAMPLE_NS
 
 
@@ -30,8 +31,7 @@ class CpuWatch:
         self._last: dict[str, tuple[int, float]] = {}  # process -> when it was looked at, CPU seconds up to then
 
     def start(self, processes: Mapping[str, Costs]) -> None:
-        self._thread = threading.Thread(target=self._watch, args=(processes,), name="agentbench-cpu", daemon=True)
-        self._thread.start()
+        self._thread = daemon(self._watch, processes, name="cpu")
 
     def stop(self) -> None:
         """Takes a last sample."""

@@ -22,6 +22,7 @@ from pytest_agentbench.backends.stack.surroundings import TMP
 from pytest_agentbench.backends.stack.templates import dependencies
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.lib.log_tail import tail
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 
 NOTICED = 0.5  # seconds after which a death that is the cause of something else is known
@@ -156,9 +157,7 @@ class Stack:
             instance.running = running
             self.log(f"starting {instance.name}: {running.command}")
             running.start()
-        watcher = threading.Thread(target=self._watch, args=(instance, running), name="agentbench-watch", daemon=True)
-        self._watchers.append(watcher)
-        watcher.start()
+        self._watchers.append(daemon(self._watch, instance, running, name="watch"))
 
     def _until_ready(self, instance: Instance, latest: float) -> None:
         """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""

@@ -16,6 +16,7 @@ from pytest_agentbench.backends.stack.docker_engine import connect, faults, fetc
 from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.process import lives
+from pytest_agentbench.lib.threads import daemon
 
 #: Exit code of a container of which no more can be known: somebody removed it, or it went with its engine.
 LOST = -1
@@ -72,8 +73,7 @@ class Container:
             self._discard()
             raise
         self.pid = self._container.attrs["State"]["Pid"] or None
-        self._reader = threading.Thread(target=self._read_log, name=f"log of {self.name}", daemon=True)
-        self._reader.start()
+        self._reader = daemon(self._read_log, name=f"log-{self.name}")
 
     def exit_code(self) -> int | None:
         """None while it runs, and LOST where nobody knows any more."""

@@ -19,6 +19,7 @@ import orjson
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.gpus import Gpu
 from pytest_agentbench.backends.telemetry.prometheus_page import Page
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 
 TIMEOUT = 2.0  # seconds for each step of a request
@@ -112,7 +113,7 @@ class Sampler:
         self._lost = 0  # lines that could not be written
         self._faults: dict[str, str] = {}  # what could not be done -> why
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="agentbench-sampler", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Looks a first time before it returns: counters are read from there on, however busy the machine is afterwards."""
@@ -122,12 +123,12 @@ class Sampler:
             self._faults[self._path.name] = f"cannot be written: {error.strerror}"
             return
         self._look(self._file.fileno())
-        self._thread.start()
+        self._thread = daemon(self._run, name="sampler")
 
     def stop(self) -> None:
         """Looks a last time. May be called without a start, and twice."""
         self._over.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join(LAST)
             if self._thread.is_alive():
                 self._faults["the last look"] = f"took longer than {LAST:g} s: what happened after the one before it is missing"

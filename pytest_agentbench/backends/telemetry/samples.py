@@ -37,6 +37,7 @@ class Sample:
     values: Mapping[Series, float] = field(default_factory=dict)  # of series that changed or are new
     gone: frozenset[Series] = frozenset()
     failed: str = ""  # why there is nothing; only the first of several such looks is written
+    at: float = 0.0  # seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class GpuSample:
     total_mib: int
     sm_percent: float | None
     power_w: float | None
+    at: float = 0.0  # seconds since 1970
 
 
 @final
@@ -96,10 +98,11 @@ def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | Gp
 
 def _sample(line: ServiceLine | GpuLine, tables: dict[Source, list[Series | None]], names: Container[str]) -> Sample | GpuSample:
     if "gpu" in line:
-        return GpuSample(line["round"], line["ns"], line["gpu"], line["used_mib"], line["total_mib"], line["sm_percent"], line["power_w"])
+        memory, load = (line["used_mib"], line["total_mib"]), (line["sm_percent"], line["power_w"])
+        return GpuSample(line["round"], line["ns"], line["gpu"], *memory, *load, at=line["at"])
     source = line["service"], line["replica"]
     if "failed" in line:
-        return Sample(line["round"], line["ns"], source, failed=line["failed"])
+        return Sample(line["round"], line["ns"], source, failed=line["failed"], at=line["at"])
     table = tables.setdefault(source, [])
     first = "first" in line
     if first:
@@ -108,4 +111,4 @@ def _sample(line: ServiceLine | GpuLine, tables: dict[Source, list[Series | None
         table.append(Series(source, name, tuple(sorted(labels.items()))) if name in names else None)
     values = {series: value for number, value in line["values"] if value is not None and (series := table[number])}
     gone = frozenset(series for number in line.get("gone", ()) if (series := table[number]))
-    return Sample(line["round"], line["ns"], source, first, values, gone)
+    return Sample(line["round"], line["ns"], source, first, values, gone, at=line["at"])

@@ -1,0 +1,67 @@
+"""`agentbench export`: runs as files that other tools read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports import EXPORTS, Writer, load_writer
+from pytest_agentbench.runs.directory import PRIVATE
+
+if TYPE_CHECKING:
+    from pytest_agentbench.exports.chosen import Chosen
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    export = commands.add_parser("export", help="write runs as files that other tools read")
+    export.add_argument(
+        "names", nargs="*", default=["latest"], metavar="RUN", help="run directories, or their names in reports/ (default: latest)"
+    )
+    export.add_argument(
+        "--as", dest="tool", required=True, metavar="FORMAT", help=f"one of: {' '.join(EXPORTS)}, or the import path of a writer"
+    )
+    export.add_argument("--output", type=Path, metavar="DIR", help="a new directory for the files (default, of one run: RUN/FORMAT)")
+    export.takes_reports()
+    export.set_defaults(run=run_export)
+
+
+def run_export(options: argparse.Namespace) -> None:
+    """Each file that was written."""
+    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.runs.tally import find_run
+
+    writer = load_writer(options.tool)
+    chosen = Chosen([find_run(name, options.reports) for name in options.names])
+    output = options.output or _default(options.tool, [each.directory for each in chosen.origins])
+    for file in written(writer, chosen, output):
+        print(f"wrote {file}")
+
+
+def _default(tool: str, directories: Sequence[Path]) -> Path:
+    """A directory in that of the run."""
+    if len(directories) > 1:
+        raise ConfigError(f"{len(directories)} runs belong into no one of their directories; name one for the files with --output DIR")
+    return directories[0] / re.sub(r"[^\w-]", "_", tool)
+
+
+def written(writer: Writer, chosen: Chosen, output: Path) -> list[Path]:
+    """The files of a new directory, which is there as a whole or not at all; raises ConfigError."""
+    if output.exists():
+        raise ConfigError(f"{output} exists already; remove it, or name another directory with --output DIR")
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        draft.mkdir(PRIVATE, parents=True)
+        writer(chosen, draft)
+        draft.rename(output)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror or error}; name another directory with --output DIR") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return sorted(file for file in output.rglob("*") if file.is_file())

@@ -1,0 +1,187 @@
+"""The tables of runs: their rows, their units, and what becomes of values that nobody knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_agentbench import load
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.metrics import registry, timings
+from pytest_agentbench.records import Json
+from pytest_agentbench.tables import COLUMNS, Tables, read_tables
+from tests.made_runs import run_directory
+from tests.tables.shop import ALL, BOUGHT, LOST, MS, NOON, START, TRIED
+
+SAMPLES: list[Json] = [
+    {
+        "round": 1,
+        "at": NOON,
+        "ns": START,
+        "service": "engine",
+        "replica": 0,
+        "first": True,
+        "series": [["running", {"m": "a"}]],
+        "values": [[0, 2.0]],
+    },
+    {"round": 1, "at": NOON, "ns": START, "gpu": "0", "used_mib": 100, "total_mib": 200, "sm_percent": 50.0, "power_w": None},
+    {"round": 2, "at": NOON + 1, "ns": START + 1000 * MS, "service": "engine", "replica": 0, "values": [[0, 3.0]]},
+]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """The run directory of the shop, with samples."""
+    directory = run_directory(tmp_path / "reports" / "shop-run", *ALL)
+    (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in SAMPLES))
+    return directory
+
+
+@pytest.fixture
+def tables(shop: Path) -> Tables:
+    return read_tables([shop])
+
+
+def test_calls_of_all_attempts(tables: Tables) -> None:
+    """Each call has a row, those of earlier attempts and of judges too, with the rollout that it is of."""
+    calls = tables.calls
+
+    assert ["shop-0", "shop-0", "shop-0", "shop-1", "shop-1"] == calls["scenario"].tolist()
+    assert [1, 1, 1, 1, 2] == calls["attempt"].tolist()
+    assert [False, False, True, False, False] == calls["judge"].tolist()
+    assert [1, 2, 1, 1, 1] == calls["number"].tolist()
+    assert [None, None, None, "server_error", None] == calls["error_kind"].tolist()
+    assert {"shop-run"} == set(calls["run"])
+
+
+def test_durations_are_those_of_the_metrics(tables: Tables) -> None:
+    """Durations are the registry's functions in milliseconds; a failed call has none, and a single event no gap."""
+    expected = [timings.ttft_ns(call) for call in (*BOUGHT.calls, *BOUGHT.judge_calls)]
+
+    assert [value / 1e6 for value in expected if value is not None] == tables.calls["ttft_ms"][:3].tolist()
+    assert [100.0, 200.0, 50.0, None, 400.0] == [None if np.isnan(value) else value for value in tables.calls["ttft_ms"]]
+    assert (30.0, 30.0, 40.0) == tuple(tables.calls[f"itl_{name}_ms"][0] for name in ("mean", "median", "max"))
+    assert np.isnan(tables.calls["itl_mean_ms"][1])
+    assert 1000.0 == tables.rollouts["rollout_ms"][0]
+
+
+def test_every_metric_is_a_column() -> None:
+    """A metric that the registry is given is a column of its table, in its unit."""
+    calls, rollouts = ({column.name: column for column in COLUMNS[name]} for name in ("calls", "rollouts"))
+
+    assert set() == {metric.key for metric in registry.latencies("call").values()} - set(calls)
+    assert set() == {f"{metric.name}_max_ms" for metric in registry.latencies("event").values()} - set(calls)
+    assert set() == {metric.key for metric in registry.latencies("rollout").values()} - set(rollouts)
+
+
+def test_units_stand_in_names() -> None:
+    """A column whose name ends in a unit has that unit."""
+    for columns in COLUMNS.values():
+        for column in columns:
+            ending = re.search(r"_(ms|s|tokens)$", column.name)
+
+            assert ending is None or column.unit in (ending[1], f"tokens/{ending[1]}")
+
+
+def test_rollouts_and_scores(tables: Tables) -> None:
+    """A rollout has a row whatever became of it; a score has one, its parts have, and so has one that is missing, with why."""
+    rollouts, scores = tables.rollouts, tables.scores
+
+    assert ["ok", "ok", "infra_error"] == rollouts["status"].tolist()
+    assert [1, 2, 1] == rollouts["attempts"].tolist()
+    assert ["find_item", "", ""] == rollouts["tools"].tolist()
+    assert [4.0, 2.0] == rollouts["output_tokens"][:2].tolist()
+    assert np.isnan(rollouts["output_tokens"][2])
+    assert [("tsq", None, 1.0), ("tsq", "precision", 1.0), ("tsq", "recall", 1.0), ("tsq", None, 0.0), ("exact", None, None)] == [
+        row[6:9] for row in scores.rows()
+    ]
+    assert "ValueError: no label" == scores["error"][-1]
+
+
+def test_times_are_of_the_calendar(tables: Tables) -> None:
+    """Stamps of a session's own clock are told as seconds since 1970."""
+    assert [NOON, NOON + 0.4, NOON + 1.4] == pytest.approx(tables.rollouts["started_s"].tolist(), abs=1e-6)
+    assert NOON + 0.5 == pytest.approx(tables.calls["sent_s"][1], abs=1e-6)
+
+
+def test_sessions_have_clocks_of_their_own(tmp_path: Path) -> None:
+    """What a second session did is told by its own clock, though that began anew."""
+    later = replace(LOST, session=2, started_at=NOON + 500, started_ns=7 * MS, ended_ns=8 * MS)
+    tables = read_tables([run_directory(tmp_path / "two", BOUGHT, later)])
+
+    assert [NOON, NOON + 500] == pytest.approx(tables.rollouts["started_s"].tolist(), abs=1e-6)
+
+
+def test_a_time_that_nobody_took(tmp_path: Path) -> None:
+    """A rollout without stamps, as of tools that write none, has no times."""
+    tables = read_tables([run_directory(tmp_path / "untimed", replace(LOST, started_at=0.0, started_ns=0, ended_ns=0))])
+
+    assert [None, None] == [None if np.isnan(tables.rollouts[name][0]) else 0 for name in ("started_s", "rollout_ms")]
+
+
+def test_samples(tables: Tables) -> None:
+    """A value of a service and those of a GPU have a row each; what nobody told is NaN."""
+    samples = tables.samples
+
+    assert [("running", 2.0), ("used_mib", 100.0), ("total_mib", 200.0), ("sm_percent", 50.0), ("power_w", None), ("running", 3.0)] == [
+        (row[5], row[7]) for row in samples.rows()
+    ]
+    assert 'm="a"' == samples["labels"][0]
+    assert [NOON, NOON + 1] == [samples["at_s"][0], samples["at_s"][-1]]
+
+
+def test_types(tables: Tables) -> None:
+    """Counts are int64, numbers float64, flags bool, texts objects; a run without samples has columns all the same."""
+    kinds = {"count": np.int64, "number": np.float64, "flag": np.bool_, "text": np.object_}
+    for table in tables.all:
+        assert {head.name: kinds[head.kind] for head in table.heads} == {name: values.dtype for name, values in table.columns.items()}
+
+
+def test_empty_tables(tmp_path: Path) -> None:
+    """A run in which nothing ended has the columns of all others, and no row."""
+    tables = read_tables([run_directory(tmp_path / "empty")])
+
+    assert [0, 0, 0, 0] == [len(table) for table in tables.all]
+    assert list(tables.calls.columns) == [column.name for column in COLUMNS["calls"]]
+
+
+def test_several_runs(tmp_path: Path) -> None:
+    """Rows of several runs follow each other, and say of which they are."""
+    both = [run_directory(tmp_path / name, rollout) for name, rollout in (("one", BOUGHT), ("two", TRIED))]
+
+    assert [("one", "shop-0"), ("two", "shop-1")] == [row[:3:2] for row in read_tables(both).rollouts.rows()]
+
+
+def test_rows_that_a_mask_takes(tables: Tables) -> None:
+    """A part of a table has all of its columns."""
+    agent = tables.calls.where(~tables.calls["judge"])
+
+    assert (4, 5) == (len(agent), len(tables.calls))
+    assert ["m"] * 4 == agent["model"].tolist()
+
+
+def test_runs_that_cannot_be_told_apart(tmp_path: Path) -> None:
+    """Two runs of one name are refused, and so is a directory without a journal."""
+    one, other = (run_directory(tmp_path / folder / "same", BOUGHT) for folder in "ab")
+    with pytest.raises(ConfigError, match="two runs are called same"):
+        read_tables([one, other])
+    with pytest.raises(ConfigError, match=r"has no rollouts\.jsonl"):
+        read_tables([tmp_path])
+
+
+def test_data_frames(shop: Path) -> None:
+    """`load` gives the tables as data frames with their units, of a directory or of a name in the reports."""
+    frames = load("shop-run", reports=shop.parent)
+
+    assert (5, 3, 5, 6) == (len(frames.calls), len(frames.rollouts), len(frames.scores), len(frames.samples))
+    assert "ms" == frames.calls.attrs["units"]["ttft_ms"]
+    assert 400.0 == load(shop).calls["ttft_ms"].max()
+    with pytest.raises(ConfigError, match="no run 'shop-rum'; known: shop-run"):
+        load("shop-rum", reports=shop.parent)
+    with pytest.raises(ConfigError, match="without a run"):
+        load()
