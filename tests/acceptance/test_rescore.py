@@ -79,7 +79,7 @@ def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
     said = capsys.readouterr().out.splitlines()
     new = rescored(shop)
     assert ["shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed", "shop judged: kept as it was, its scorer asks a judge"] == said[:2]
-    assert f"wrote {new}" == said[2]
+    assert f"wrote {new}" == said[-1]
     assert before == contents(shop.directory)
     assert shop.rollouts == [*read_journal(new)]
     old_run, new_run = read_run(shop.directory), read_run(new)
@@ -100,7 +100,7 @@ def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
         "shop fussy: mean none, now 0.500; 2 of 3 rollouts changed",
         "shop fussy: the scorer failed on 1 of them: ZeroDivisionError: float division by zero",
         "shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed",
-    ] == capsys.readouterr().out.splitlines()[:-1]
+    ] == capsys.readouterr().out.splitlines()[:4]
     suite = read_run(rescored(shop)).suites["shop"]
     assert ("tsq", "judged", "tsq_multiset", "fussy") == suite.scorers
     assert ScoredBy("./scorer.py:fussy", {"best": 0.5}) == suite.scored_by["fussy"]
