@@ -42,7 +42,7 @@ def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) ->
 
     result = project.run(*way, "--deselect", id.format(0), "scenarios/shop")
     assert ["shop[shop-1]", "shop[shop-2]"] == ran(project)
-    part = "2 of the suite's 3 scenarios were measured; on the command line it judges any part"
+    part = "2 of the suite's 3 scenarios were measured; on the command line it*"
     result.stdout.fnmatch_lines(["rule *shop tsq.mean >= 0.9 of run: INCONCLUSIVE, 1.000", f"*{part}"])
     assert (0, "INCONCLUSIVE") == (result.ret, project.run_json["verdict"])
 
