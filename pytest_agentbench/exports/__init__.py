@@ -48,9 +48,12 @@ TOOLS: Mapping[str, str] = {
 #: Formats in the order of the help.
 EXPORTS: Mapping[str, str] = {
     "csv": "pytest_agentbench.exports.csv_files:write",
+    "parquet": "pytest_agentbench.exports.parquet_files:write",
     "pytest-benchmark": "pytest_agentbench.exports.benchmark_json:write",
     "perfetto": "pytest_agentbench.exports.perfetto:write",
     "nat": "pytest_agentbench.exports.nat_job:write",
+    "atif": "pytest_agentbench.exports.harbor_job:write",
+    "mooncake": "pytest_agentbench.exports.mooncake:write",
 }
 
 

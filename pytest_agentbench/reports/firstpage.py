@@ -15,6 +15,7 @@ from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.reports.triage import kinds_text
 from pytest_agentbench.reports.wording import (
     damage_lines,
     goodput_text,
@@ -160,6 +161,8 @@ def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[Row]:
             mean = suite.scores[score].mean
             if mean is None or score not in LOWER_IS_BETTER or mean.value:  # of what can go wrong only what did
                 yield Row(score, _mean_text(mean))
+        if (triage := suite.triage) and triage.faulty:
+            yield Row("mistakes", kinds_text(triage))
         for score, count in suite.score_errors.items():
             yield Row("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
         if quarantined := len(suite.quarantined):

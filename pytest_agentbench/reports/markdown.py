@@ -12,7 +12,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.reports import comparison
+from pytest_agentbench.reports import comparison, first_look, triage
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
@@ -61,6 +61,7 @@ from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.stats.percentiles import INFINITE, Percentiles
 
 PASS_RATES = 20  # scenarios whose trials did not all pass
+SCENARIOS = 200  # with their scores
 
 
 def write(run: Run, directory: Path) -> Path:
@@ -88,6 +89,9 @@ def lines(run: Run) -> Iterator[str]:
         yield f"\nServices that died and were started again in the middle of the run: {prose(restarts)}."
     yield from _progress(run)
     yield f"\nTimings: **{verdict_text(run.stopwatch)}**."
+    if first := first_look.lines(run):
+        yield "\n## What to look at first\n"
+        yield from (f"- {prose(line)}" for line in first)
     for name, suite in run.suites.items():
         yield from _suite(name, suite)
     yield from comparison.markdown(run)
@@ -141,6 +145,7 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
         rows = [[code(each.scenario), prose(each.owner), each.expires, prose(each.reason), passed_text(each)] for each in suite.quarantined]
         yield from table(["scenario", "owner", "expires", "reason", "tests"], rows)
     yield from _passes(suite.passes)
+    yield from triage.markdown(suite.triage)
     if suite.score_errors:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
     if suite.worst:
@@ -153,12 +158,27 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
             for each in suite.worst
         ]
         yield from table(["scenario", suite.main_score, "the customer asks", "expected tools", "actual tools"], rows)
+    yield from _scenarios(suite)
     if suite.errors:
         yield "\n### Not measured\n"
         yield from table(
             ["scenario", "status", "reason"],
             [[code(each.id), each.status, code(each.reason.partition("\n")[0])] for each in suite.errors],
         )
+
+
+def _scenarios(suite: SuiteResult) -> Iterator[str]:
+    """Every scenario with its scores."""
+    if not suite.scenarios:
+        return
+    yield "\n### Every scenario\n"
+    rows = [
+        [code(each.scenario), *("-" if score is None else number(score, 3) for score in each.scores.values())]
+        for each in suite.scenarios[:SCENARIOS]
+    ]
+    yield from table(["scenario", *suite.scorers], rows)
+    if (more := len(suite.scenarios) - SCENARIOS) > 0:
+        yield f"\nThe lowest {SCENARIOS}; {more} more are in run.json."
 
 
 def _passes(passes: Passes | None) -> Iterator[str]:

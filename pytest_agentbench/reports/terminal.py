@@ -17,6 +17,7 @@ from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.reports.triage import confusion_text, faulty_text, kinds_text
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     boot_text,
@@ -48,9 +49,11 @@ from pytest_agentbench.reports.wording import (
 from pytest_agentbench.runs.contents import BackendUse, Run
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 
 WIDTH = 80  # columns, where nobody knows
+CONFUSED = 3  # pairs of tools
 LABEL = 11  # columns that labels have at least
 
 
@@ -190,6 +193,7 @@ def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
             terminal.write_line(f"{'':<11} {only}")
     if suite.passes:
         terminal.write_line(f"passed      {passes_text(suite.passes)}")
+    _write_mistakes(terminal, suite.triage)
     for score, count in suite.score_errors.items():
         terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
     for about, line in judging_lines(suite):
@@ -199,6 +203,13 @@ def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
         terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        actual   {tools_text(each.actual_tools)}")
         if question := each.question:
             terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
+
+
+def _write_mistakes(terminal: Terminal, triage: Triage | None) -> None:
+    if triage and triage.faulty:
+        terminal.write_line(f"mistakes    {faulty_text(triage)}: {kinds_text(triage)}")
+        for confusion in triage.confused[:CONFUSED]:
+            terminal.write_line(f"{'':<11} {confusion_text(confusion)}")
 
 
 def _write_performance(terminal: Terminal, performance: PerformanceSummary, stopwatch: Stopwatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_agentbench.metrics.drafts import DraftsSummary, JudgeCost
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.suites.suite import DatasetInfo
 
 NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
@@ -105,6 +106,14 @@ class LowScore:
 
 
 @dataclass(frozen=True)
+class ScenarioScores:
+    """The scores of one scenario, each the mean over its evaluable trials."""
+
+    scenario: str
+    scores: Mapping[str, float | None]  # score -> mean; null where no trial has one
+
+
+@dataclass(frozen=True)
 class UnmeasuredRollout:
     """A rollout that was not measured."""
 
@@ -135,8 +144,10 @@ class SuiteResult:
     score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
     drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
     judge: JudgeCost | None  # what judges of agents and scorers cost; null where none was asked
-    worst: tuple[LowScore, ...]  # five by the first score, lowest first, equal ones by id, without those that could not be better
+    worst: tuple[LowScore, ...]  # five scenarios by their lowest first score, equal ones by id, without what could not be better
     errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
+    scenarios: tuple[ScenarioScores, ...]  # all that ran, the lowest first score first, equal ones by id, those without a score last
+    triage: Triage | None  # null where nothing was measured
 
     @property
     def main_score(self) -> str:

@@ -16,6 +16,7 @@ from importlib import metadata
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.whole_file import write_whole
@@ -33,10 +34,12 @@ from pytest_agentbench.runs.results import (
     QuarantineResult,
     RetriedMeans,
     ScenarioPasses,
+    ScenarioScores,
     ScoredBy,
     SuiteResult,
     UnmeasuredRollout,
 )
+from pytest_agentbench.runs.triage import Mistakes
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.binary import binomial_interval
 from pytest_agentbench.stats.decisions import POPULATION, SUITE
@@ -81,13 +84,15 @@ class SuiteTally:
     )  # evaluable: score -> scenario -> values
     agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts that count as the worst value
     score_errors: Counter[str] = field(default_factory=Counter)
-    worst: list[LowScore] = field(default_factory=list)  # rollouts with the lowest first scores, lowest first, equal ones by id
+    worst: list[LowScore] = field(default_factory=list)  # scenarios, each by its lowest trial: lowest first, equal ones by id
     best: float = 1.0  # first score: what there is to reach, as far as is known
     errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
     drafts: Drafts = field(default_factory=Drafts)
+    mistakes: Mistakes = field(default_factory=Mistakes)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
         self.drafts.add(rollout)
+        self.mistakes.add(rollout)
         self.statuses[rollout.status] += 1
         self.clusters[rollout.scenario] = rollout.cluster
         self.retried += bool(rollout.earlier_attempts)
@@ -102,7 +107,15 @@ class SuiteTally:
             del self.errors[2 * WORST :]
         if main_score in rollout.scores:
             self.best = max(self.best, float(rollout.scores[main_score]))
-            insort(self.worst, _low_score(rollout, main_score), key=attrgetter("score", "id"))
+            self._keep_low(_low_score(rollout, main_score))
+
+    def _keep_low(self, low: LowScore) -> None:
+        """A scenario has one place, that of its lowest trial. One that lost its place to others is back when a lower trial comes."""
+        order = attrgetter("score", "id")
+        kept = next((each for each in self.worst if each.scenario == low.scenario), None)
+        if kept is None or order(low) < order(kept):
+            self.worst = [each for each in self.worst if each is not kept]
+            insort(self.worst, low, key=order)
             del self.worst[WORST:]
 
     def worst_first(self, questions: Mapping[str, str]) -> tuple[LowScore, ...]:
@@ -157,6 +170,8 @@ def build_suite(
         drafts=tally.drafts.summary(),
         judge=tally.drafts.cost(),
         worst=tally.worst_first(questions),
+        scenarios=_scenarios(tally, suite.score_names),
+        triage=tally.mistakes.triage(),
         errors=tuple(tally.errors),
     )
 
@@ -237,6 +252,17 @@ def _passes(tally: SuiteTally, bar: Bar | None, population: Collection[str]) -> 
         always=len(repeated) - len(failing),
         scenarios=tuple(_scenario_passes(scenario, *repeated[scenario]) for _, scenario in failing),
     )
+
+
+def _scenarios(tally: SuiteTally, scores: Sequence[str]) -> tuple[ScenarioScores, ...]:
+    """Every scenario that was measured, the lowest first score first, equal ones by id; one that has none comes last."""
+    values = {scenario: [tally.scores[score].get(scenario, []) for score in scores] for scenario in tally.clusters}
+    found = [
+        ScenarioScores(scenario, {score: fmean(each) if each else None for score, each in zip(scores, of_scores, strict=True)})
+        for scenario, of_scores in values.items()
+    ]
+    main = scores[0]
+    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, each.scores[main] or 0.0, each.scenario)))
 
 
 def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 def repeated(scenario: Scenario, rollout: Rollout) -> Score:
     """The number of calls with the same name and the same arguments as an earlier one; 0 is best."""
-    times = Counter(map(_identity, rollout.tool_calls))
+    times = Counter(map(identity, rollout.tool_calls))
     again = [f"{name} ({count} times)" for (name, _), count in times.items() if count > 1]
     return Score(len(rollout.tool_calls) - len(times), {"calls": len(rollout.tool_calls)}, f"repeated: {', '.join(again) or 'none'}")
 
 
-def _identity(call: ToolCall) -> tuple[str, str]:
+def identity(call: ToolCall) -> tuple[str, str]:
     """Name and arguments; the order of the arguments does not matter, and text that could not be parsed stands for itself."""
     return call.name, json.dumps(call.arguments, sort_keys=True) if call.raw is None or call.repaired else call.raw

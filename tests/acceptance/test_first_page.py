@@ -33,6 +33,7 @@ def test_the_first_page(project: Project, way: tuple[str, ...]) -> None:
         "limit       shop tsq.mean 0.667 >= 0.5: holds",
         "shop        12 rollouts, all ok",
         f"tsq         0.667 (95 % interval {mean['low']:.3f} to {mean['high']:.3f})",
+        "mistakes    missing call 12",
         'lowest      shop-0 0.667 "Customer shop-0: is there a lamp?"',
         'lowest      shop-1 0.667 "Customer shop-1: is there a lamp?"',
         'lowest      shop-10 0.667 "Customer shop-10: is there a lamp?"',

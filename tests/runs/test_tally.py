@@ -365,3 +365,12 @@ def test_retried_rollouts_are_compared() -> None:
         means["others"]["scenarios"],
     )
     assert {} == summary(rollout("a", scores={"tsq": 0.5}))["retried_scores"]
+
+
+def test_a_scenario_is_among_the_lowest_once() -> None:
+    """Its lowest trial stands for it, in whatever order its trials end, so that five scenarios are shown and not one five times."""
+    trials = [rollout("a", trial=trial, scores={"tsq": score}) for trial, score in ((1, 0.2), (2, 0.0), (3, 0.1))]
+    others = [rollout(id, scores={"tsq": 0.3}) for id in "bcdef"]
+
+    for order in ([*trials, *others], [*others, *reversed(trials)], [trials[0], *others, *trials[1:], rollout("z", scores={"tsq": 1.0})]):
+        assert [("a-t2", 0.0), *((id, 0.3) for id in "bcde")] == [(each["id"], each["score"]) for each in summary(*order)["worst"]]

@@ -1,0 +1,143 @@
+"""Agentic Mooncake traces, as `python -m dynamo.replay` of Dynamo 1.4 reads them: of each call what it waited for, and its prompt's blocks.
+
+A tokenizer is not at hand, so a block of a prompt is a stretch of the transcript's characters: two calls have the same first blocks where
+their transcripts begin alike. What a transcript does not have, tools and template, counts as the same for all rollouts of a suite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.metrics.timings import output_tokens
+from pytest_agentbench.records import Attempt, Json, LLMCall
+from pytest_agentbench.tables import places
+from pytest_agentbench.tables.places import Place
+
+BLOCK = 64  # tokens, for `--trace-block-size`
+CHARACTERS = 4  # of a token: what English has
+
+
+class Timed(NamedTuple):
+    """A call that went well; nanoseconds since 1970."""
+
+    id: str
+    start: int
+    end: int
+    call: LLMCall
+    text: str  # its prompt, as far as the transcript tells
+    whole: bool  # whether it tells all of it
+
+
+@dataclass
+class Blocks:
+    """Numbers of prompt blocks: the same number where all up to there is the same."""
+
+    _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def numbers(self, names: Sequence[str]) -> list[int]:
+        chain: list[int] = []
+        for name in names:
+            key = (chain[-1] if chain else -1, name)
+            chain.append(self._numbers.setdefault(key, len(self._numbers)))
+        return chain
+
+
+def write(chosen: Chosen, directory: Path) -> None:
+    """A trace for each run; raises ConfigError for one without a timed call."""
+    calls = chosen.tables.calls
+    for origin in chosen.origins:
+        sent = calls.where((calls["run"] == origin.run) & ~calls["judge"] & (calls["kind"] == "scenario"))["sent_s"]
+        if np.isnan(sent).all():
+            raise ConfigError(f"{origin.directory} has no call of a scenario whose time is known, so there is nothing to replay")
+        began, blocks = math.floor(np.nanmin(sent) * 1e3), Blocks()
+        with (directory / f"{origin.run}.jsonl").open("w", encoding="utf-8") as file:
+            for place in places(origin):
+                if place.rollout.kind == "scenario":
+                    file.writelines(json.dumps(row) + "\n" for row in _rows(place, blocks, began))
+
+
+def _rows(place: Place, blocks: Blocks, began: int) -> Iterator[Json]:
+    """The calls of a rollout; each attempt is a session."""
+    for attempt in place.rollout.attempts:
+        timed = sorted(_timed(place, attempt), key=lambda call: call.start)
+        shared = _shared(timed)
+        for number, call in enumerate(timed):
+            length = _length(call)
+            yield {
+                "request_id": call.id,
+                "session_id": f"{place.rollout.key}-{attempt.attempt}",
+                "input_length": length,
+                "output_length": max(1, output_tokens(call.call)),
+                "hash_ids": blocks.numbers(_names(place.rollout.key.group, call, shared)),
+                **_when(place, call, timed[:number], began),
+            }
+
+
+def _timed(place: Place, attempt: Attempt) -> Iterator[Timed]:
+    good = [call for call in attempt.calls if call.error_kind is None and call.sent_ns is not None]
+    for number, (call, (text, whole)) in enumerate(zip(good, _prompts(place, attempt, len(good)), strict=True), 1):
+        start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
+        if start is not None and end is not None:
+            yield Timed(f"{place.rollout.key}-{attempt.attempt}-{number}", start, end, call, text, whole)
+
+
+def _prompts(place: Place, attempt: Attempt, calls: int) -> Iterator[tuple[str, bool]]:
+    """What was asked in each call, and whether that is all: only a transcript with an answer for each call tells."""
+    messages = place.rollout.messages
+    answers = [number for number, message in enumerate(messages) if message.get("role") == "assistant"]
+    texts = [json.dumps(message, ensure_ascii=False) for message in messages]
+    known = len(answers) == calls and attempt.attempt == place.rollout.attempt
+    for number in range(calls):
+        yield "\n".join(texts[: answers[number if known else 0]] if answers else texts), known or number == 0
+
+
+def _length(call: Timed) -> int:
+    """Tokens of a prompt: the server's count, or else an estimate."""
+    return call.call.prompt_tokens or max(1, len(call.text) // CHARACTERS)
+
+
+def _stretches(text: str) -> list[str]:
+    size = BLOCK * CHARACTERS
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def _shared(timed: Sequence[Timed]) -> int:
+    """How many blocks stand before the transcript: those that the first prompt has beyond it."""
+    return max(0, math.ceil(_length(timed[0]) / BLOCK) - len(_stretches(timed[0].text))) if timed else 0
+
+
+def _names(group: str, call: Timed, shared: int) -> list[str]:
+    """What a prompt's blocks are called: by the suite, by what stands in them, and where that is unknown by the call."""
+    count = math.ceil(_length(call) / BLOCK)
+    told = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
+    return [*told, *(f"{call.id} {number}" for number in range(len(told), count))]
+
+
+def _when(place: Place, call: Timed, earlier: Sequence[Timed], began: int) -> Json:
+    """When a call began: at a time or, where one of its session had ended before, so long after that."""
+    ended = [each for each in earlier if each.end <= call.start]
+    if not ended:
+        return {"timestamp": max(0.0, call.start / 1e6 - began)}
+    last = max(ended, key=lambda each: each.end)
+    tools = _tool_ns(place, last.end, call.start)
+    return {"wait_for": [last.id], "delay": (call.start - last.end - tools) / 1e6, "tool_wait_ms": tools / 1e6}
+
+
+def _tool_ns(place: Place, start: int, end: int) -> int:
+    """Nanoseconds of a gap in which a tool ran."""
+    rollout, calendar = place.rollout, place.origin.calendar
+    spans = (tuple(calendar.epoch_ns(rollout.session, stamp) for stamp in (tool.started_ns, tool.ended_ns)) for tool in rollout.tool_calls)
+    total, covered = 0, start
+    for begun, done in sorted((begun, done) for begun, done in spans if begun is not None and done is not None):
+        total += max(0, min(done, end) - max(begun, covered))
+        covered = max(covered, min(done, end))
+    return total

@@ -1,0 +1,35 @@
+"""Parquet: a file for each table, whose columns have their units and meanings as metadata. It needs pyarrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.tables.columns import Column, Table
+
+COMMAND = "pip install 'pytest-agentbench[parquet]'"
+
+
+def write(chosen: Chosen, directory: Path) -> None:
+    """A value that is not known is null; raises ConfigError where pyarrow is missing."""
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"Parquet files need pyarrow, which is not installed; {COMMAND}") from error
+    for table in chosen.tables.all:
+        pyarrow.parquet.write_table(_arrow(table), directory / f"{table.name}.parquet")
+
+
+def _arrow(table: Table) -> Any:
+    import pyarrow as pa
+
+    types = {"text": pa.string(), "number": pa.float64(), "count": pa.int64(), "flag": pa.bool_()}
+    fields = [pa.field(head.name, types[head.kind], metadata=_about(head)) for head in table.heads]
+    columns = [pa.array(table[head.name], types[head.kind], from_pandas=True) for head in table.heads]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _about(head: Column[Any]) -> dict[str, str]:
+    return {"about": head.about, **({"unit": head.unit} if head.unit else {})}

@@ -1,0 +1,94 @@
+"""What went wrong in a rollout, by kinds that each call for another remedy: a scorer says how bad it is, and not what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.scorers.arguments import accepted, faults
+from pytest_agentbench.scorers.names import normalised
+from pytest_agentbench.scorers.repeated import identity
+
+#: Every kind, as readers meet it, with what it means. A rollout may have several; the first ones say most about the others.
+KINDS: Mapping[str, str] = {
+    "agent error": "the agent raised an error",
+    "cut": "a limit ended it: of turns, of time, or of the output tokens of its last call",
+    "gave up": "tools were expected, and it called none",
+    "loop": "it made one call with the same arguments three times or more",
+    "malformed": "the arguments of a call could not be parsed",
+    "unknown tool": "it called a tool that there is not",
+    "bad argument": "a call broke the tool's schema, or none of an expected tool carries the labels' arguments",
+    "wrong tool": "it called one tool where another was expected",
+    "missing call": "it did not call an expected tool, and no other one in its place",
+    "extra call": "it called a tool besides those that were expected",
+}
+
+#: Scores that compare arguments. Where a suite has none of them its labels may hold placeholders, which say nothing about a call.
+OF_ARGUMENTS = frozenset({"exact_match", "parameter_accuracy", "tsq_arguments"})
+
+LOOP = 3  # calls that are the same
+
+
+class Mistake(NamedTuple):
+    """One thing that went wrong."""
+
+    kind: str  # one of KINDS
+    expected: str = ""  # the tool that the labels have; empty where they have none for it
+    actual: str = ""  # the tool that was called
+    detail: str = ""  # what is wrong with its arguments, or why the rollout ended
+
+
+def mistakes(rollout: Rollout) -> Iterator[Mistake]:
+    """The mistakes of a rollout that was measured; nothing of one that was not."""
+    if rollout.status == "agent_error":
+        yield Mistake("agent error", detail=rollout.reason)
+    elif rollout.evaluable:
+        yield from _of_its_end(rollout)
+        yield from _of_its_calls(rollout)
+        yield from _of_its_choice(rollout)
+
+
+def _of_its_end(rollout: Rollout) -> Iterator[Mistake]:
+    if rollout.status == "limit":
+        yield Mistake("cut", detail=rollout.reason)
+    elif rollout.calls and rollout.calls[-1].finish_reason == "length":
+        yield Mistake("cut", detail="the last call ended at its limit of output tokens")
+
+
+def _of_its_calls(rollout: Rollout) -> Iterator[Mistake]:
+    times = Counter(map(identity, rollout.tool_calls))
+    yield from (Mistake("loop", actual=name, detail=f"{count} times") for (name, _), count in times.items() if count >= LOOP)
+    kinds = {"malformed_arguments": "malformed", "unknown_tool": "unknown tool", "invalid_arguments": "bad argument"}
+    yield from (Mistake(kinds[call.problem], actual=call.name, detail=call.detail) for call in rollout.tool_calls if call.problem)
+    if OF_ARGUMENTS & rollout.scores.keys():
+        yield from _of_arguments(rollout)
+
+
+def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
+    """Of each label whose tool was called in order, and never with what the label wants: what was wrong with the best of those calls."""
+    for label in rollout.expected:
+        calls = [call for call in rollout.tool_calls if normalised(call.name) == normalised(str(label["tool"])) and not call.problem]
+        if accepted(label) and calls and (wrong := min((faults(call, label) for call in calls), key=len)):
+            yield Mistake("bad argument", str(label["tool"]), calls[0].name, "; ".join(dict.fromkeys(wrong.values())))
+
+
+def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
+    """Of tools, each once, as `tsq` has it: the first that is missing stands beside the first that nobody asked for, and so on."""
+    expected, actual = _distinct(rollout.expected), _distinct(rollout.tool_calls)
+    missing = [name for key, name in expected.items() if key not in actual]
+    extra = [name for key, name in actual.items() if key not in expected]
+    if missing and not actual:
+        yield Mistake("gave up", ", ".join(missing))
+        return
+    pairs = min(len(missing), len(extra))
+    yield from (Mistake("wrong tool", *pair) for pair in zip(missing, extra, strict=False))
+    yield from (Mistake("missing call", name) for name in missing[pairs:])
+    yield from (Mistake("extra call", actual=name) for name in extra[pairs:])
+
+
+def _distinct(calls: tuple[Json, ...] | tuple[ToolCall, ...]) -> dict[str, str]:
+    """Each tool once, in order of appearance: its name as names are compared -> as it was written."""
+    names = (call.name if isinstance(call, ToolCall) else str(call["tool"]) for call in calls)
+    return {normalised(name): name for name in names}
