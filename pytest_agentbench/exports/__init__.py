@@ -53,6 +53,7 @@ EXPORTS: Mapping[str, str] = {
     "perfetto": "pytest_agentbench.exports.perfetto:write",
     "nat": "pytest_agentbench.exports.nat_job:write",
     "atif": "pytest_agentbench.exports.harbor_job:write",
+    "toolorchestra": "pytest_agentbench.exports.toolorchestra_run:write",
     "mooncake": "pytest_agentbench.exports.mooncake:write",
 }
 
