@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.verdicts import GateResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN
 from pytest_agentbench.stats.multiple import overall
+
+if TYPE_CHECKING:  # a session without suites, which has an exit status too, does without the records of runs
+    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.verdicts import GateResult
 
 SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
 IMPORTED = "IMPORTED"  # no session of ours, and so no status
