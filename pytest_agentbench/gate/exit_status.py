@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.results import Limit
-from pytest_agentbench.runs.tally import NOTHING_MEASURED
-from pytest_agentbench.runs.verdicts import GateResult
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
+
+if TYPE_CHECKING:  # a session without suites, which has an exit status too, does without the records of runs
+    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.results import Limit
+    from pytest_agentbench.runs.verdicts import GateResult
 
 SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
 IMPORTED = "IMPORTED"  # no session of ours, and so no status
@@ -67,7 +68,7 @@ def exit_status(ending: Ending, inconclusive: str) -> int:
     if status not in (OK, FAILED, NO_TESTS):
         return status
     failed = [limit for limit in ending.limits if limit.failed]
-    unknown = [limit for limit in failed if limit.name == NOTHING_MEASURED or limit.value is None]
+    unknown = [limit for limit in failed if limit.is_unknown]
     if (gate and gate.verdict == FAIL) or len(failed) > len(unknown) or (status == FAILED and not ending.only_unmeasured):
         return FAILED
     if ending.mistake:

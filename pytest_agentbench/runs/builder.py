@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.contents import Run, SessionFacts
-from pytest_agentbench.runs.results import Limit, SuiteResult
-from pytest_agentbench.runs.tally import MEASURED, NOTHING_MEASURED, SuiteTally, build_suite, known_mean
+from pytest_agentbench.runs.results import NOTHING_MEASURED, Limit, SuiteResult
+from pytest_agentbench.runs.tally import MEASURED, SuiteTally, build_suite, known_mean
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.suites.suite import Suite
 

@@ -10,6 +10,8 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.suites.suite import DatasetInfo
 
+NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -178,3 +180,8 @@ class Limit:
         """A limit that fails where it is judged, and the value is on its wrong side or not there."""
         failed = judged and (value is None or (value > limit if ceiling else value < limit))
         return cls(suite, name, limit, value, judged, note, ceiling, failed)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether too little was measured to say on which side of it the suite is."""
+        return self.name == NOTHING_MEASURED or self.value is None

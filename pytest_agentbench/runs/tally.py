@@ -51,7 +51,6 @@ from pytest_agentbench.suites.suite import Suite, question, score_name
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
 MOST_K = 10  # pass@k and pass^k are told up to this k
-NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
 
 #: What a run may owe its numbers to, beside the backend.

@@ -160,6 +160,7 @@ def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: t
     assert len(comment) < COMMENT_LIMIT
 
 
+@pytest.mark.slow
 def test_a_full_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """What others wrote into the summary counts: ours is cut to what is left, or left out, and never makes GitHub show nothing."""
     summary = on_github(project, monkeypatch)

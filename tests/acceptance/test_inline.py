@@ -34,7 +34,7 @@ def test_process(rollout, thresholds):
 """
 
 
-@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) -> None:
     """With --agentbench-inline the agent runs where the test does; the record is in the journal and counts all the same."""
     project.suite(

@@ -15,7 +15,11 @@ def ran(project: Project) -> list[str]:
     return sorted(str(rollout.key) for rollout in project.rollouts)
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "0"), ("-n", "2"), ("-p", "no:xdist")], ids=["plain", "n0", "n2", "no-xdist"])
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param((), marks=pytest.mark.slow), ("-n", "0"), ("-n", "2"), ("-p", "no:xdist")],
+    ids=["plain", "n0", "n2", "no-xdist"],
+)
 def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: tuple[str, ...]) -> None:
     """`-m shop` without a path runs the tests of that suite only, and its marker is a registered one."""
     project.suite("shop", scenarios=2)
@@ -215,14 +219,13 @@ def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        (("-k", "not shop-0"), ["1", "2"]),
-        (("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"]),
-        (("--deselect", "scenarios/shop/test_shop.py::test_tools[shop-1]"), ["0", "2"]),
-        (("-m", "shop"), ["0", "1"]),
-        (("-p", "randomly"), ["0", "1"]),
-        (tuple(f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in (4, 3, 2)), ["2", "3"]),
+        pytest.param(("-k", "not shop-0"), ["1", "2"], id="k", marks=pytest.mark.slow),
+        pytest.param(("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"], id="k-or"),
+        pytest.param(("--deselect", "scenarios/shop/test_shop.py::test_tools[shop-1]"), ["0", "2"], id="deselect", marks=pytest.mark.slow),
+        pytest.param(("-m", "shop"), ["0", "1"], id="mark", marks=pytest.mark.slow),
+        pytest.param(("-p", "randomly"), ["0", "1"], id="shuffled"),
+        pytest.param(tuple(f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in (4, 3, 2)), ["2", "3"], id="node-ids"),
     ],
-    ids=["k", "k-or", "deselect", "mark", "shuffled", "node-ids"],
 )
 def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...], selection: tuple[str, ...], expected: list[str]) -> None:
     """--agentbench-limit takes the first scenarios of those that are left by what else selects, in the order of the data set."""

@@ -109,6 +109,7 @@ def test_tools(rollout, thresholds):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
     """Its test was not judged: an ERROR, no failure of quality. Xdist starts another worker; every rollout ran once, and counts."""
     project.suite(scenarios=6, test=KILLED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
@@ -125,6 +126,7 @@ def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
     assert 0 == project.run("--agentbench-resume", "scenarios/shop").ret
 
 
+@pytest.mark.slow
 def test_a_killed_worker_beside_the_suites(project: Project) -> None:
     """A test that is none of a suite's fails when its worker dies, as it does elsewhere."""
     project.suite(scenarios=2)
@@ -148,6 +150,7 @@ def test_workers_elsewhere_are_refused(project: Project, spec: str) -> None:
     assert not (project.root / "reports").exists()
 
 
+@pytest.mark.slow
 def test_workers_given_with_tx(project: Project) -> None:
     """`--tx 2*popen` is two workers, so two rollouts in flight; --dist worksteal and loadscope distribute tests as they do elsewhere."""
     project.suite(scenarios=3)

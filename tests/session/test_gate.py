@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, write_baseline
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, Ending, exit_status
-from pytest_agentbench.runs.results import Limit
-from pytest_agentbench.runs.tally import NOTHING_MEASURED
+from pytest_agentbench.runs.results import NOTHING_MEASURED, Limit
 from pytest_agentbench.session.discovery import Found, check_rules
 from pytest_agentbench.session.gate import Gate, make_gate
 from pytest_agentbench.session.settings import Settings, read_settings
