@@ -23,7 +23,7 @@ class Rule(NamedTuple):
 
 
 def headline(run: Run) -> str:
-    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one.
+    """`FAIL, exit status 1: a test or the gate failed; gate PASS`: the verdict, and the gate's where that is another one.
 
     With it how often this was tried before, where not every try passed: of many tries one passes by luck.
     """
