@@ -50,7 +50,7 @@ def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) ->
     run = project.run_json
     assert {"rollouts": 2, "finished": 2, "not_run": 0} == run["plan"]
     assert 1.0 == run["suites"]["shop"]["scores"]["tsq"]["mean"]["value"]
-    assert [True] == [limit["judged"] for limit in run["limits"]]
+    assert ["PASS"] == [rule["verdict"] for rule in run["gate"]["rules"]]
 
 
 def test_a_failing_mean_fails_an_inline_session(project: Project) -> None:

@@ -22,7 +22,7 @@ def without_times(run: Json) -> Json:
     """The part of run.json that two runs of the same have in common."""
     performance = run["performance"]
     counts = {name: performance[name] for name in ("calls", "failed_calls", "output_tokens", "prompt_tokens", "token_sources")}
-    return {**{name: run[name] for name in SAME}, **counts, "plan": run["plan"], "limits": run["limits"]}
+    return {**{name: run[name] for name in SAME}, **counts, "plan": run["plan"], "gate": run["gate"]}
 
 
 def sessions(project: Project) -> list[int]:

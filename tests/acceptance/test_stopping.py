@@ -65,7 +65,7 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
     result.stdout.fnmatch_lines(["*shop[[]shop-?[]]: cancelled: the session's time limit of 0.3 s is over"])
     result.stdout.fnmatch_lines(
-        [f"not run *{6 - passed} of 6 planned rollouts", f"limit *{'not judged: 2 of 6' if passed else 'FAILS; no rollout was measured'}*"]
+        [*([] if passed else ["not known *shop: no rollout was measured*"]), f"not run *{6 - passed} of 6 planned rollouts"]
     )
 
 
@@ -120,7 +120,7 @@ def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
     crash = "worker 'gw?' crashed while running 'scenarios/shop/test_shop.py::test_tools[[]shop-1[]]'"
     result.stdout.fnmatch_lines([f"*{crash}: nothing was judged; no rollout is lost*"])
     assert {f"shop[shop-{number}]": 1 for number in range(6)} == Counter(str(rollout.key) for rollout in project.rollouts)
-    assert [True] == [limit["judged"] for limit in project.run_json["limits"]]
+    assert ["PASS"] == [rule["verdict"] for rule in project.run_json["gate"]["rules"]]
     assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, project.run_json["verdict"])
 
     assert 0 == project.run("--agentbench-resume", "scenarios/shop").ret
