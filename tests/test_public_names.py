@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytest_agentbench
+from tests.project import ALONE
 
 #: What no session may pay for before it needs it: libraries, and the records of a whole run.
 HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy pytest_agentbench.runs.contents"
@@ -21,7 +22,7 @@ def loaded(*statements: str) -> set[str]:
     """The heavy libraries that are loaded after statements in a fresh process."""
     code = "; ".join(["import sys", *statements, f"print(*sys.modules.keys() & set({HEAVY.split()}))"])
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return set(run.stdout.splitlines()[-1].split())
 
 
 def test_public_names() -> None:
@@ -60,6 +61,16 @@ def test_imports_are_light(module: str) -> None:
 def test_processes_are_light(module: str, libraries: set[str]) -> None:
     """Each process that a session starts imports only what it works with."""
     assert libraries == loaded(f"import pytest_agentbench.{module}.__main__")
+
+
+def test_a_project_without_suites_is_light(tmp_path: Path) -> None:
+    """Where the plugin is installed and no suite is there, a session loads no heavy library, and nothing of what a run consists of."""
+    (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
+
+    def session(*words: str) -> set[str]:
+        return loaded("import pytest", f"pytest.main({[str(tmp_path), *ALONE, *words]!r})")
+
+    assert set() == session() - session("-p", "no:agentbench")
 
 
 def test_the_package_is_light() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +40,14 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """What `gating.make_gate` wants to know."""
+    """What `make_gate` wants to know."""
 
     gate: tuple[str, ...]
     baseline: str | None
     reports: Path
     verdict: str = "gate"
-    ab: tuple[Arm, ...] = ()  # the arms of a session were compared by itself
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # of the session's command line
+    ab: tuple[Arm, ...] = ()
 
 
 def run_gate(options: argparse.Namespace) -> int:
@@ -56,31 +57,29 @@ def run_gate(options: argparse.Namespace) -> int:
     from pytest_agentbench.cli.plain import Plain
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.reports.terminal import write_gate
-    from pytest_agentbench.reports.wording import limit_text
     from pytest_agentbench.runs.tally import find_run, read_run
     from pytest_agentbench.session.gate import judge_again
 
     directory = find_run(options.name, options.reports)
     run = read_run(directory)
-    found, evidence = judge_again(run, directory, [*suites_of(run)], Options(tuple(options.gate), options.baseline, options.reports))
+    asking = Options(tuple(options.gate), options.baseline, options.reports, thresholds=run.settings.thresholds, ab=run.settings.ab)
+    found, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     if found is None:
         raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
-    for limit in (limit for limit in run.limits if limit.failed):
-        Plain().write_line(f"limit       {limit_text(limit)}")
     write_gate(Plain(), found, run.rounds)
     return status_of(replace(run, gate=found), evidence, options.inconclusive)
 
 
 def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:
-    """The exit status that a session would have had for its limits and its gate.
+    """The exit status that a session would have had for its gate.
 
     Of its tests those failed that could not measure, and with `failed` others, too.
     """
     from pytest_agentbench.gate.exit_status import Ending, deciding, exit_status
 
     errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
-    failure = bool(run.backend.failure)
-    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, limits=run.limits, gate=deciding(run))
+    failure = bool(run.backend.failure or run.unknown_suites)
+    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, gate=deciding(run))
     return exit_status(ending, inconclusive)
 
 

@@ -95,7 +95,7 @@ def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float
     """(variance of a trial around its scenario's mean, where scores lie, where that is from)."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.baselines import find_baseline, read_evidence
-    from pytest_agentbench.gate.verdict import samples
+    from pytest_agentbench.gate.values import samples
     from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, Level, spread
 
     if options.name is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     target, new, tallies = asyncio.run(rescore(run, source, groups))
     try:
         missed = [*floors(groups, tallies)]
-        new = judged(new, target, options, failed=bool(missed))
+        new = judged(new, target, options, {floor.group for floor in missed})
         write_run(new, target)
         write_reports(new, target)
     except BaseException:
@@ -75,10 +76,10 @@ def run_rescore(options: argparse.Namespace) -> None:
     print(f"wrote {target}")
 
 
-def judged(run: Run, directory: Path, options: argparse.Namespace, *, failed: bool) -> Run:
+def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collection[str]) -> Run:
     """The run with the verdict of its gate on its new scores, and the exit status that a session would have had for them.
 
-    `failed`: some rollouts do not reach a floor, which fails a session unless its gate decides.
+    `below`: suites some rollouts of which do not reach a floor, which fails a session unless their scores are compared with a baseline.
     Raises ConfigError where the baseline is not there that the run was compared with.
     """
     from dataclasses import replace
@@ -90,8 +91,9 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, *, failed: bo
     if run.verdict in (SKIPPED, IMPORTED):
         return run
     settings = run.settings
-    asking = Options(settings.gate, options.baseline or settings.baseline, options.reports, settings.verdict, settings.ab)
+    baseline = options.baseline or settings.baseline
+    asking = Options(settings.gate, baseline, options.reports, settings.verdict, settings.thresholds, settings.ab)
     gate, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     new = replace(run, gate=gate)
-    status = status_of(new, evidence, settings.inconclusive, failed=failed and not deciding(new))
+    status = status_of(new, evidence, settings.inconclusive, failed=not {*below} <= {*(gate.compared if gate else ())})
     return replace(new, verdict=verdict(status, deciding(new), missing=False), exit_status=status)

@@ -52,6 +52,8 @@ EXPORTS: Mapping[str, str] = {
     "pytest-benchmark": "pytest_agentbench.exports.benchmark_json:write",
     "perfetto": "pytest_agentbench.exports.perfetto:write",
     "nat": "pytest_agentbench.exports.nat_job:write",
+    "atif": "pytest_agentbench.exports.harbor_job:write",
+    "toolorchestra": "pytest_agentbench.exports.toolorchestra_run:write",
     "mooncake": "pytest_agentbench.exports.mooncake:write",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.verdict import latencies, samples
+from pytest_agentbench.gate.values import latencies, samples
 from pytest_agentbench.metrics import registry, windows
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.metrics.timings import output_tokens

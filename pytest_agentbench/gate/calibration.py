@@ -10,7 +10,8 @@ from itertools import permutations
 
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.verdict import Asked, judge_rules, samples
+from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.verdict import Asked, judge_rules
 from pytest_agentbench.stats.decisions import judge
 
 MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested

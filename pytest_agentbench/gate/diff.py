@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.verdict import latencies, samples
+from pytest_agentbench.gate.values import latencies, samples
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.results import Limit
-from pytest_agentbench.runs.tally import NOTHING_MEASURED
-from pytest_agentbench.runs.verdicts import GateResult
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN
+from pytest_agentbench.stats.multiple import overall
+
+if TYPE_CHECKING:  # a session without suites, which has an exit status too, does without the records of runs
+    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.verdicts import GateResult
 
 SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
 IMPORTED = "IMPORTED"  # no session of ours, and so no status
@@ -29,7 +30,7 @@ class Exit(NamedTuple):
 #: Exit status -> what it says. docs/ci.md has what to do about each.
 EXITS = {
     OK: Exit(PASS, "all well"),
-    FAILED: Exit(FAIL, "a test, a limit or the gate failed"),
+    FAILED: Exit(FAIL, "a test or the gate failed"),
     INTERRUPTED: Exit("INTERRUPTED", "interrupted, or a file cannot be collected"),
     INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
     USAGE_ERROR: Exit("USAGE ERROR", "a wrong option or suite"),
@@ -47,15 +48,18 @@ class Ending(NamedTuple):
 
     status: int  # pytest's
     only_unmeasured: bool  # no test failed but those that had nothing to judge, and those that a wrong suite kept from being collected
-    failure: bool  # the backend, the tap or the pool failed
-    limits: Sequence[Limit]
+    failure: bool  # the backend, the tap or the pool failed, or nothing was measured of a suite that has thresholds
     gate: GateResult | None  # of a gate that decides
     mistake: bool = False  # a suite cannot be used
 
 
 def deciding(run: Run) -> GateResult | None:
-    """What a gate says that has a say in the exit status."""
-    return run.gate if run.gate and run.gate.decides else None
+    """What a gate says that has a say in the exit status: where the tests decide, what is a fact about this run, as `tsq.mean: 0.8`."""
+    gate = run.gate
+    if gate is None or gate.decides:
+        return gate
+    facts = tuple(rule for rule in gate.rules if rule.of == RUN)
+    return replace(gate, verdict=overall(rule.verdict for rule in facts), rules=facts) if facts else None
 
 
 def exit_status(ending: Ending, inconclusive: str) -> int:
@@ -66,13 +70,11 @@ def exit_status(ending: Ending, inconclusive: str) -> int:
     status, gate = ending.status, ending.gate
     if status not in (OK, FAILED, NO_TESTS):
         return status
-    failed = [limit for limit in ending.limits if limit.failed]
-    unknown = [limit for limit in failed if limit.name == NOTHING_MEASURED or limit.value is None]
-    if (gate and gate.verdict == FAIL) or len(failed) > len(unknown) or (status == FAILED and not ending.only_unmeasured):
+    if (gate and gate.verdict == FAIL) or (status == FAILED and not ending.only_unmeasured):
         return FAILED
     if ending.mistake:
         return USAGE_ERROR
-    if ending.failure or unknown or status == FAILED or (gate and gate.unmeasured):
+    if ending.failure or status == FAILED or (gate and gate.unmeasured):
         return CANNOT_MEASURE
     return CANNOT_TELL if gate and gate.verdict == INCONCLUSIVE and inconclusive == "fail" else status
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import read_evidence, write_baseline
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS, samples
+from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.metrics.stopwatch import SATURATED
 from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.contents import Run

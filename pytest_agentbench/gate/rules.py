@@ -1,15 +1,15 @@
-"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `pass^3 >= 0.7`, `ttft.p95 <= 500ms`, `infra_error.rate <= 2%`."""
+"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8 of run`, `pass^3 >= 0.7`, `infra_error.rate <= 2%`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.metrics.registry import asked, rates
 from pytest_agentbench.records import STATUSES
-from pytest_agentbench.stats.decisions import QUESTIONS, SUITE
+from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import PassRate
 
 LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
@@ -37,7 +37,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 
 WRITTEN = re.compile(
     r"(?P<metric>pass[@^]\d+|[A-Za-z_][\w.]*) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?"
-    rf"(?P<versus> vs baseline)?(?: of (?P<of>{'|'.join(QUESTIONS)}))?"
+    rf"(?P<versus> vs baseline)?(?: of (?P<of>{'|'.join((*QUESTIONS, RUN))}))?"
 )
 
 EXAMPLES = (
@@ -58,7 +58,7 @@ class Rule:
     limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
     versus: bool  # compared with the baseline
     relative: bool = False  # against a baseline: the limit is a share of it
-    of: str = ""  # of scores and passes the question: suite | population
+    of: str = ""  # of scores and passes the question: suite | population | run
 
     @property
     def about(self) -> tuple[str, str, bool, str]:
@@ -103,8 +103,20 @@ def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), 
         )
     if found["of"] and kind not in ASKED_OF:
         raise ConfigError(f"gate rule {text!r}: `of {found['of']}` is for scores; leave it out")
+    if found["of"] == RUN and versus:
+        raise ConfigError(f"gate rule {text!r}: `of run` is a fact about one run; leave out `vs baseline`")
     question = (found["of"] or SUITE) if kind in ASKED_OF else ""
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
+
+
+def mean_rules(thresholds: Mapping[str, float], falling: Collection[str] = ()) -> Iterator[Rule]:
+    """What `thresholds` ask of a whole run: `tsq.mean: 0.8` is `tsq.mean >= 0.8 of run`. `tsq: 0.5`, a floor, is the tests' affair."""
+    for name, limit in thresholds.items():
+        score, _, statistic = name.rpartition(".")
+        if statistic == "mean":
+            at_least = score not in falling
+            text = f"{name} {'>=' if at_least else '<='} {limit:g} of {RUN}"
+            yield Rule(text, "score", score, statistic, at_least, limit, versus=False, of=RUN)
 
 
 def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:

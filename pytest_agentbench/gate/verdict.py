@@ -6,17 +6,19 @@ Nothing that could not be measured passes: doubts about the whole run turn PASS 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.rules import Rule
+from pytest_agentbench.gate.values import good_shares, latencies, passes, samples
 from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.stats import multiple
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, SUITE, Decision, Missing, judge
-from pytest_agentbench.stats.latency import Timing, compare_latency, latency_limit
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, Missing, judge
+from pytest_agentbench.stats.latency import compare_latency, latency_limit
 from pytest_agentbench.stats.multiple import Suspect
-from pytest_agentbench.stats.paired import Sample, against_limit, breaking, compare, pair
+from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar, against_share
 from pytest_agentbench.stats.sequential import FIRST_LOOK, Looks
 
@@ -24,15 +26,12 @@ INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule 
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
 FAILED_CALLS = 0.02  # share of LLM calls that may have failed where latencies are judged: failed ones have none
 CACHE_APART = 0.1  # difference of prefix cache hit ratios from which latencies are not the engine's alone
-SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
 CONFIDENCE = 0.95
 
 TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
 
 #: Kinds that are about scenarios, those in quarantine left out; the others are about a run.
 OF_SCENARIOS = ("score", "passes", "latency", "goodput")
-
-LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
 
 #: Hash of a rollout -> what is said where it is not the baseline's.
 DIFFERENT = {
@@ -61,9 +60,20 @@ class Asked:
         return self.rule.metric if self.rule.kind == "score" else ""
 
     @property
+    def floor(self) -> Bar:
+        """What a rollout has to reach to pass, for a rule that asks it: `parse_rule` has seen to it."""
+        assert self.bar is not None
+        return self.bar
+
+    @property
+    def is_about_scenarios(self) -> bool:
+        """Whether it infers something about scenarios, so that those in quarantine are left out; others are about a run as it is."""
+        return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
+
+    @property
     def is_looked_at(self) -> bool:
         """Whether it may decide before the last round of trials, as those of values with limits; others are judged once, in the end."""
-        return self.rule.kind == "passes" or (self.rule.kind == "score" and not self.falling)
+        return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and not self.falling))
 
 
 @dataclass(frozen=True)
@@ -122,8 +132,9 @@ def session_verdict(judged: Iterable[Judged]) -> str:
 
 
 def cannot_measure(group: str, asked: Sequence[Asked], run: Evidence) -> bool:
-    """Whether the run has lost so many rollouts of a group, or so many to errors of the infrastructure, that this is its verdict."""
-    return any(True for _ in _unmeasured(group, asked, run))
+    """Whether a group has lost so many rollouts, so many to errors of the infrastructure, or a score, that this is its verdict."""
+    own = [each for each in asked if each.group == group]
+    return any(True for _ in _unmeasured(group, asked, run)) or any(_unscored(each, run) for each in own)
 
 
 def _doubts(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[str]:
@@ -145,7 +156,7 @@ def _unmeasured(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[s
 
 def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> Judged:
     group, rule = asked.group, asked.rule
-    left_out = run.facts.quarantined.get(group, ()) if rule.kind in OF_SCENARIOS else ()
+    left_out = run.facts.quarantined.get(group, ()) if asked.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
         return Judged(asked, _undecided(rule, f"{where}; --agentbench-baseline names one"))
@@ -154,8 +165,9 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
     if why := _incomparable(asked, run, base):
         return Judged(asked, _undecided(rule, why))
     decision = _decide(asked, run, base if rule.versus else None, confidence)
-    doubts = (*doubts, *_rests_on_too_little(asked, decision, run))
-    if doubts and decision.verdict == PASS:
+    part = (*_rests_on_too_little(asked, decision, run),)
+    doubts = (*doubts, *part)
+    if (doubts and decision.verdict == PASS) or (part and rule.of == RUN):  # a fact about a part is none about the suite
         decision = replace(decision, verdict=INCONCLUSIVE)
     if doubts:
         decision = replace(decision, reason="; ".join(filter(None, (*doubts, decision.reason))))
@@ -178,12 +190,17 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
         if rule.kind == "goodput" and not run.facts.slo:
             return "nobody said what a good call is: --agentbench-slo does"
     if score := asked.score:
-        if missing := sum(score in trial.unscored for trial in run.groups.get(group, ())):
+        if missing := _unscored(asked, run):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
         here, there = run.scored_by(group, score), base.scored_by(group, score) if rule.versus and base else set()
         if here and there and here != there:
             return f"the baseline was scored in another way ({score} {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
     return ""
+
+
+def _unscored(asked: Asked, run: Evidence) -> int:
+    """How many of the scores that a rule looks at are missing because their scorer failed."""
+    return sum(asked.score in trial.unscored for trial in run.groups.get(asked.group, ())) if asked.score else 0
 
 
 def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
@@ -213,7 +230,7 @@ def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Ite
         if decision.n < ENOUGH * total:
             yield f"{decision.n} of {total} scenarios of the run and its baseline can be compared"
     elif not asked.any_part and decision.n < ENOUGH * (size := run.facts.scenarios.get(asked.group, 0)):
-        yield f"{decision.n} of the suite's {size} scenarios were measured; a rule of --agentbench-gate judges any part"
+        yield f"{decision.n} of the suite's {size} scenarios were measured; on the command line it judges any part"
 
 
 def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
@@ -260,8 +277,7 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
         case "score" | "passes":
             return _score(asked, trials, old, confidence)
         case "goodput":
-            shares = _samples(trials, lambda trial: _good_share(trial, run))
-            return against_limit(shares, rule.limit, confidence=confidence)
+            return against_limit(good_shares(trials, run.facts.slo), rule.limit, confidence=confidence)
         case "latency":
             q = int(rule.statistic.removeprefix("p"))
             new = latencies(trials, rule.metric)
@@ -275,8 +291,11 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
 
 def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
     rule, better = asked.rule, not asked.falling
+    if rule.of == RUN:
+        values = _measured(asked, trials)
+        return replace(_fact(rule, fsum(values) / len(values) if values else None, None, trials), n=len(values))
     if rule.kind == "passes":
-        return against_share(_passed(asked, trials), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
+        return against_share(passes(trials, asked.floor), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
     new = samples(trials, rule.metric, falling=asked.falling)
     base = samples(old, rule.metric, falling=asked.falling)
     every = [score for found in (new, base) for each in found.values() for score in each.scores]
@@ -295,60 +314,13 @@ def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confiden
     return against_limit(new, rule.limit, of=rule.of, limits=limits, confidence=confidence, higher_is_better=better)
 
 
-def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, Sample]:
-    """Scenario -> what was measured of it. An agent's error counts as 0, the worst; where less is better nothing is the worst."""
-
-    def measured(trial: Trial) -> float | None:
-        return 0.0 if trial.status == "agent_error" and not falling else trial.scores.get(score)
-
-    return _samples(trials, measured)
-
-
-def _passed(asked: Asked, trials: Iterable[Trial]) -> dict[str, Sample]:
-    """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
-    bar = asked.bar
-    assert bar is not None  # `parse_rule` has seen to it
-
-    def measured(trial: Trial) -> float | None:
-        if trial.status == "agent_error":
-            return 0.0
-        value = trial.scores.get(bar.score)
-        return None if value is None else float(bar.reached(value))
-
-    return _samples(trials, measured)
-
-
-def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, Sample]:
-    found: dict[str, list[float]] = {}
-    known: dict[str, Trial] = {}
-    lost: Counter[str] = Counter()
-    for trial in trials:
-        known[trial.scenario] = trial
-        measured = value(trial)
-        found.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
-        lost[trial.scenario] += trial.status in LOST
-    return {
-        name: Sample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster, lost[name])
-        for name, scores in found.items()
-    }
-
-
-def latencies(trials: Iterable[Trial], metric: str) -> list[Timing]:
-    """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
-    return [Timing(trial.scenario, trial.trial, trial.began_at, _milliseconds(trial, metric)) for trial in trials]
-
-
-def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
-    if metric == "rollout":
-        values = [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
-    else:
-        values = [value for call in trial.calls if (value := call.ms.get(metric)) is not None]
-    return tuple(max(value, SHORTEST_MS) for value in values)
-
-
-def _good_share(trial: Trial, run: Evidence) -> float | None:
-    known = [good for call in trial.calls if (good := call.good(run.facts.slo)) is not None]
-    return sum(known) / len(known) if known else None
+def _measured(asked: Asked, trials: Sequence[Trial]) -> list[float]:
+    """The mean, or the pass rate, of each scenario that has one; the means of reports are over the same."""
+    rule = asked.rule
+    if rule.kind == "passes":
+        counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, asked.floor).values()]
+        return [estimate.value for each in counts if (estimate := rule.pass_rate.estimate(*each))]
+    return [each.mean for each in samples(trials, rule.metric, falling=asked.falling).values() if each.scores]
 
 
 def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[Trial]) -> Decision:
@@ -365,6 +337,7 @@ def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[
         n=len({trial.scenario for trial in trials}),
         trials=(len(trials), 0),
         method="a fact",
+        of=rule.of,
     )
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports.gates import result_text, worst_first
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, flips, kinds_text, tool_text
-from pytest_agentbench.reports.wording import PARTS, limit_text, percent, statuses_text, stopwatch_text
+from pytest_agentbench.reports.wording import PARTS, percent, statuses_text, stopwatch_text, unknown_text
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import SuiteResult
 
@@ -23,7 +23,8 @@ def lines(run: Run) -> list[str]:
 
 
 def _lines(run: Run) -> Iterator[str]:
-    yield from (limit_text(limit) for limit in run.limits if limit.failed)
+    if unknown := unknown_text(run):
+        yield unknown
     if run.gate:
         yield from (result_text(rule) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
     for name, suite in run.suites.items():

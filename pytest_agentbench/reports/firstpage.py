@@ -5,7 +5,7 @@ What goes well has about twelve lines; each further one is about something that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,17 +21,17 @@ from pytest_agentbench.reports.wording import (
     goodput_text,
     imported_lines,
     interruptions_text,
-    limit_text,
     number,
     restarts_text,
     resume_text,
     score_of,
     sessions_text,
     statuses_text,
+    unknown_text,
 )
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import OutcomeCounts, Run
-from pytest_agentbench.runs.results import Limit, Mean, SuiteResult
+from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 
@@ -58,7 +58,6 @@ def rows(run: Run, shown: str) -> Iterator[Row]:
     if run.imported:
         yield Row("imported", next(imported_lines(run.imported)))
     yield from _gate(run.gate, run.rounds)
-    yield from _limits(run.limits)
     yield from _arms(run.ab)
     if run.ab:  # the arms are compared above; a number over both of them would be about nothing
         yield from (Row(name, _rollouts_text(suite)) for name, suite in run.suites.items())
@@ -96,6 +95,8 @@ def trouble_rows(run: Run) -> Iterator[Row]:
         yield Row("interrupted", interruptions, "yellow")
     if restarts := restarts_text(run.backend):
         yield Row("restarted", f"{restarts}, in the middle of the run", "yellow")
+    if unknown := unknown_text(run):
+        yield Row("not known", unknown, "red")
     if run.plan.not_run:
         yield Row("not run", f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts", "yellow")
 
@@ -127,12 +128,6 @@ def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[Row]
 def _more(count: int) -> Iterator[Row]:
     if count > 0:
         yield Row("", f"and {count} more")
-
-
-def _limits(limits: Sequence[Limit]) -> Iterator[Row]:
-    for limit in limits:
-        text = limit_text(replace(limit, note=limit.note.partition("; ")[0]))
-        yield Row("limit", text, "red" if limit.failed else "green" if limit.judged else "")
 
 
 def _arms(ab: ArmsCompared | None) -> Iterator[Row]:

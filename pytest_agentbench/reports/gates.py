@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pytest_agentbench.reports.wording import number, score_of
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult, RuleResult
+from pytest_agentbench.stats.decisions import RUN
 from pytest_agentbench.stats.multiple import FEWEST, Suspect
 
 SHOWN = 10  # scenarios that got worse
@@ -75,7 +76,7 @@ def _unseen(rule: RuleResult) -> str:
 
 def _question(rule: RuleResult) -> str:
     """Which one was answered; empty where there is only one."""
-    return f" of {rule.of}" if rule.of else ""
+    return f" of {rule.of}" if rule.of and rule.of != RUN else ""  # a rule `of run` has it in its text
 
 
 def worst_first(rules: Iterable[RuleResult]) -> list[RuleResult]:

@@ -33,7 +33,6 @@ from pytest_agentbench.reports.wording import (
     imported_lines,
     interruptions_text,
     judging_lines,
-    limit_text,
     loss_lines,
     mean_text,
     number,
@@ -53,11 +52,12 @@ from pytest_agentbench.reports.wording import (
     stopwatch_text,
     throughput_text,
     tools_text,
+    unknown_text,
     verdict_text,
 )
 from pytest_agentbench.runs.contents import Imported, Run
 from pytest_agentbench.runs.provenance import Git
-from pytest_agentbench.runs.results import Limit, Passes, SuiteResult
+from pytest_agentbench.runs.results import Passes, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.stats.percentiles import INFINITE, Percentiles
 
@@ -96,7 +96,6 @@ def lines(run: Run) -> Iterator[str]:
     for name, suite in run.suites.items():
         yield from _suite(name, suite)
     yield from comparison.markdown(run)
-    yield from _limits(run.limits)
     yield from _gate(run.gate, run.rounds)
     yield from _performance(run.performance, run.stopwatch)
     if run.serving:
@@ -118,6 +117,8 @@ def _progress(run: Run) -> Iterator[str]:
     yield f"\n{counts}." + ("" if run.exit_status is None else f" pytest's exit status: {run.exit_status}.")
     if interruptions := interruptions_text(run):
         yield f"\nParts of the session died and were started again: {prose(interruptions)}."
+    if unknown := unknown_text(run):
+        yield f"\n**Not known**: {prose(unknown)}."
     if sessions := sessions_text(run):
         yield f"\nGone on with, {sessions}. Rates are over the time of all sessions, without the pauses between them."
     if resume := resume_text(run):
@@ -198,12 +199,6 @@ def _passes(passes: Passes | None) -> Iterator[str]:
     others += [f"{more} more are in run.json"] if (more := len(passes.scenarios) - PASS_RATES) > 0 else []
     if others:
         yield f"\n{'; '.join(others)}."
-
-
-def _limits(limits: Sequence[Limit]) -> Iterator[str]:
-    if limits:
-        yield "\n## Limits\n"
-        yield from (f"- {prose(limit_text(limit))}" for limit in limits)
 
 
 def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[str]:

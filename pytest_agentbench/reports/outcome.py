@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_agentbench.gate.exit_status import EXITS
-from pytest_agentbench.reports.gates import claims_of
+from pytest_agentbench.reports.gates import claims_of, worst_first
 from pytest_agentbench.reports.wording import mean_text, score_of
 from pytest_agentbench.runs.contents import Failure, Run
-from pytest_agentbench.runs.results import Limit
 from pytest_agentbench.runs.verdicts import EarlierRuns, RuleResult
 from pytest_agentbench.stats.multiple import Suspect
 
 
 class Rule(NamedTuple):
-    """A limit or a rule of the gate, and what became of it."""
+    """A rule of the gate, and what became of it."""
 
     suite: str
     text: str
-    verdict: str  # PASS | FAIL | INCONCLUSIVE | NOT JUDGED
+    verdict: str  # PASS | FAIL | INCONCLUSIVE
     found: str  # the number, its interval, why
 
 
 def headline(run: Run) -> str:
-    """`FAIL, exit status 1: a test, a limit or the gate failed; gate PASS`: the verdict, and the gate's where that is another one.
+    """`FAIL, exit status 1: a test or the gate failed; gate PASS`: the verdict, and the gate's where that is another one.
 
     With it how often this was tried before, where not every try passed: of many tries one passes by luck.
     """
@@ -51,23 +50,13 @@ def means(run: Run) -> Iterator[str]:
 
 def rules(run: Run) -> list[Rule]:
     """The worst first: what failed, what is open, what holds."""
-    found = [*_gate(run.gate.rules if run.gate else ()), *_limits(run.limits)]
-    order = {"FAIL": 0, "INCONCLUSIVE": 1}
-    return sorted(found, key=lambda rule: order.get(rule.verdict, 2))
+    return [*map(_told, worst_first(run.gate.rules if run.gate else ()))]
 
 
-def _limits(limits: Sequence[Limit]) -> Iterator[Rule]:
-    for limit in limits:
-        verdict = "FAIL" if limit.failed else "PASS" if limit.judged else "NOT JUDGED"
-        text = f"{limit.name} {'<=' if limit.ceiling else '>='} {limit.limit:g}"
-        yield Rule(limit.suite, text, verdict, "; ".join(filter(None, (_value(limit.value), limit.note))))
-
-
-def _gate(rules: Sequence[RuleResult]) -> Iterator[Rule]:
-    for rule in rules:
-        interval = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
-        found = "; ".join(filter(None, (f"{_value(rule.estimate)}{interval}", rule.reason)))
-        yield Rule(rule.suite, rule.rule, rule.verdict, found)
+def _told(rule: RuleResult) -> Rule:
+    interval = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
+    found = "; ".join(filter(None, (f"{_value(rule.estimate)}{interval}", rule.reason)))
+    return Rule(rule.suite, rule.rule, rule.verdict, found)
 
 
 def _value(value: float | None) -> str:

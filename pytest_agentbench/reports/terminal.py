@@ -29,7 +29,6 @@ from pytest_agentbench.reports.wording import (
     goodput_text,
     imported_lines,
     judging_lines,
-    limit_text,
     mean_text,
     number,
     passes_text,
@@ -118,8 +117,6 @@ def write_whole(terminal: Terminal, run: Run, shown: str, write_rollouts: Callab
     if run.serving:
         _write_serving(terminal, run.serving)
     _write_comparison(terminal, run)
-    for limit in run.limits:
-        terminal.write_line(f"limit       {limit_text(limit)}", red=limit.failed, green=limit.judged and not limit.failed)
     if run.gate:
         write_gate(terminal, run.gate, run.rounds)
     _write_backend(terminal, run.backend)
@@ -171,10 +168,9 @@ def _write_backend(terminal: Terminal, backend: BackendUse) -> None:
 
 def _in_one_line(run: Run) -> str:
     suites = [f"{name} {suite.main_score} {mean_text(suite.main_mean)}" for name, suite in run.suites.items()]
-    failed = [limit_text(limit) for limit in run.limits if limit.failed]
     rules = [rule_text(rule) for rule in gate.rules if rule.verdict != "PASS"] if (gate := run.gate) else []
     verdict = [f"gate {gate.verdict}"] if gate else []
-    return "; ".join([run.verdict, *(suites or ["nothing measured"]), *failed, *verdict, *rules])
+    return "; ".join([run.verdict, *(suites or ["nothing measured"]), *verdict, *rules])
 
 
 def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:

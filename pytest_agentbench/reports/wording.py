@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
+from pytest_agentbench.gate.exit_status import SKIPPED
 from pytest_agentbench.metrics.goodput import GoodputSummary
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
@@ -13,7 +14,7 @@ from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Run
 from pytest_agentbench.runs.journal import first_of
-from pytest_agentbench.runs.results import Limit, Mean, Passes, QuarantineResult, SuiteResult
+from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, SuiteResult
 from pytest_agentbench.runs.verdicts import RuleResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.pass_rates import PassRate
@@ -101,15 +102,6 @@ def own_mean_text(mean: OwnMean) -> str:
 def score_of(rule: RuleResult) -> str:
     """The score of scenarios that a rule of the gate is about: `tsq` of `tsq.mean >= -0.03 vs baseline`."""
     return str(rule.rule).split()[0].removesuffix(".mean")
-
-
-def limit_text(limit: Limit) -> str:
-    """`banking tsq.mean 0.612 >= 0.400: holds`"""
-    sign = "<=" if limit.ceiling else ">="
-    value = "nothing" if limit.value is None else f"{limit.value:.3f}"
-    verdict = "FAILS" if limit.failed else ("holds" if limit.judged else limit.note)
-    why = f"; {limit.note}" if limit.failed and limit.note else ""
-    return f"{limit.suite} {limit.name} {value} {sign} {limit.limit:g}: {verdict}{why}"
 
 
 def number(value: Any, digits: int = 1) -> str:
@@ -327,6 +319,12 @@ def interruptions_text(run: Run) -> str:
 def damage_lines(run: Run) -> list[str]:
     """What of the journal could not be read."""
     return first_of(run.damaged)
+
+
+def unknown_text(run: Run) -> str:
+    """Of which suites nothing was measured that thresholds are asked of; empty where that is as it should be."""
+    names = run.unknown_suites if run.verdict != SKIPPED else ()
+    return f"{', '.join(names)}: no rollout was measured, so no threshold is known to hold" if names else ""
 
 
 def loss_lines(run: Run) -> list[str]:

@@ -136,7 +136,7 @@ def _check_data(suite: Suite, old: SuiteResult) -> None:
 async def rescore(run: Run, source: Path, groups: Mapping[str, Group]) -> tuple[Path, Run, Tallies]:
     """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
 
-    Limits are judged; a gate is not, and reports are not written.
+    No gate judges it, and reports are not written.
     """
     target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
     tallies = Tallies(_performance(run))
@@ -193,7 +193,7 @@ async def _again(old: Rollout, group: Group) -> Rollout:
 
 
 def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> Run:
-    """The new run: what is known of the old one, with other scores, and limits judged on them. No session has worked on it."""
+    """The new run: what is known of the old one, with other scores. No session has worked on it."""
     facts: SessionFacts = dataclasses.replace(
         run,
         id=name,
@@ -203,7 +203,7 @@ def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> 
         resume=None,
         rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
     )
-    new = build_run(facts, [_asked(group, each, run) for group, each in groups.items()], tallies)
+    new = build_run(facts, [_asked(group, each) for group, each in groups.items()], tallies)
     return dataclasses.replace(new, suites={group: _with_new_scores(each, new.suites[group]) for group, each in groups.items()})
 
 
@@ -219,13 +219,11 @@ def _identity(old: RunIdentity, groups: Mapping[str, Group]) -> RunIdentity:
     return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
 
 
-def _asked(name: str, group: Group, run: Run) -> AskedSuite:
+def _asked(name: str, group: Group) -> AskedSuite:
     """The suite with the scores of the old run and the new ones, asked as it was then."""
     names = (group.names.get(score, score) for score in group.scores)
     suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names})
-    trials = run.identity.options.suites[name].trials if run.identity else 1
-    fixed = trials if isinstance(trials, int) else 1  # of those that were added no limit is judged
-    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, fixed, population=[*_of_population(group.old)])
+    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, population=[*_of_population(group.old)])
 
 
 def _of_population(old: SuiteResult) -> Iterator[str]:

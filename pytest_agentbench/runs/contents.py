@@ -13,11 +13,11 @@ from pytest_agentbench.records import OPEN, Json
 from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, RunIdentity
-from pytest_agentbench.runs.results import Limit, SuiteResult
+from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResult
 from pytest_agentbench.suites.models import ModelUse
 
-SCHEMA = "agentbench-run/2"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/3"  # docs/run-json.md describes it
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ class SessionFacts:
     # the [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
     # `IMPORTED` for [results of other tools](import.md)
     verdict: str = ""
-    # pytest's, failed tests, limits and the [gate](gates.md#exit-statuses) in it; null of an imported run. Of one that was scored
-    # again, what a session would have had for its limits and gate
+    # pytest's, failed tests and the [gate](gates.md#exit-statuses) in it; null of an imported run. Of one that was scored
+    # again, what a session would have had for its gate
     exit_status: int | None = None
     imported: Imported | None = None  # null of a run of our own
     rescored: Rescored | None = None  # null of a run that was not scored again
@@ -224,5 +224,9 @@ class Run(SessionFacts):
     """What is known of a run, and what its rollouts came to."""
 
     suites: Mapping[str, SuiteResult]  # suite, or `suite-variant`, -> what was found
-    limits: tuple[Limit, ...] = ()  # on means
     performance: PerformanceSummary  # of all rollouts of the run; [what each number is](metrics.md#serving-metrics)
+
+    @property
+    def unknown_suites(self) -> tuple[str, ...]:
+        """Those with thresholds, none of which is known to hold, for nothing was measured."""
+        return tuple(name for name, suite in self.suites.items() if suite.is_unknown)

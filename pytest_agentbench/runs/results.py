@@ -10,6 +10,8 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.suites.suite import DatasetInfo
 
+MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -157,24 +159,7 @@ class SuiteResult:
         """Over all rollouts, of the first score."""
         return self.scores[self.main_score].mean
 
-
-@dataclass(frozen=True)
-class Limit:
-    """A limit on a suite's mean, and what was found."""
-
-    suite: str
-    name: str  # such as `tsq.mean`
-    limit: float
-    value: float | None  # what was found; null when nothing was measured
-    judged: bool  # false when only a part of the suite was measured
-    note: str  # why it was not judged
-    ceiling: bool  # the limit is an upper one: less is better
-    failed: bool
-
-    @classmethod
-    def of(
-        cls, suite: str, name: str, limit: float, value: float | None, *, judged: bool = True, note: str = "", ceiling: bool = False
-    ) -> Limit:
-        """A limit that fails where it is judged, and the value is on its wrong side or not there."""
-        failed = judged and (value is None or (value > limit if ceiling else value < limit))
-        return cls(suite, name, limit, value, judged, note, ceiling, failed)
+    @property
+    def is_unknown(self) -> bool:
+        """Whether thresholds are asked of it, and no rollout was measured, so that none is known to hold."""
+        return bool(self.thresholds) and not any(self.rollouts[status] for status in MEASURED)

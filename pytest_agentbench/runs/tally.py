@@ -51,8 +51,6 @@ from pytest_agentbench.suites.suite import Suite, question, score_name
 FILE = "run.json"
 WORST = 5  # scenarios that reports show
 MOST_K = 10  # pass@k and pass^k are told up to this k
-NOTHING_MEASURED = "measured rollouts"  # the limit that fails where no rollout was measured
-MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
 
 #: What a run may owe its numbers to, beside the backend.
 PACKAGES = (
@@ -204,14 +202,6 @@ def _retried_summary(tally: SuiteTally, name: str, of: str) -> RetriedMeans:
     """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
     limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
     return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, limits, of) for again in (True, False)))
-
-
-def known_mean(result: SuiteResult, score: str) -> tuple[float | None, str]:
-    """The mean that a limit is judged on; where it is not known, None and perhaps why."""
-    if missing := result.score_errors.get(score, 0):
-        return None, f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
-    mean = result.scores[score].mean
-    return (None, "") if mean is None else (mean.value, "")
 
 
 def _mean(

@@ -68,5 +68,5 @@ class GateResult:
     tests_below: int  # tests below a threshold that did not fail the session
     compared: tuple[str, ...]  # suites whose scores were compared with a baseline, so that the gate decides in place of thresholds
     baselines: Mapping[str, BaselineRun]  # suite, or `suite-variant`, -> the run that it was compared with
-    rules: tuple[RuleResult, ...]  # in the order of `suite.yaml`, then of the command line
+    rules: tuple[RuleResult, ...]  # of `suite.yaml`, of the command line, of thresholds, each in its order
     unmeasured: tuple[str, ...]  # suites of which too much was lost or could not be measured

@@ -164,8 +164,7 @@ def _status(controller: Controller, session: pytest.Session) -> int:
         FAILED if ours else int(session.exitstatus),
         only_unmeasured=session.testsfailed == controller.unmeasured_tests + controller.outcomes.wrong_files,
         mistake=controller.outcomes.wrong_files > 0,
-        failure=bool(services.failure and run.suites) and not services.missing,
-        limits=run.limits,
+        failure=bool((services.failure and run.suites) or run.unknown_suites) and not services.missing,
         gate=deciding(run),
     )
     return exit_status(ending, controller.settings.inconclusive)

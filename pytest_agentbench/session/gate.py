@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,15 +11,16 @@ from typing import Protocol
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
-from pytest_agentbench.gate.rules import Rule, parse_rule
-from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, samples, session_verdict
+from pytest_agentbench.gate.rules import Rule, mean_rules, parse_rule
+from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import bar_of
 from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, Look, RuleResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.session.discovery import Found, check_rule
-from pytest_agentbench.stats.decisions import FAIL, POPULATION, SUITE
+from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.suites.arms import Arm
@@ -127,6 +129,9 @@ class Asking(Protocol):
     def gate(self) -> tuple[str, ...]: ...
 
     @property
+    def thresholds(self) -> Mapping[str, float]: ...
+
+    @property
     def baseline(self) -> str | None: ...
 
     @property
@@ -140,11 +145,12 @@ class Asking(Protocol):
 
 
 def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
-    """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked."""
-    if settings.ab:
-        if settings.gate or settings.baseline:
-            raise ConfigError("--agentbench-ab compares its two arms with each other; gates and baselines are for sessions of one backend")
-        return None
+    """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked.
+
+    Of an A/B session only what its thresholds ask of each arm.
+    """
+    if settings.ab and (settings.gate or settings.baseline):
+        raise ConfigError("--agentbench-ab compares its two arms with each other; gates and baselines are for sessions of one backend")
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports)) if settings.baseline else None
     groups = [*_groups(found)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
@@ -156,7 +162,7 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
         _somebody_measures(text, found)
     for each, _, group in groups:
         assert each.suite is not None
-        rules = [*rules_of(each, settings.gate)]
+        rules = [(any_part, rule) for any_part, rule in rules_of(each, settings) if rule.of == RUN or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)
@@ -192,22 +198,22 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
     return [each.id for each in suite.scenarios[:limit][: suite.limits.get(variant)] if each.id not in left_out]
 
 
-def rules_of(found: Found, options: Sequence[str]) -> Iterator[tuple[bool, Rule]]:
-    """(whether it is from the command line, rule): of suite.yaml those about which the command line says nothing, then its own.
+def rules_of(found: Found, asking: Asking) -> Iterator[tuple[bool, Rule]]:
+    """(whether it is from the command line, rule): those of suite and thresholds about which the command line says nothing, and its own.
 
     Raises ConfigError for one of the command line that every run, or none, would keep.
     """
     suite = found.suite
     assert suite is not None
-    given = [rule for text in options if (rule := _perhaps(found, text)) is not None]
+    given = [rule for text in asking.gate if (rule := _perhaps(found, text)) is not None]
     for rule in given:
         check_rule(suite, rule)
     about = {rule.about for rule in given}
-    for text in suite.gate:
-        rule = _parsed(found, text)  # `discovery` has checked it
-        if rule.about not in about:
-            yield False, rule
+    written = map(functools.partial(_parsed, found), suite.gate)  # `discovery` has checked them
+    yield from ((False, rule) for rule in written if rule.about not in about)
     yield from ((True, rule) for rule in given)
+    means = mean_rules(found.thresholds, LOWER_IS_BETTER)
+    yield from ((f"{rule.metric}.mean" in asking.thresholds, rule) for rule in means if rule.about not in about)
 
 
 def _parsed(found: Found, text: str) -> Rule:

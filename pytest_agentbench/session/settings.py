@@ -148,7 +148,7 @@ class Settings:
         read=assignment(yaml_value, "should be PATH=VALUE, for example agent.temperature=0.6"),
     )
     thresholds: Mapping[str, float] = _option(
-        "replace a threshold of suite and backend: tsq=0.5 a scenario, tsq.mean=0.8 for the mean",
+        "replace a threshold of suite and backend: tsq=0.5 is a floor of each scenario, tsq.mean=0.8 the rule `tsq.mean >= 0.8 of run`",
         "NAME=VALUE",
         name="threshold",
         many=dict,

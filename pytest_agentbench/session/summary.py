@@ -1,4 +1,4 @@
-"""The end of a session: the journal becomes a Run, and limits on means are judged."""
+"""The end of a session: the journal becomes a Run, and the gate judges it."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -
 
 def _groups_of(controller: Controller, tallies: Tallies) -> Iterator[AskedSuite]:
     """The suites of a session, under the variants of which there is something."""
-    ledger, services, gate = controller.ledger, controller.services, controller.gate
-    assert ledger is not None and services is not None
+    ledger, gate = controller.ledger, controller.gate
+    assert ledger is not None
     for found, variant, name in groups(controller.found):
         if found.suite and (name in ledger.selected or tallies.suites[name].statuses):
             yield AskedSuite(
@@ -144,7 +144,6 @@ def _groups_of(controller: Controller, tallies: Tallies) -> Iterator[AskedSuite]
                 trials=found.trials,
                 quarantined=controller.outcomes.quarantined(name),
                 population=gate.population(name) if gate else (),
-                limited=not services.missing,
             )
 
 

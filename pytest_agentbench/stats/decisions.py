@@ -11,6 +11,9 @@ PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 #: (they vary too). docs/gates.md explains the two.
 SUITE, POPULATION = QUESTIONS = ("suite", "population")
 
+#: What a rule asks from which nothing is inferred: what this run measured.
+RUN = "run"
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -42,7 +45,7 @@ class Decision:
     # of the interval: within-scenario t | paired t | [clustered] adjusted t | moving blocks of 14 | ...; `a fact` where the run simply has
     # the number | deterministic | none
     method: str = "none"
-    of: str = ""  # the question that was answered: suite | population; empty where there is only one
+    of: str = ""  # the question that was answered: suite | population | run; empty where there is only one
     detectable: float | None = (
         None  # the smallest true change beyond the threshold that such a run shows with probability 0.8; a factor of ratios
     )

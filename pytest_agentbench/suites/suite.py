@@ -71,7 +71,7 @@ class Suite:
     scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
     judge: Json = field(default_factory=dict)  # url, model, api_key of the judge that scorers ask; empty: the backend under test
     isolation: str = "none"  # none | process: where the suite's own code runs
-    thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor per scenario; `tsq.mean`: limit on the mean
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor of a scenario; `tsq.mean`: a rule about the run
     gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
     deterministic: bool = False  # trials of a scenario never differ, so a gate takes differences of scores as facts
     quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out; `discovery` has checked them

@@ -12,7 +12,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.bfcl import load
 from pytest_agentbench.suites.suite import Scenario
 from tests.bfcl.installed import needs_data
-from tests.project import WAYS, Project
+from tests.project import TWO_WORKERS, WAYS, Project
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +43,10 @@ def test_a_path_above_passes_it_over(bfcl: Project, way: tuple[str, ...]) -> Non
         result.stdout.fnmatch_lines(["*this suite runs only when it is named: pytest scenarios/bfcl, or pytest -m bfcl*"])
 
 
-@WAYS
 @pytest.mark.parametrize("named", [("-m", "bfcl"), ("scenarios/bfcl",), ("scenarios/bfcl/test_bfcl.py",)], ids=["mark", "folder", "file"])
-def test_without_the_data_it_is_skipped(bfcl: Project, way: tuple[str, ...], named: tuple[str, ...]) -> None:
+def test_without_the_data_it_is_skipped(bfcl: Project, named: tuple[str, ...]) -> None:
     """Where it is named and its data is missing there is one SKIP, and the sentence with the command that brings it."""
-    result = without_data(bfcl).run(*way, *named)
+    result = without_data(bfcl).run(*TWO_WORKERS, *named)
 
     assert {"skipped": 1} == {
         name: count for name, count in result.parseoutcomes().items() if name not in ("warnings", "warning", "deselected")
@@ -56,10 +55,9 @@ def test_without_the_data_it_is_skipped(bfcl: Project, way: tuple[str, ...], nam
     assert 0 == result.ret
 
 
-@WAYS
-def test_without_the_data_there_is_no_verdict(bfcl: Project, way: tuple[str, ...]) -> None:
+def test_without_the_data_there_is_no_verdict(bfcl: Project) -> None:
     """Under a threshold on the command line the missing data set is an ERROR."""
-    result = without_data(bfcl).run(*way, "scenarios/bfcl", "--agentbench-threshold=tsq.mean=0.1")
+    result = without_data(bfcl).run(*TWO_WORKERS, "scenarios/bfcl", "--agentbench-threshold=tsq.mean=0.1")
 
     assert result.ret not in (0, 5)
     result.stdout.fnmatch_lines(["*bfcl-eval 1.0 is installed, and this suite is made for *"])

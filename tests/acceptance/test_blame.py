@@ -56,8 +56,10 @@ def test_a_failed_call_that_the_agent_ignores(project: Project, way: tuple[str, 
 
 @pytest.mark.parametrize(
     "rule",
-    [{"text": "late", "ttft_ms": 600_000}, {**LONG, "itl_ms": 1, "stall": {"after": 5, "ms": 600_000}}],
-    ids=["first-token", "next-token"],
+    [
+        pytest.param({"text": "late", "ttft_ms": 600_000}, id="first-token", marks=pytest.mark.slow),
+        pytest.param({**LONG, "itl_ms": 1, "stall": {"after": 5, "ms": 600_000}}, id="next-token"),
+    ],
 )
 def test_a_backend_that_hangs_until_time_is_up(project: Project, rule: dict[str, object]) -> None:
     """A rollout whose time is over while a call waits for its first or its next token is the backend's, and has no score."""

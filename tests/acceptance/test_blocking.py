@@ -113,7 +113,7 @@ def run(llm, tools):
     assert (1.0, "410") == (slow.score("tsq"), other.answer)
 
 
-@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("kind", ["def", pytest.param("async def", marks=pytest.mark.slow)])
 def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
     """A scorer has as much time as its rollout: then its score is missing, and the others stand."""
     asking = "def test_it(rollout): rollout.score('slow')\n"

@@ -21,9 +21,9 @@ SLOW = {"text": "one two three four five six", "tokens_per_chunk": 1}
 @pytest.mark.parametrize(
     ("rule", "option", "kind"),
     [
-        ({**SLOW, "ttft_ms": 60_000}, "first-token=200ms", "timeout_first_token"),
         ({**SLOW, "stall": {"after": 2, "ms": 60_000}}, "idle=0.2s", "timeout_idle"),
-        ({**SLOW, "itl_ms": 100}, "call=300ms", "timeout_call"),
+        pytest.param({**SLOW, "ttft_ms": 60_000}, "first-token=200ms", "timeout_first_token", marks=pytest.mark.slow),
+        pytest.param({**SLOW, "itl_ms": 100}, "call=300ms", "timeout_call", marks=pytest.mark.slow),
     ],
 )
 def test_the_budget_that_fired_is_named(project: Project, rule: dict[str, object], option: str, kind: str) -> None:

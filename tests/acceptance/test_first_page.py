@@ -30,17 +30,18 @@ def test_the_first_page(project: Project, way: tuple[str, ...]) -> None:
     mean = project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]
     assert "verdict     PASS" == lines[0]
     assert [
-        "limit       shop tsq.mean 0.667 >= 0.5: holds",
+        "gate        PASS",
+        "rule        shop tsq.mean >= 0.5 of run: PASS, 0.667",
         "shop        12 rollouts, all ok",
         f"tsq         0.667 (95 % interval {mean['low']:.3f} to {mean['high']:.3f})",
         "mistakes    missing call 12",
         'lowest      shop-0 0.667 "Customer shop-0: is there a lamp?"',
         'lowest      shop-1 0.667 "Customer shop-1: is there a lamp?"',
         'lowest      shop-10 0.667 "Customer shop-10: is there a lamp?"',
-    ] == lines[1:7]
-    assert ["first token", "speed"] == [line[:11].rstrip() for line in lines[7:9]]
+    ] == lines[1:9]
+    assert ["first token", "speed"] == [line[:11].rstrip() for line in lines[9:11]]
     assert ["report      reports/", "more        agentbench show, or -v; "] == [lines[-2][:20], lines[-1][:36]]
-    assert len(lines) <= 12
+    assert len(lines) <= 14
     assert [] == [word for word in JARGON if word in "\n".join(lines)]
 
 

@@ -63,12 +63,11 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
     assert "## Gate: PASS; compared with 2" in (gated.directory / "report.md").read_text()
 
 
-@WAYS
-def test_a_regression(gated: Project, way: tuple[str, ...]) -> None:
+def test_a_regression(gated: Project) -> None:
     """Every scenario fell: exit status 1, with the estimate, although no test counts as failed. With one trial each none is claimed."""
     gated.backend(ALL_WRONG)
 
-    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before")
+    result = gated.run("scenarios/shop", "--agentbench-baseline=before")
 
     assert 1 == result.ret
     result.stdout.fnmatch_lines(
@@ -99,17 +98,16 @@ def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> N
     )
 
 
-@WAYS
-def test_infra_errors(gated: Project, way: tuple[str, ...]) -> None:
+def test_infra_errors(gated: Project) -> None:
     """What cannot be measured is an ERROR and exit status 6, whatever the other scenarios say."""
     gated.backend(ONE_FAILS)
 
-    result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-retries=0")
+    result = gated.run("scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-retries=0")
 
     result.assert_outcomes(passed=19, errors=1)
     assert CANNOT_MEASURE == result.ret
     result.stdout.fnmatch_lines(["gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error, more than 2 %"])
-    allowed = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-gate=infra_error.rate <= 10%")
+    allowed = gated.run("scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-gate=infra_error.rate <= 10%")
     assert CANNOT_MEASURE == allowed.ret
     assert "PASS" == gate(gated)["verdict"]
 
@@ -136,20 +134,19 @@ def test_a_dead_backend(gated: Project) -> None:
     assert "INCONCLUSIVE" == gate(gated)["verdict"]
 
 
-@WAYS
-def test_tests_decide(gated: Project, way: tuple[str, ...]) -> None:
+def test_tests_decide(gated: Project) -> None:
     """--agentbench-verdict=tests gives pytest's own behaviour back: what is below fails, and the gate only speaks."""
     gated.backend(TWO_WRONG)
     options = ("scenarios/shop", "--agentbench-baseline=before", "--agentbench-verdict=tests")
 
-    result = gated.run(*way, "-v", *options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
+    result = gated.run("-v", *options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     result.assert_outcomes(passed=18, failed=2)
     assert 1 == result.ret
     result.stdout.fnmatch_lines(["gate * PASS*shown only: the tests decide"])
     both = [{"name": name, "arguments": {"item": "lamp"}} for name in ("find_item", "order_item")]
     gated.backend([{"match": {"turn": 0}, "tool_calls": both}, {"text": "Done."}])  # TSQ 0.67: no test is below its threshold
-    assert 0 == gated.run(*way, *options, "--agentbench-gate=tsq.mean >= 0.95").ret
+    assert 0 == gated.run(*options, "--agentbench-gate=tsq.mean >= 0.95").ret
     assert "FAIL" == gate(gated)["verdict"]
 
 
@@ -200,18 +197,17 @@ def test_other_failures_are_failures(gated: Project, way: tuple[str, ...]) -> No
     assert "PASS" == gate(gated)["verdict"]
 
 
-@WAYS
-def test_a_gate_in_the_suite(gated: Project, way: tuple[str, ...]) -> None:
+def test_a_gate_in_the_suite(gated: Project) -> None:
     """Rules in suite.yaml find the promoted baseline; without one they are shown as undecided, and the tests stand."""
     gated.suite(scenarios=20, gate=["tsq.mean >= -0.5 vs baseline", "infra_error.rate <= 2%"])
     gated.backend(TWO_WRONG)
 
-    without = gated.run(*way, "scenarios/shop")
+    without = gated.run("scenarios/shop")
 
     without.assert_outcomes(passed=18, failed=2)
     without.stdout.fnmatch_lines(["gate * INCONCLUSIVE", "*there is no baseline; --agentbench-baseline names one"])
     write_baseline(read_evidence(gated.root / "reports" / "before"), "shop", default_baseline("shop", gated.root / "reports"))
-    result = gated.run(*way, "scenarios/shop")
+    result = gated.run("scenarios/shop")
     assert 0 == result.ret
     result.stdout.fnmatch_lines(["gate * PASS*", "*== 18 passed, 2 below in *"])
 
@@ -284,11 +280,10 @@ def banking(project: Project) -> Project:
     return project
 
 
-@WAYS
-def test_banking_against_itself_and_against_worse(banking: Project, way: tuple[str, ...]) -> None:
+def test_banking_against_itself_and_against_worse(banking: Project) -> None:
     """The same engine with other errors passes a margin that 100 scenarios resolve; one that errs in 9 of 10 calls fails it."""
     limits = ("--agentbench-threshold=tsq.mean=0", "--agentbench-threshold=tsq=0.5")
-    options = (*way, "scenarios/banking", "-q", *limits, "--agentbench-gate=tsq.mean >= -0.1 vs baseline")
+    options = ("scenarios/banking", "-q", *limits, "--agentbench-gate=tsq.mean >= -0.1 vs baseline")
 
     same = banking.run(*options, "--agentbench-set=backend.seed=1")
     found = gate(banking)["rules"][0]

@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[Json, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["pool", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("process", "command"))])
 def test_an_agent_that_prints_without_an_end(project: Project, kind: str) -> None:
     """A line says how much is left out between the beginning and the end of its log; the pool stays as small as it was."""
     agent, isolation = KINDS[kind]

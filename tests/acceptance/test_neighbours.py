@@ -76,6 +76,7 @@ def test_reruns(project: Project, way: tuple[str, ...]) -> None:
     assert "PytestAgentbenchWarning" not in project.run(*way, "-p", "rerunfailures", "--reruns=0", "scenarios/shop").stdout.str()
 
 
+@pytest.mark.slow
 @WAYS
 def test_the_warning_about_reruns_and_filters(project: Project, way: tuple[str, ...]) -> None:
     """Where warnings are errors the advice is given and the session goes on; `ignore` silences it."""

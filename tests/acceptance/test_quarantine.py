@@ -110,7 +110,7 @@ def test_the_mean_is_over_all(held: Project) -> None:
     result = held.run("scenarios/shop", "--agentbench-threshold=tsq.mean=0.96")
 
     assert 1 == result.ret
-    result.stdout.fnmatch_lines(["limit *tsq.mean*"])
+    result.stdout.fnmatch_lines(["rule *tsq.mean >= 0.96 of run: FAIL, 0.950"])
 
 
 @WAYS

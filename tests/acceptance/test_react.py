@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.project import WAYS, Project
 
 
+@pytest.mark.slow
 @WAYS
 def test_banking_by_text(project: Project, way: tuple[str, ...]) -> None:
     """`--agentbench-agent=react` makes the same calls as native tools do, one a turn, and leaves a transcript that can be read."""

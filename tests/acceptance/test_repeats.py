@@ -39,6 +39,7 @@ def tried(project: Project, number: int, *words: str) -> pytest.RunResult:
     return project.run("scenarios/shop", *words)
 
 
+@pytest.mark.slow
 def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """The third run passes, and says that two before it did not. The best of them is a poor baseline; more trials are another setup."""
     assert [1, 1] == [tried(lucky, number).ret for number in (1, 2)]

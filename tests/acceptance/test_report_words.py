@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -82,6 +84,7 @@ def test_the_richest_report(project: Project) -> None:
     assert [] == python_in(project), result.ret
 
 
+@pytest.mark.slow
 def test_the_report_of_two_arms(project: Project) -> None:
     """Comparisons, blocks, resets of the prefix cache, and an arm that is not there."""
     project.suite(scenarios=3)
@@ -95,6 +98,7 @@ def test_the_report_of_two_arms(project: Project) -> None:
     assert [] == [line for line in python_in(project) if "the backend 'url' is not there" not in line]
 
 
+@pytest.mark.slow
 def test_the_report_of_an_agent_that_judges_itself(project: Project) -> None:
     """Drafts and judges."""
     project.shipped("banking")

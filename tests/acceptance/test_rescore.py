@@ -17,6 +17,7 @@ import yaml
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.rollouts.rescore import load_groups, rescore
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal, record_line, sealed
 from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.tally import read_run
@@ -78,7 +79,7 @@ def test_the_same_scores_again(shop: Project, capsys: Capture) -> None:
     said = capsys.readouterr().out.splitlines()
     new = rescored(shop)
     assert ["shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed", "shop judged: kept as it was, its scorer asks a judge"] == said[:2]
-    assert f"wrote {new}" == said[2]
+    assert f"wrote {new}" == said[-1]
     assert before == contents(shop.directory)
     assert shop.rollouts == [*read_journal(new)]
     old_run, new_run = read_run(shop.directory), read_run(new)
@@ -99,7 +100,7 @@ def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
         "shop fussy: mean none, now 0.500; 2 of 3 rollouts changed",
         "shop fussy: the scorer failed on 1 of them: ZeroDivisionError: float division by zero",
         "shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed",
-    ] == capsys.readouterr().out.splitlines()[:-1]
+    ] == capsys.readouterr().out.splitlines()[:4]
     suite = read_run(rescored(shop)).suites["shop"]
     assert ("tsq", "judged", "tsq_multiset", "fussy") == suite.scorers
     assert ScoredBy("./scorer.py:fussy", {"best": 0.5}) == suite.scored_by["fussy"]
@@ -119,19 +120,20 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
     assert "agentbench: no scorer 'exact_mach'; known: action_completion, exact, " in capsys.readouterr().err
 
 
+def means(run: Run) -> list[tuple[str, float | None]]:
+    """What became of each rule, and the number that it was judged on."""
+    return [(rule.verdict, rule.estimate) for rule in run.gate.rules] if run.gate else []
+
+
 def test_limits_are_judged_again(shop: Project) -> None:
     """A limit on a mean holds or fails by the new scores."""
     shop.write("scenarios/shop/scorer.py", OWN + "\ndef tsq(scenario, rollout): return 1.0\n")
-    assert ("FAIL", [True]) == ((run := read_run(shop.directory)).verdict, [limit.failed for limit in run.limits])
+    assert ("FAIL", [("FAIL", 0.8888888888888888)]) == ((run := read_run(shop.directory)).verdict, means(run))
 
     assert 0 == main(["rescore", "--scorer", "./scorer.py:tsq"])
 
     run = read_run(rescored(shop))
-    assert ("PASS", [False], [1.0]) == (
-        run.verdict,
-        [limit.failed for limit in run.limits],
-        [limit.value for limit in run.limits],
-    )
+    assert ("PASS", [("PASS", 1.0)]) == (run.verdict, means(run))
 
 
 def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
@@ -143,7 +145,7 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
     assert 0 == main(["rescore", "--scorer", "./scorer.py:tsq"])
 
     run = read_run(rescored(shop))
-    assert ("FAIL", 1, ()) == (run.verdict, run.exit_status, run.limits)
+    assert ("FAIL", 1, None) == (run.verdict, run.exit_status, run.gate)
     passes = run.suites["shop"].passes
     assert passes is not None
     assert (2 / 3, 0.5) == (passes.pass_all[0].value, passes.floor)

@@ -105,6 +105,7 @@ def test_tools(rollout):
     )
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) -> None:
     """Calls of rollouts that a failed test under -x cuts off are in no record; the server counted them, and nobody is accused of it."""
@@ -121,6 +122,7 @@ def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) ->
     result.stdout.no_fnmatch_line("*somebody else used the server*")
 
 
+@pytest.mark.slow
 def test_a_full_disk(project: Project) -> None:
     """Samples that cannot be written are told, and nothing else is lost."""
     project.suite()

@@ -179,8 +179,12 @@ def test_ini_twins(project: Project, way: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("way", "asked", "peak"),
-    [((), None, 6), ((), 2, 2), (("-n", "2"), None, 2), (("-n", "2"), 5, 5)],
-    ids=["one-process", "one-process-2", "n2", "n2-5"],
+    [
+        pytest.param((), None, 6, id="one-process"),
+        pytest.param((), 2, 2, id="one-process-2", marks=pytest.mark.slow),
+        pytest.param(("-n", "2"), None, 2, id="n2", marks=pytest.mark.slow),
+        pytest.param(("-n", "2"), 5, 5, id="n2-5"),
+    ],
 )
 def test_concurrency(project: Project, way: tuple[str, ...], asked: int | None, peak: int) -> None:
     """In flight are as many rollouts as there are workers, 8 in one process, or as many as asked for; reports say both numbers."""

@@ -16,7 +16,7 @@ def run(project: Project) -> Project:
     """A project with a run whose calls take their time, the third scenario's having failed."""
     project.backend([{"match": {"contains": "shop-2"}, "status": 500}, {"ttft_ms": 30, "text": "Here is what was found for you."}])
     project.suite(scenarios=3)
-    project.run("scenarios/shop", "--agentbench-slo=ttft=5s", "--agentbench-retries=0", "--agentbench-concurrency=2")
+    project.run_once("scenarios/shop", "--agentbench-slo=ttft=5s", "--agentbench-retries=0", "--agentbench-concurrency=2")
     return project
 
 
@@ -71,7 +71,7 @@ def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> Non
     (directory / "run.json").write_text(json.dumps(old))
 
     assert 4 == main(["show"])
-    assert "is of schema agentbench-run/1, and this version reads agentbench-run/2; " in capsys.readouterr().err
+    assert "is of schema agentbench-run/1, and this version reads agentbench-run/3; " in capsys.readouterr().err
 
 
 def test_the_stopwatch_of_a_run(run: Project) -> None:

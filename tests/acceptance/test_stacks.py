@@ -19,7 +19,7 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import Heartbeat
-from tests.project import PYTEST, WAYS, Project
+from tests.project import PYTEST, TWO_WORKERS, WAYS, Project
 from tests.robustness.processes import Background, wait_for
 from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone
 from tests.terminal import Screen, run_on_terminal
@@ -107,15 +107,14 @@ def test_nothing_boots_for_tests_that_need_nothing(small: Project, way: tuple[st
     assert [] == [*small.root.rglob("guardian.log")]
 
 
-@WAYS
 @pytest.mark.parametrize(
     "test", [WHERE, "async def test_by_hand(llm): assert 'Hello' in str(await llm.chat([{'role': 'user', 'content': 'Hi'}]))\n"]
 )
-def test_a_fixture_boots_it(small: Project, test: str, way: tuple[str, ...]) -> None:
+def test_a_fixture_boots_it(small: Project, test: str) -> None:
     """A test without a rollout that asks for the backend or a client boots the stack as well."""
     small.suite(test=test)
 
-    result = small.run(*way, "scenarios/shop")
+    result = small.run(*TWO_WORKERS, "scenarios/shop")
 
     result.assert_outcomes(passed=1)
     (log,) = small.root.rglob("guardian.log")
@@ -194,15 +193,12 @@ LACKS = pytest.mark.parametrize(
 
 
 @LACKS
-@WAYS
-def test_a_machine_that_lacks_something(
-    small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str, way: tuple[str, ...]
-) -> None:
+def test_a_machine_that_lacks_something(small: Project, monkeypatch: pytest.MonkeyPatch, service: dict[str, object], missing: str) -> None:
     """Where nobody insists on the backend its tests are skipped, with what is missing; the session has not failed."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
     stack(small, service=service)
 
-    result = small.run(*way, "-rs", "scenarios/shop")
+    result = small.run(*TWO_WORKERS, "-rs", "scenarios/shop")
 
     result.assert_outcomes(skipped=4)
     assert 0 == result.ret

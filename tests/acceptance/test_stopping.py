@@ -65,7 +65,7 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]
     result.stdout.fnmatch_lines(["*shop[[]shop-?[]]: cancelled: the session's time limit of 0.3 s is over"])
     result.stdout.fnmatch_lines(
-        [f"not run *{6 - passed} of 6 planned rollouts", f"limit *{'not judged: 2 of 6' if passed else 'FAILS; no rollout was measured'}*"]
+        [*([] if passed else ["not known *shop: no rollout was measured*"]), f"not run *{6 - passed} of 6 planned rollouts"]
     )
 
 
@@ -109,6 +109,7 @@ def test_tools(rollout, thresholds):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
     """Its test was not judged: an ERROR, no failure of quality. Xdist starts another worker; every rollout ran once, and counts."""
     project.suite(scenarios=6, test=KILLED, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
@@ -119,12 +120,13 @@ def test_a_killed_worker_loses_no_rollout(project: Project) -> None:
     crash = "worker 'gw?' crashed while running 'scenarios/shop/test_shop.py::test_tools[[]shop-1[]]'"
     result.stdout.fnmatch_lines([f"*{crash}: nothing was judged; no rollout is lost*"])
     assert {f"shop[shop-{number}]": 1 for number in range(6)} == Counter(str(rollout.key) for rollout in project.rollouts)
-    assert [True] == [limit["judged"] for limit in project.run_json["limits"]]
+    assert ["PASS"] == [rule["verdict"] for rule in project.run_json["gate"]["rules"]]
     assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, project.run_json["verdict"])
 
     assert 0 == project.run("--agentbench-resume", "scenarios/shop").ret
 
 
+@pytest.mark.slow
 def test_a_killed_worker_beside_the_suites(project: Project) -> None:
     """A test that is none of a suite's fails when its worker dies, as it does elsewhere."""
     project.suite(scenarios=2)
@@ -148,6 +150,7 @@ def test_workers_elsewhere_are_refused(project: Project, spec: str) -> None:
     assert not (project.root / "reports").exists()
 
 
+@pytest.mark.slow
 def test_workers_given_with_tx(project: Project) -> None:
     """`--tx 2*popen` is two workers, so two rollouts in flight; --dist worksteal and loadscope distribute tests as they do elsewhere."""
     project.suite(scenarios=3)

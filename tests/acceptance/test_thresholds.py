@@ -28,11 +28,11 @@ def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str
 
     result.assert_outcomes(passed=3)
     assert pytest.ExitCode.TESTS_FAILED == result.ret
-    result.stdout.fnmatch_lines(["limit *shop tsq.mean 0.667 >= 0.9: FAILS"])
+    result.stdout.fnmatch_lines(["rule *shop tsq.mean >= 0.9 of run: FAIL, 0.667"])
     run = project.run_json
     assert ("FAIL", 1) == (run["verdict"], run["exit_status"])
-    assert [("tsq.mean", True)] == [(limit["name"], limit["failed"]) for limit in run["limits"]]
-    assert "shop tsq.mean 0.667 >= 0.9: FAILS" in (project.directory / "report.md").read_text()
+    assert [("tsq.mean >= 0.9 of run", "FAIL", "run")] == [(rule["rule"], rule["verdict"], rule["of"]) for rule in run["gate"]["rules"]]
+    assert "shop tsq.mean >= 0.9 of run: FAIL, 0.667" in (project.directory / "report.md").read_text()
 
 
 @WAYS
@@ -46,7 +46,9 @@ def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
     )
 
     result.assert_outcomes(passed=1, failed=2, deselected=0 if way else 1)
-    result.stdout.fnmatch_lines_random(["in force: [[]('tsq', 0.8), ('tsq.mean', 0.7)[]]", "limit *shop tsq.mean 0.667 >= 0.7: FAILS"])
+    result.stdout.fnmatch_lines_random(
+        ["in force: [[]('tsq', 0.8), ('tsq.mean', 0.7)[]]", "rule *shop tsq.mean >= 0.7 of run: FAIL, 0.667"]
+    )
     assert {"tsq": 0.8, "tsq.mean": 0.7} == project.run_json["settings"]["thresholds"]
 
 
@@ -58,7 +60,7 @@ def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
     result = project.run("-rP", "scenarios/shop")
 
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]", "limit *shop tsq.mean 0.667 >= 0.6: holds"])
+    result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]", "rule *shop tsq.mean >= 0.6 of run: PASS, 0.667"])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
 
     skipped.assert_outcomes(skipped=3)
     assert CANNOT_MEASURE == skipped.ret
-    skipped.stdout.fnmatch_lines(["limit *shop measured rollouts 0.000 >= 1: FAILS; no rollout was*"])
+    skipped.stdout.fnmatch_lines(["not known *shop: no rollout was measured, so no threshold is known to hold"])
 
     project.suite(test="def test_tools(rollout, thresholds):\n    pass\n")
     project.backend([{"status": 500, "message": "out of memory"}])
@@ -100,7 +102,12 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
 
     broken.assert_outcomes(errors=3)
     assert CANNOT_MEASURE == broken.ret
-    broken.stdout.fnmatch_lines(["*shop[[]shop-0[]]: infra_error: *500*out of memory*", "limit *shop measured rollouts 0.000 >= 1: FAILS*"])
+    broken.stdout.fnmatch_lines(
+        [
+            "*shop[[]shop-0[]]: infra_error: *500*out of memory*",
+            "not known *shop: no rollout was measured, so no threshold is known to hold",
+        ]
+    )
 
 
 def test_skipping_everything_is_green_without_a_threshold(project: Project) -> None:
@@ -115,7 +122,7 @@ def test_skipping_everything_is_green_without_a_threshold(project: Project) -> N
 
 @WAYS
 def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[str, ...]) -> None:
-    """Where a scorer failed, a limit on the mean of its scores fails, even when no test asked for the one that is missing."""
+    """Where a scorer failed, the mean of its scores is not known, so no session with a limit on it is green, if no test asked, too."""
     project.suite(test="def test_it(rollout): pass\n", scorers=["tsq", "./scorer.py:fussy"], thresholds={"fussy.mean": 0.5})
     project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout):\n    return 1 / (scenario.id != 'shop-1')\n")
 
@@ -123,7 +130,7 @@ def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[st
 
     result.assert_outcomes(passed=3)
     assert CANNOT_MEASURE == result.ret
-    result.stdout.fnmatch_lines(["limit *shop fussy.mean nothing >= 0.5: FAILS; 1 of its scores*"])
+    result.stdout.fnmatch_lines(["rule *shop fussy.mean >= 0.5 of run: INCONCLUSIVE", "*1 of its scores is missing: the scorer failed"])
 
 
 def test_an_agents_error_counts_as_zero_and_an_infra_error_does_not_count(project: Project) -> None:

@@ -56,22 +56,23 @@ def cost_of(calls: int) -> Cost:
 
 
 def lines(rollouts: int) -> Iterator[bytes]:
-    """Records as a run writes them."""
+    """Records as a run writes them: one, under as many keys."""
+    start = 10**12
+    record = Rollout(
+        suite="bench",
+        scenario="bench-0",
+        variant="default",
+        trial=1,
+        status="ok",
+        started_at=1.7e9,
+        started_ns=start,
+        ended_ns=start + 10**8,
+        calls=tuple(call(start + each * 10**7) for each in range(CALLS)),
+        scores={"tsq": Score(0.5, {"precision": 0.5}, "precision 0.50")},
+    )
+    before, key, after = record_line(record).partition(b'"trial":1')
     for number in range(rollouts):
-        start = 10**12 + number * 10**8
-        record = Rollout(
-            suite="bench",
-            scenario=f"bench-{number % 1_000:04}",
-            variant="default",
-            trial=number // 1_000 + 1,
-            status="ok",
-            started_at=1.7e9 + number / 10,
-            started_ns=start,
-            ended_ns=start + 10**8,
-            calls=tuple(call(start + each * 10**7) for each in range(CALLS)),
-            scores={"tsq": Score(0.5, {"precision": 0.5}, "precision 0.50")},
-        )
-        yield sealed(record_line(record)) + b"\n"
+        yield sealed(b"%b%b%d%b" % (before, key[:-1], number + 1, after)) + b"\n"
 
 
 def call(start: int) -> LLMCall:

@@ -1,4 +1,4 @@
-"""`agentbench export --as mooncake`: who waited for whom, and which prompts begin alike. tests/servers has Dynamo's replay of one."""
+"""`agentbench export --as mooncake`: who waited for whom, and which prompts begin alike."""
 
 from __future__ import annotations
 
@@ -94,3 +94,12 @@ def test_failed_calls_are_left_out(tmp_path: Path) -> None:
     assert 2 == len(trace(tmp_path, replace(BOUGHT, calls=(*BOUGHT.calls, call(900, end=950, error_kind="cut")))))
     with pytest.raises(ConfigError, match="nothing to replay"):
         trace(tmp_path / "other", replace(LOST, started_at=NOON))
+
+
+def test_what_stands_behind_other_words_is_another_block(tmp_path: Path) -> None:
+    """A block is the same where all up to there is: equal words behind a different beginning are cached for neither."""
+    ending = "Is there a lamp? " * 60
+    one, other = trace(tmp_path, *(asked(f"shop-{letter}", letter * 300 + ending, 320) for letter in "ab"))
+
+    assert 5 == len(one["hash_ids"])
+    assert set() == {*one["hash_ids"]} & {*other["hash_ids"]}

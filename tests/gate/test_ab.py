@@ -14,7 +14,7 @@ from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.gate.ab import Comparison
 from pytest_agentbench.gate.evidence import trial_of
-from pytest_agentbench.gate.verdict import latencies
+from pytest_agentbench.gate.values import latencies
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score

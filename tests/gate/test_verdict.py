@@ -398,3 +398,65 @@ def test_more_trials_are_no_baseline() -> None:
 
     assert ("INCONCLUSIVE", False) == (without.decision.verdict, without.is_open(2))
     assert ("INCONCLUSIVE", False) == (part.decision.verdict, part.is_open(2))
+
+
+# ------------------------------------------------------------------------------------------------------------------ of run
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "estimate"),
+    [
+        ("tsq.mean >= 0.8 of run", "PASS", 0.8),  # on the limit is not below it
+        ("tsq.mean >= 0.81 of run", "FAIL", 0.8),
+        ("repeated.mean <= 0 of run", "PASS", 0.0),
+        ("pass^2 >= 0.8 of run", "PASS", 0.8),
+        ("pass^2 >= 0.81 of run", "FAIL", 0.8),
+    ],
+)
+def test_a_fact_about_this_run(text: str, verdict: str, estimate: float) -> None:
+    """A rule `of run` is decided by the number that the run has, whatever other trials might have: without an interval."""
+    every = [trial(number, 0.0 if number < 2 else 1.0, number=k) for number in range(10) for k in (1, 2)]
+    rule = replace(asked(text, passes=True), bar=Bar("tsq", 0.5))
+
+    (found,) = judge_rules([rule], evidence(every), {})
+
+    decision = found.decision
+    assert (verdict, estimate, None, "a fact", "run", 10) == (
+        decision.verdict, decision.estimate, decision.low, decision.method, decision.of, decision.n,
+    )  # fmt: skip
+    assert not rule.is_looked_at
+
+
+@pytest.mark.parametrize(
+    ("score", "any_part", "verdict"), [(1.0, False, "INCONCLUSIVE"), (0.0, False, "INCONCLUSIVE"), (0.0, True, "FAIL")]
+)
+def test_a_fact_about_a_part(score: float, any_part: bool, verdict: str) -> None:
+    """What a part of a suite scores is no fact about the suite, neither good nor bad, unless the command line asks of any part."""
+    run = evidence([trial(number, score) for number in range(3)], scenarios={"shop": 100})
+
+    (found,) = judge_rules([asked("tsq.mean >= 0.8 of run", any_part=any_part)], run, {})
+
+    assert (verdict, score) == (found.decision.verdict, found.decision.estimate)
+    assert any_part or "3 of the suite's 100 scenarios were measured; on the command line it judges any part" == found.decision.reason
+
+
+def test_a_fact_counts_quarantine() -> None:
+    """A quarantine eases what is inferred about a suite, and no fact about a run: reports have the same mean."""
+    run = evidence([trial(number, float(number > 0)) for number in range(20)], quarantined={"shop": ["0"]})
+
+    fact, inferred = judge_rules([asked("tsq.mean >= 0.96 of run"), asked("tsq.mean >= 0.96")], run, {})
+
+    assert ("FAIL", 0.95) == (fact.decision.verdict, fact.decision.estimate)
+    assert 1.0 == inferred.decision.estimate
+
+
+def test_a_missing_score_is_not_measured() -> None:
+    """A group that lost a score which a rule looks at could not be measured, whatever its other scores are."""
+    rule = asked("tsq.mean >= 0.8 of run")
+    run = evidence([trial(0), trial(1, None, unscored=("tsq",))])
+
+    (found,) = judge_rules([rule], run, {})
+
+    assert ("INCONCLUSIVE", "1 of its scores is missing: the scorer failed") == (found.decision.verdict, found.decision.reason)
+    assert cannot_measure("shop", [rule], run)
+    assert not cannot_measure("shop", [asked("repeated.mean <= 0 of run")], run)

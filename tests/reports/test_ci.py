@@ -28,7 +28,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 
 def run_with(**changes: Any) -> Run:
     """A run of one suite in which nothing happened."""
-    base = run_of(id="20260101-000000", plan=Plan(9, 9, 0), limits=())
+    base = run_of(id="20260101-000000", plan=Plan(9, 9, 0))
     suite = replace(base.suites["shop"], scores={"tsq": Means(mean(), None)}, rollouts={"ok": 9})
     return replace(base, suites={"shop": suite}, **changes)
 
@@ -93,7 +93,7 @@ def test_the_most_important_first() -> None:
     suite, lost = "file=scenarios/shop/suite.yaml,line=1", "20 tests could not be measured"
     assert MOST == len(found)
     assert [
-        "::error title=agentbench%3A FAIL::FAIL, exit status 1: a test, a limit or the gate failed; shop tsq 0.500 [0.250, 0.750]",
+        "::error title=agentbench%3A FAIL::FAIL, exit status 1: a test or the gate failed; shop tsq 0.500 [0.250, 0.750]",
         f"::error {suite},title=shop%3A tsq.mean >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
         f"::warning {suite},title=shop%3A ttft.p95 <= 500ms::INCONCLUSIVE: nothing measured; the timings are of a saturated client",
         "::warning title=shop tsq%3A shop-2::1.000 in the baseline, now 0.200",

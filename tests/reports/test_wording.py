@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from pytest_agentbench.reports.wording import (
     failed_lines,
     few_text,
     goodput_text,
-    limit_text,
     mean_text,
     number,
     percent,
@@ -38,10 +36,9 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
 )
-from pytest_agentbench.runs.results import Limit
 from pytest_agentbench.stats.percentiles import latency_spread
 from pytest_agentbench.suites.suite import DatasetInfo
-from tests.made_runs import mean, run_of
+from tests.made_runs import gate_result, mean, rule_result, run_of
 
 NOTHING = Performance().summary()
 
@@ -152,21 +149,6 @@ def test_statuses() -> None:
     """What happened is counted, what did not is left out."""
     assert "97 ok, 3 limit" == statuses_text({"ok": 97, "limit": 3, "agent_error": 0})
     assert "none" == statuses_text({"ok": 0})
-
-
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({}, "shop tsq.mean 0.612 >= 0.4: holds"),
-        ({"failed": True, "value": 0.3}, "shop tsq.mean 0.300 >= 0.4: FAILS"),
-        ({"failed": True, "value": None, "note": "nothing was measured"}, "shop tsq.mean nothing >= 0.4: FAILS; nothing was measured"),
-        ({"judged": False, "note": "not judged: 3 of 100"}, "shop tsq.mean 0.612 >= 0.4: not judged: 3 of 100"),
-        ({"ceiling": True, "limit": 2}, "shop tsq.mean 0.612 <= 2: holds"),
-    ],
-)
-def test_limits(keys: dict[str, Any], text: str) -> None:
-    """A limit says what was asked, what was found, and the verdict; a note says why."""
-    assert text == limit_text(replace(Limit.of("shop", "tsq.mean", 0.4, 0.6123), **keys))
 
 
 def test_numbers() -> None:
@@ -315,7 +297,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
         run,
         backend=replace(run.backend, failure="the engine died"),
         settings=replace(run.settings, changes={"agent.seed": 1}),
-        limits=(Limit.of("shop", "tsq.mean", 0.8, None),),
+        gate=gate_result("INCONCLUSIVE", rule_result("tsq.mean >= 0.8 of run", "INCONCLUSIVE", reason="the scorer failed")),
     )
 
     text = write(run, tmp_path).read_text()
@@ -331,7 +313,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     told = (
         "the engine died",
         "Scorers failed: tsq 1 times.",
-        "- shop tsq.mean nothing >= 0.8: FAILS",
+        "- **shop tsq.mean >= 0.8 of run: INCONCLUSIVE**\n  - the scorer failed",
         '- changed for this run: `{"agent.seed": 1}`',
     )
     for words in told:

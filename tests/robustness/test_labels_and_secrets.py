@@ -404,7 +404,7 @@ def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPat
     assert {"postgres-0", "postgres-1"} == {rollout.scenario for rollout in project.rollouts}
     assert {("find_item",)} == {tuple(rollout.tools) for rollout in project.rollouts}
     assert {"postgres, find_item, shop-postgres-1, lamp-of-aladdin, [redacted]\n"} == {rollout.log for rollout in project.rollouts}
-    assert {"postgres"} == {limit["suite"] for limit in project.run_json["limits"]}
+    assert {"postgres"} == {rule["suite"] for rule in project.run_json["gate"]["rules"]}
     for name in ("tsq", "parameter_accuracy"):
         assert 1.0 == project.run_json["suites"]["postgres"]["scores"][name]["mean"]["value"]
 

@@ -12,7 +12,6 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import LLMCall, Rollout, Score
 from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import Imported, Run, SessionFacts
-from pytest_agentbench.runs.results import Limit
 from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SHOP, session_facts
 
@@ -33,24 +32,11 @@ def built(*rollouts: Rollout, asked: AskedSuite = ASKED, facts: SessionFacts | N
     return build_run(facts or session_facts(), [asked], tallies)
 
 
-def test_limits_are_judged_on_a_whole_suite() -> None:
-    """A mean below its limit fails where all of the suite was measured; of a part nothing is said, unless the command line asks."""
-    whole = built(rollout(0, 1.0), rollout(1, 0.5)).limits
-    part = built(rollout(0, 0.5)).limits
-    settings = replace(session_facts().settings, thresholds={"tsq.mean": 0.8})
-    insisted = built(rollout(0, 0.5), facts=session_facts(settings=settings)).limits
-
-    assert (Limit.of("shop", "tsq.mean", 0.8, 0.75),) == whole
-    assert [(False, False, 0.5)] == [(each.judged, each.failed, each.value) for each in part]
-    assert [(True, True)] == [(each.judged, each.failed) for each in insisted]
-
-
 def test_nothing_measured() -> None:
-    """Where no rollout was measured one limit fails, whatever was asked; where nothing could run there is none."""
-    (limit,) = built(rollout(0, None)).limits
-
-    assert ("measured rollouts", True) == (limit.name, limit.failed)
-    assert () == built(asked=replace(ASKED, limited=False)).limits
+    """Where no rollout was measured, no threshold is known to hold; where there is none, nothing is missed."""
+    assert ("shop",) == built(rollout(0, None)).unknown_suites
+    assert () == built(rollout(0, 0.0)).unknown_suites
+    assert () == built(asked=replace(ASKED, thresholds={})).unknown_suites
 
 
 def test_what_is_known_stays_as_it_is() -> None:

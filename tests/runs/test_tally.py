@@ -16,7 +16,7 @@ from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
 from pytest_agentbench.reports.wording import score_text
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
-from pytest_agentbench.runs.results import Limit, Mean
+from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.stats.paired import Sample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
@@ -264,24 +264,6 @@ def test_retries_are_counted() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- limits, files, facts
-
-
-@pytest.mark.parametrize(
-    ("value", "ceiling", "judged", "failed"),
-    [
-        (0.5, False, True, False),
-        (0.49, False, True, True),
-        (None, False, True, True),
-        (0.49, False, False, False),
-        (None, False, False, False),
-        (0.5, True, True, False),
-        (0.51, True, True, True),
-        (None, True, True, True),
-    ],
-)
-def test_limits(value: float | None, ceiling: bool, judged: bool, failed: bool) -> None:
-    """A limit fails when the mean is on the wrong side of it or was not measured; one that is not judged does not fail."""
-    assert failed == Limit.of("shop", "tsq.mean", 0.5, value, judged=judged, ceiling=ceiling).failed
 
 
 def test_run_json_is_written_whole(tmp_path: Path) -> None:

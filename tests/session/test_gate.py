@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, write_baseline
-from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, Ending, exit_status
-from pytest_agentbench.runs.results import Limit
-from pytest_agentbench.runs.tally import NOTHING_MEASURED
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, Ending, deciding, exit_status
 from pytest_agentbench.session.discovery import Found, check_rules
 from pytest_agentbench.session.gate import Gate, make_gate
 from pytest_agentbench.session.settings import Settings, read_settings
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.gate.evidences import evidence, trial
-from tests.made_runs import gate_result
+from tests.made_runs import gate_result, rule_result, run_of
 
 
 def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")) -> Found:
@@ -101,7 +99,7 @@ def test_pass_rates(asking: Any) -> None:
     other = replace(found(name="bank"), thresholds={"tsq.mean": 0.5, "repeated": 0})
     asked = asking("--agentbench-gate=pass^3 >= 0.7")
 
-    assert [("shop", "pass^3 >= 0.7", True)] == texts(made([floored, other], asked))
+    assert [("shop", "pass^3 >= 0.7", True), ("bank", "tsq.mean >= 0.5 of run", False)] == texts(made([floored, other], asked))
     with pytest.raises(ConfigError, match="without a floor for tsq no rollout passes or fails"):
         make_gate([other], asked)
     with pytest.raises(ConfigError, match="no passes can be 7"):
@@ -192,8 +190,46 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     assert [] == [*made(suites, asking()).warnings(suites, None)]
 
 
-LOW = Limit.of("shop", "tsq.mean", 0.5, 0.1)
-UNKNOWN = [Limit.of("shop", NOTHING_MEASURED, 1, 0), Limit.of("shop", "tsq.mean", 0.5, None)]
+MEANS = {"tsq": 0.5, "tsq.mean": 0.8, "repeated.mean": 0.25}
+
+
+def test_thresholds_of_means_are_rules(asking: Any) -> None:
+    """`tsq.mean: 0.8` is a rule of its own, `of run`, upper where less is better; a floor is none. One about the same takes its place."""
+    suite = replace(found("tsq.mean >= 0.7"), thresholds=MEANS)
+
+    assert [
+        ("shop", "tsq.mean >= 0.7", False),
+        ("shop", "tsq.mean >= 0.8 of run", False),
+        ("shop", "repeated.mean <= 0.25 of run", True),
+    ] == texts(made([suite], asking("--agentbench-threshold=repeated.mean=0.25")))
+    assert [
+        ("shop", "tsq.mean >= 0.7", False),
+        ("shop", "tsq.mean >= 0.6 of run", True),
+        ("shop", "repeated.mean <= 0.25 of run", False),
+    ] == texts(made([suite], asking("--agentbench-gate=tsq.mean >= 0.6 of run")))
+
+
+def test_arms_keep_their_thresholds(asking: Any) -> None:
+    """Of an A/B session only what is a fact about each arm is asked: the arms are compared with each other."""
+    suite = replace(found("tsq.mean >= 0.7", "infra_error.rate <= 2%"), thresholds=MEANS)
+
+    gate = made([suite], asking("--agentbench-ab=agent.temperature=0,1"))
+
+    assert ["tsq.mean >= 0.8 of run", "repeated.mean <= 0.25 of run"] == [rule for _, rule, _ in texts(gate)]
+
+
+@pytest.mark.parametrize(("decides", "expected"), [(True, ("FAIL", 2)), (False, ("FAIL", 1))])
+def test_facts_always_decide(decides: bool, expected: tuple[str, int]) -> None:
+    """With `--agentbench-verdict=tests` rules are only shown, but those that are facts about this run, as thresholds of means are."""
+    fact = rule_result("tsq.mean >= 0.8 of run", "FAIL", 0.7, of="run")
+    gate = gate_result("FAIL", rule_result("tsq.mean >= 0.8", "FAIL", 0.7, of="suite"), fact, decides=decides)
+
+    said = deciding(run_of(gate=gate))
+
+    assert said is not None
+    assert expected == (said.verdict, len(said.rules))
+    assert None is deciding(run_of(gate=replace(gate, rules=gate.rules[:1], decides=False)))
+
 
 #: pytest's status, the gate's verdict if there is one, what else, --agentbench-inconclusive, and the status that follows.
 STATUSES = [
@@ -202,8 +238,6 @@ STATUSES = [
     (0, "INCONCLUSIVE", {}, "pass", 0),
     (0, "INCONCLUSIVE", {}, "fail", CANNOT_TELL),
     (5, "INCONCLUSIVE", {}, "pass", 5),
-    (0, "PASS", {"limits": [LOW]}, "pass", 1),
-    (0, "PASS", {"limits": UNKNOWN}, "pass", CANNOT_MEASURE),
     (1, "PASS", {}, "pass", 1),  # a test failed over something else
     (1, "PASS", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
     (1, "FAIL", {"only_unmeasured": True}, "pass", 1),
@@ -212,20 +246,14 @@ STATUSES = [
     (0, "INCONCLUSIVE", {"failure": True}, "pass", CANNOT_MEASURE),
     (0, "", {}, "fail", 0),
     (0, "", {"failure": True}, "pass", CANNOT_MEASURE),
-    (0, "", {"limits": [LOW]}, "pass", 1),
-    (0, "", {"limits": [*UNKNOWN, LOW]}, "pass", 1),
-    (0, "", {"limits": UNKNOWN}, "pass", CANNOT_MEASURE),
     (1, "", {}, "pass", 1),
     (1, "", {"only_unmeasured": True}, "pass", CANNOT_MEASURE),
-    (1, "", {"only_unmeasured": True, "limits": [LOW]}, "pass", 1),
-    (2, "FAIL", {"failure": True, "limits": [LOW]}, "pass", 2),
-    (9, "", {"limits": [LOW]}, "pass", 9),
 ]
 
 
 def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> int:
     gate = gate_result(verdict, unmeasured=tuple(what.get("unmeasured", ()))) if verdict else None
-    ending = Ending(pytests, what.get("only_unmeasured", False), what.get("failure", False), what.get("limits", ()), gate)
+    ending = Ending(pytests, what.get("only_unmeasured", False), what.get("failure", False), gate)
     return exit_status(ending, inconclusive)
 
 
@@ -238,9 +266,7 @@ def test_exit_statuses(pytests: int, verdict: str, what: dict[str, Any], inconcl
 @given(
     st.sampled_from([0, 1, 5]),
     st.sampled_from(["", "PASS", "FAIL", "INCONCLUSIVE"]),
-    st.fixed_dictionaries(
-        {"failure": st.booleans(), "limits": st.lists(st.sampled_from([LOW, *UNKNOWN])), "only_unmeasured": st.booleans()}
-    ),
+    st.fixed_dictionaries({"failure": st.booleans(), "only_unmeasured": st.booleans()}),
     st.sampled_from(["pass", "fail"]),
 )
 def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> None:
@@ -249,4 +275,4 @@ def test_green_is_green(pytests: int, verdict: str, what: dict[str, Any], inconc
 
     assert (status == 1) or verdict != "FAIL"
     if status == 0:
-        assert (0, False, []) == (pytests, what["failure"], what["limits"])
+        assert (0, False) == (pytests, what["failure"])

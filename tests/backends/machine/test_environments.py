@@ -134,6 +134,7 @@ def wait_for(file: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_two_creators(tmp_path: Path, pins: Path) -> None:
     """The second one waits, and finds it made."""
     first = maker(tmp_path / "marks", tmp_path / "go", pins)
@@ -150,6 +151,7 @@ def test_two_creators(tmp_path: Path, pins: Path) -> None:
     assert "x" == (tmp_path / "marks").read_text()
 
 
+@pytest.mark.slow
 def test_a_creator_that_was_killed(tmp_path: Path, pins: Path) -> None:
     """What it left is not taken for an environment, and the next one makes it anew."""
     killed = maker(tmp_path / "marks", tmp_path / "go", pins)

@@ -12,7 +12,8 @@ import numpy as np
 
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.verdict import Asked, judge_rules, samples
+from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.verdict import Asked, judge_rules
 from pytest_agentbench.stats.decisions import FAIL, PASS
 from tests.benchmarks.measuring import BenchmarkError
 from tests.benchmarks.verdicts.population import Interval, pooled_z

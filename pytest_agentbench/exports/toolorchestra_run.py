@@ -1,0 +1,218 @@
+"""Directories of the HLE evaluation of ToolOrchestra: a file for each task, and what its samplers and summaries write beside them.
+
+Where the evaluation divides by the length of a window, this divides by what of the window was measured, which stands beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_agentbench.exports.atif_steps import iso
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.csv_files import write_rows
+from pytest_agentbench.exports.toolorchestra import USAGE
+from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
+from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.tables import places
+from pytest_agentbench.tables.columns import Table
+from pytest_agentbench.tables.places import Origin, Place
+
+WINDOW = (600, 7800)  # seconds after the first request, the evaluation's own
+ANSWER = "answer"  # the tool that ends a task
+
+
+def write(chosen: Chosen, directory: Path) -> None:
+    """A directory for each run; tasks of later trials have directories of their own within it."""
+    for origin in chosen.origins:
+        folder = directory / origin.run
+        folder.mkdir()
+        steps, ends = _write_tasks(origin, chosen.run_of(origin), folder)
+        usage = [*_usage(chosen.tables.calls, origin.run)]
+        (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
+        samples = [*cache_rows(origin)]
+        write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples))
+        write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)))
+        for name, summary in _summaries(usage, samples, steps, ends).items():
+            (folder / name).write_text(json.dumps(summary, indent=2, allow_nan=False), encoding="utf-8")
+
+
+def _cell(value: object) -> object:
+    """A missing value is `nan`, as the samplers write it."""
+    return "nan" if value is None else value
+
+
+def _write_tasks(origin: Origin, run: Run, folder: Path) -> tuple[list[float], list[float]]:
+    """Writes a file for each rollout of a scenario; gives when rounds with a tool ended, and when tasks did."""
+    steps: list[float] = []
+    ends: list[float] = []
+    for place in places(origin):
+        rollout = place.rollout
+        if rollout.kind == "scenario" and rollout.status != "cancelled":
+            steps += _rounds(place)
+            ends += [end / 1e9 for end in [origin.calendar.epoch_ns(rollout.session, rollout.ended_ns)] if end is not None]
+            inside = folder / rollout.key.group if len(run.suites) > 1 else folder
+            inside = inside if rollout.trial == 1 else inside / f"trial_{rollout.trial}"
+            inside.mkdir(parents=True, exist_ok=True)
+            name = re.sub(r"[^\w.-]", "_", rollout.scenario)
+            (inside / f"{name}.json").write_text(json.dumps(_task(rollout, run), ensure_ascii=False, default=str), encoding="utf-8")
+    return sorted(steps), sorted(ends)
+
+
+def _rounds(place: Place) -> Iterator[float]:
+    """When the last tool of each round was done."""
+    done: dict[int, int] = {}
+    for tool in place.rollout.tool_calls:
+        end = place.origin.calendar.epoch_ns(place.rollout.session, tool.ended_ns)
+        if end is not None:
+            done[tool.turn] = max(end, done.get(tool.turn, 0))
+    yield from (end / 1e9 for end in done.values())
+
+
+def _task(rollout: Rollout, run: Run) -> Json:
+    """A task's file. The text that ends a rollout is the prediction of the tool `answer`, which ends a task."""
+    asked = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
+    broken = rollout.status in ("infra_error", "agent_error")
+    calls = [*_rounds_of(rollout.tool_calls)]
+    if rollout.status == "ok" and ANSWER not in rollout.tools:
+        calls.append([[{"name": ANSWER, "arguments": {}}]])
+    responses = {"0": [{"tool": ANSWER, "pred": rollout.answer}]} if rollout.answer and not broken else {}
+    task = {
+        "id": rollout.scenario,
+        "problem": asked[0] if asked else "",
+        "all_tool_calls": calls,
+        "all_tool_responses": responses,
+        "answer": [*rollout.expected],
+        "all_message_responses": {},
+        "correct": _is_correct(rollout, run),
+        "status": "error" if broken else "done",
+    }
+    return task | ({"error_type": rollout.reason} if broken else {})
+
+
+def _rounds_of(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
+    """The calls of each turn; one that made no sense is a text about it."""
+    turns: defaultdict[int, list[Any]] = defaultdict(list)
+    for tool in tools:
+        turns[tool.turn].append([{"name": tool.name, "arguments": tool.arguments}] if tool.name else tool.detail)
+    yield from (turns[turn] for turn in sorted(turns))
+
+
+def _is_correct(rollout: Rollout, run: Run) -> bool:
+    """Whether the main score reaches the floor from which on a rollout passes; without one, whether it is whole."""
+    suite = run.suites.get(rollout.key.group)
+    main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
+    floor = suite.passes.floor if suite and suite.passes else 1.0
+    return main in rollout.scores and float(rollout.scores[main]) >= floor
+
+
+def _usage(calls: Table, run: str) -> Iterator[Json]:
+    """A record for each good call of an agent whose tokens and time are known, by when it ended."""
+    own = calls.where((calls["run"] == run) & ~calls["judge"] & (calls["kind"] == "scenario"))
+    well = np.array([kind is None for kind in own["error_kind"]], np.bool_)
+    good = own.where(well & ~np.isnan(own["prompt_tokens"]) & ~np.isnan(own["ended_s"]))
+    names = [head.name for head in good.heads]
+    for row in sorted((dict(zip(names, row, strict=True)) for row in good.rows()), key=lambda row: row["ended_s"]):
+        prompt, cached = int(row["prompt_tokens"]), int(row["cached_tokens"] or 0)
+        yield {
+            "ts_unix": row["ended_s"],
+            "ts_iso": iso(round(row["ended_s"] * 1e9)),
+            "req_id": f"{row['scenario']}-{row['trial']}-{row['attempt']}-{row['number']}",
+            "base_url": None,
+            "model": row["answered_by"] or row["model"],
+            "prompt_tokens": prompt,
+            "completion_tokens": row["output_tokens"],
+            "total_tokens": prompt + row["output_tokens"],
+            "cached_tokens": cached,
+            "cached_tokens_ratio": cached / prompt if prompt else None,
+            "cached_tokens_inferred": row["cached_tokens"] is None,
+        }
+
+
+def _summaries(usage: Sequence[Json], samples: Sequence[Json], steps: Sequence[float], ends: Sequence[float]) -> dict[str, Json]:
+    """File -> what it sums up."""
+    first = next((each["ts_unix"] for each in usage if each["prompt_tokens"] > 0), None)
+    if first is None:
+        nothing: Json = {"ok": False, "reason": "no_t0", "windows": None}
+        return dict.fromkeys(("window_summary.json", "steps_summary.json", "combined_summary.json"), nothing)
+    last = max([usage[-1]["ts_unix"], *ends[-1:]])
+    began = {"t0_first_request_unix": first, "t0_first_request_iso": iso(round(first * 1e9))}
+    spans = dict.fromkeys((WINDOW, (0, math.ceil(last - first))))
+    windows = {f"{low}-{high}": _window((first + low, first + high), last, usage, samples, ends) for low, high in spans}
+    counted = _per_second(steps, (first + WINDOW[0], first + WINDOW[1]), last)
+    inside = {"available": bool(steps), "step_complete_lines_parsed": len(steps), "step_complete_in_window": counted["count"]}
+    rates = {"steps_per_sec": counted["rate"], "source_log": None}
+    whole = _per_second(steps, (first, last), last)
+    step_summary = {
+        "ok": True,
+        "t0_unix": first,
+        "t_start_unix": first + WINDOW[0],
+        "t_end_unix": first + WINDOW[1],
+        "steps": {**inside, **_lengths(counted), **rates, "steps_per_sec_whole_run": whole["rate"]},
+    }
+    paths = {"metrics_csv": CACHE, "usage_jsonl": USAGE, "gpu_util_csv": GPU}
+    return {
+        "window_summary.json": {"ok": True, **began, "windows": windows},
+        "steps_summary.json": step_summary,
+        "combined_summary.json": {
+            "ok": True,
+            **began,
+            "windows": windows,
+            "steps": {**step_summary, "steps_per_sec": counted["rate"]},  # where the evaluation's own snippet looks for it
+            "paths": paths,
+        },
+    }
+
+
+def _window(span: tuple[float, float], last: float, usage: Sequence[Json], samples: Sequence[Json], ends: Sequence[float]) -> Json:
+    start, end = span
+    done = _per_second(ends, span, last)
+    asked = [each for each in usage if start <= each["ts_unix"] <= end]
+    ratios = [each["cached_tokens_ratio"] for each in asked if each["cached_tokens_ratio"] is not None]
+    prompt, cached = (sum(each[name] for each in asked) for name in ("prompt_tokens", "cached_tokens"))
+    inside = [each for each in ends if start <= each <= end]
+    return {
+        "window_start_unix": start,
+        "window_start_iso": iso(round(start * 1e9)),
+        "window_end_unix": end,
+        "window_end_iso": iso(round(end * 1e9)),
+        "metrics": window_metrics([row for row in samples if start <= row["ts_unix"] <= end], done["measured"]),
+        "response_usage": {
+            "available": bool(asked),
+            "responses": len(asked),
+            "sum_cached_tokens": cached,
+            "sum_prompt_tokens": prompt,
+            "cached_tokens_ratio_token_weighted": cached / prompt if prompt else None,
+            "cached_tokens_ratio_request_avg": sum(ratios) / len(ratios) if ratios else None,
+        },
+        "trials": {
+            "available": bool(ends),
+            "marker_lines_parsed": len(ends),
+            "trials_completed_in_window": done["count"],
+            **_lengths(done),
+            "trials_per_sec": done["rate"],
+            "first_marker_unix": inside[0] if inside else None,
+            "last_marker_unix": inside[-1] if inside else None,
+            "source_log": None,
+        },
+    }
+
+
+def _per_second(moments: Sequence[float], span: tuple[float, float], last: float) -> Mapping[str, Any]:
+    """How many moments are in a window, over what of the window was measured; no rate where nothing was."""
+    start, end = span
+    count = sum(start <= moment <= end for moment in moments)
+    measured = max(0.0, min(end, last) - start)
+    return {"count": count, "nominal": end - start, "measured": measured, "rate": count / measured if measured else None}
+
+
+def _lengths(counted: Mapping[str, Any]) -> Json:
+    return {"window_duration_sec": counted["nominal"], "measured_duration_sec": counted["measured"]}

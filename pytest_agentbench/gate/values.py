@@ -1,0 +1,73 @@
+"""What a rule looks at, from the trials of a run: scores, passes, shares of good calls, latencies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.stats.latency import Timing
+from pytest_agentbench.stats.paired import Sample
+from pytest_agentbench.stats.pass_rates import Bar
+
+SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
+LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
+
+
+def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, Sample]:
+    """Scenario -> what was measured of it. An agent's error counts as 0, the worst; where less is better nothing is the worst."""
+
+    def measured(trial: Trial) -> float | None:
+        return 0.0 if trial.status == "agent_error" and not falling else trial.scores.get(score)
+
+    return _samples(trials, measured)
+
+
+def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, Sample]:
+    """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
+
+    def measured(trial: Trial) -> float | None:
+        if trial.status == "agent_error":
+            return 0.0
+        value = trial.scores.get(bar.score)
+        return None if value is None else float(bar.reached(value))
+
+    return _samples(trials, measured)
+
+
+def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, Sample]:
+    found: dict[str, list[float]] = {}
+    known: dict[str, Trial] = {}
+    lost: Counter[str] = Counter()
+    for trial in trials:
+        known[trial.scenario] = trial
+        measured = value(trial)
+        found.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
+        lost[trial.scenario] += trial.status in LOST
+    return {
+        name: Sample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster, lost[name])
+        for name, scores in found.items()
+    }
+
+
+def latencies(trials: Iterable[Trial], metric: str) -> list[Timing]:
+    """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
+    return [Timing(trial.scenario, trial.trial, trial.began_at, _milliseconds(trial, metric)) for trial in trials]
+
+
+def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
+    if metric == "rollout":
+        values = [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
+    else:
+        values = [value for call in trial.calls if (value := call.ms.get(metric)) is not None]
+    return tuple(max(value, SHORTEST_MS) for value in values)
+
+
+def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, Sample]:
+    """Scenario -> of each trial the share of calls that met all objectives (milliseconds), as far as that is known."""
+
+    def measured(trial: Trial) -> float | None:
+        known = [good for call in trial.calls if (good := call.good(slo)) is not None]
+        return sum(known) / len(known) if known else None
+
+    return _samples(trials, measured)

@@ -1,0 +1,186 @@
+"""`agentbench export --as toolorchestra`: tasks, usage, series, and summaries that divide by what was measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli.imported import write as import_run
+from pytest_agentbench.exports import load_reader, load_writer
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.toolorchestra_series import CACHE_COLUMNS, GPU_COLUMNS
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.journal import read_journal
+from tests.made_runs import run_directory
+from tests.tables.shop import ALL, BOUGHT, LOST, MS, NOON, START, TRIED, call, rollout
+
+
+def exported(folder: Path, *rollouts: Rollout, samples: list[Json] | None = None) -> Path:
+    """The directory of a run."""
+    directory = run_directory(folder / "reports" / "run", *rollouts)
+    (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in samples or []))
+    (folder / "out").mkdir()
+    load_writer("toolorchestra")(Chosen([directory]), folder / "out")
+    return folder / "out" / "run"
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return [*csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
+
+
+def look(number: int, second: float, hits: float, queries: float) -> Json:
+    """What vLLM told of its prefix cache."""
+    series = [["vllm:prefix_cache_hits_total", {}], ["vllm:prefix_cache_queries_total", {}]]
+    first = {"first": True, "series": series} if number == 1 else {}
+    when = {"round": number, "at": NOON + second, "ns": START + round(second * 1e9)}
+    return {**when, "service": "engine", "replica": 0, **first, "values": [[0, hits], [1, queries]]}
+
+
+def test_tasks(tmp_path: Path) -> None:
+    """A rollout is a task's file: its rounds, its prediction, whether it is correct, and what broke it."""
+    out = exported(tmp_path, *ALL)
+    bought, tried, lost = (read(out / f"shop-{number}.json") for number in range(3))
+
+    assert [[[{"name": "find_item", "arguments": {"item": "lamp"}}]], [[{"name": "answer", "arguments": {}}]]] == bought["all_tool_calls"]
+    assert [(True, "done"), (False, "done"), (False, "error")] == [(task["correct"], task["status"]) for task in (bought, tried, lost)]
+    assert ("Is there a lamp?", "no connection") == (bought["problem"], lost["error_type"])
+
+
+def test_usage(tmp_path: Path) -> None:
+    """Each good call of an agent is a record, by when it ended; where the server did not say what was cached, that is said."""
+    out = exported(tmp_path, replace(BOUGHT, calls=(BOUGHT.calls[0], replace(BOUGHT.calls[1], cached_tokens=None))), TRIED)
+    records = [json.loads(line) for line in (out / "orchestrator_usage.jsonl").read_text().splitlines()]
+
+    assert [(100, 3, 0.6, False), (100, 1, 0.0, True), (100, 2, 0.6, False)] == [
+        (each["prompt_tokens"], each["completion_tokens"], each["cached_tokens_ratio"], each["cached_tokens_inferred"]) for each in records
+    ]
+    assert [NOON + 0.2, NOON + 0.8, NOON + 1.3] == pytest.approx([each["ts_unix"] for each in records], abs=1e-5)
+
+
+def test_series(tmp_path: Path) -> None:
+    """Counters have differences from the second look on, never below 0; what nobody told is nan."""
+    gpu = {"round": 1, "at": NOON, "ns": START, "gpu": "0", "used_mib": 100, "total_mib": 200, "sm_percent": 50.0, "power_w": None}
+    out = exported(tmp_path, *ALL, samples=[look(1, 0, 0, 0), gpu, look(2, 1, 30, 40), look(3, 2, 5, 10)])
+    cache, gpus = rows(out / "prefix_cache_timeseries.csv"), rows(out / "gpu_sm_util_timeseries.csv")
+
+    assert (list(CACHE_COLUMNS), list(GPU_COLUMNS)) == ([*cache[0]], [*gpus[0]])
+    assert [("nan", "nan"), ("30.0", "0.75"), ("0.0", "nan")] == [(row["delta_hits"], row["hit_ratio"]) for row in cache]
+    assert ("50.0", "nan", "100") == tuple(gpus[0][name] for name in ("sm_util", "mem_util", "mem_used_mib"))
+
+
+def long_run() -> list[Rollout]:
+    """A task that ended before the window, and two within it, of which the last ends a thousand seconds after its beginning."""
+    early = rollout("shop-0", 0, 2_000, calls=(call(0, 500, end=1_000),))
+    tools = tuple(replace(BOUGHT.tool_calls[0], ended_ns=START + second * 1_000 * MS, turn=second) for second in (700, 800))
+    late = [
+        rollout(f"shop-{each}", 600_000, end * 1_000, tool_calls=tools, calls=(call(650_000, 650_500, end=651_000),))
+        for each, end in ((1, 900), (2, 1_601))
+    ]
+    return [early, *late]
+
+
+def test_rates_are_over_what_was_measured(tmp_path: Path) -> None:
+    """A window of two hours in which the run went on for a thousand seconds is divided by these; the nominal length stands beside."""
+    out = exported(tmp_path, *long_run())
+    window = read(out / "window_summary.json")["windows"]["600-7800"]
+    steps = read(out / "steps_summary.json")["steps"]
+
+    assert {"trials_completed_in_window": 2, "window_duration_sec": 7200, "marker_lines_parsed": 3}.items() <= window["trials"].items()
+    assert (pytest.approx(1_000, abs=1e-3), pytest.approx(2 / 1_000)) == (
+        window["trials"]["measured_duration_sec"],
+        window["trials"]["trials_per_sec"],
+    )
+    assert (4, pytest.approx(4 / 1_000)) == (steps["step_complete_in_window"], steps["steps_per_sec"])
+    assert 2 == window["response_usage"]["responses"]
+
+
+def test_hit_ratios(tmp_path: Path) -> None:
+    """The server's ratio is that of its counters; the calls' own are by tokens and by requests."""
+    two = (replace(BOUGHT.calls[0], prompt_tokens=300, cached_tokens=0), BOUGHT.calls[1])
+    out = exported(tmp_path, replace(BOUGHT, calls=two), samples=[look(1, 0, 0, 0), look(2, 0.5, 30, 40), look(3, 0.9, 30, 80)])
+    window = next(value for name, value in read(out / "window_summary.json")["windows"].items() if name.startswith("0-"))
+
+    assert 30 / 80 == window["metrics"]["hit_ratio"]
+    assert (60 / 400, 0.3) == tuple(window["response_usage"][f"cached_tokens_ratio_{name}"] for name in ("token_weighted", "request_avg"))
+    assert window["metrics"]["kv_cache_usage_mean_perc"] is None
+
+
+def test_the_combined_summary(tmp_path: Path) -> None:
+    """Steps per second stand where the evaluation writes them, and where its own snippet looks for them."""
+    combined = read(exported(tmp_path, *long_run()) / "combined_summary.json")
+
+    assert combined["steps"]["steps"]["steps_per_sec"] == combined["steps"]["steps_per_sec"]
+    assert {
+        "metrics_csv": "prefix_cache_timeseries.csv",
+        "usage_jsonl": "orchestrator_usage.jsonl",
+        "gpu_util_csv": "gpu_sm_util_timeseries.csv",
+    } == combined["paths"]
+    assert "600-7800" in combined["windows"]
+
+
+def test_a_run_that_ended_before_the_window(tmp_path: Path) -> None:
+    """It has no rate there, and not a rate of 0; the window of the whole run has one."""
+    windows = read(exported(tmp_path, *ALL) / "window_summary.json")["windows"]
+
+    assert windows["600-7800"]["trials"]["trials_per_sec"] is None
+    assert windows["0-2"]["trials"]["trials_per_sec"] > 0
+
+
+def test_a_run_without_requests(tmp_path: Path) -> None:
+    """Where no call went well there is no first request, and each summary says so."""
+    out = exported(tmp_path, LOST)
+
+    assert {"ok": False, "reason": "no_t0", "windows": None} == read(out / "combined_summary.json") == read(out / "window_summary.json")
+
+
+def imported(out: Path, reports: Path) -> list[Rollout]:
+    directory, _ = import_run("toolorchestra", load_reader("toolorchestra")(out), out, None, reports)
+    return [*read_journal(directory)]
+
+
+def test_what_comes_back(tmp_path: Path) -> None:
+    """Import is the inverse: status, answer, tools with arguments, the question, and whether it was correct."""
+    limited = replace(BOUGHT, scenario="shop-3", status="limit", reason="turns", answer="")
+    back = imported(exported(tmp_path, *ALL, limited), tmp_path / "imported")
+
+    assert ["ok", "ok", "infra_error", "limit"] == [each.status for each in back]
+    assert ("Here it is.", "Is there a lamp?") == (back[0].answer, back[0].messages[0]["content"])
+    assert [("find_item", {"item": "lamp"}), ("answer", {})] == [(tool.name, tool.arguments) for tool in back[0].tool_calls]
+    assert [1.0, 0.0] == [float(score) for each in back[:2] for score in each.scores.values()]
+
+
+def test_what_is_lost(tmp_path: Path) -> None:
+    """Times, calls, labels and how good a score was do not come back; an agent's error is a tool's, and what was cancelled has no file."""
+    failed = replace(BOUGHT, scenario="shop-1", status="agent_error", reason="oh", scores={})
+    back = imported(exported(tmp_path, BOUGHT, failed, replace(LOST, status="cancelled")), tmp_path / "imported")
+
+    assert ["ok", "infra_error"] == [each.status for each in back]
+    assert (0, (), ()) == (back[0].started_ns, back[0].calls, back[0].expected)
+
+
+def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
+    """What was imported is exported with the same tasks: calls, prediction, and whether it was correct."""
+    first = exported(tmp_path / "first", BOUGHT, TRIED)
+    directory, _ = import_run("toolorchestra", load_reader("toolorchestra")(first), first, None, tmp_path / "imported")
+    (tmp_path / "second").mkdir()
+    load_writer("toolorchestra")(Chosen([directory]), tmp_path / "second")
+    (second,) = (tmp_path / "second").iterdir()
+
+    for name in ("shop-0.json", "shop-1.json"):
+        assert {**read(first / name), "answer": []} == {**read(second / name), "answer": []}
+
+
+def test_later_trials_have_directories(tmp_path: Path) -> None:
+    """A task's file is named by its id, so a second trial of it stands in a directory of its own."""
+    out = exported(tmp_path, BOUGHT, replace(BOUGHT, trial=2))
+
+    assert ["shop-0.json", "trial_2/shop-0.json"] == sorted(str(path.relative_to(out)) for path in out.rglob("shop-*.json"))
