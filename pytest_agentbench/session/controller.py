@@ -8,7 +8,8 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.gate import Gate
     from pytest_agentbench.session.processes import Services
     from pytest_agentbench.session.recorder import Ledger
+    from pytest_agentbench.session.summary import Gathered
 
 #: Options with which pytest only looks at tests: nothing boots.
 LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
@@ -339,21 +341,23 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # within the terminal's, which prints what is found here
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """Ends the services and reads the journal while xdist ends its workers: both take a while."""
+        """Ends the services and reads the journal, while xdist ends its workers where there are some: both take a while."""
         if self.services is None:
             return (yield)
-        from concurrent.futures import ThreadPoolExecutor
-
         from pytest_agentbench.session.finish import end
         from pytest_agentbench.session.summary import gather
 
-        with ThreadPoolExecutor(1, "agentbench-end") as thread:
-            gathering = thread.submit(gather, self)
-            self.over = session
+        self.over = session
+        gathered: Callable[[], Gathered] = functools.partial(gather, self)
+        with ExitStack() as threads:
+            if self.workers:
+                from concurrent.futures import ThreadPoolExecutor
+
+                gathered = threads.enter_context(ThreadPoolExecutor(1, "agentbench-end")).submit(gather, self).result
             try:
                 return (yield)
             finally:
-                end(self, session, gathering)
+                end(self, session, gathered)
 
     def close(self) -> None:
         """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""

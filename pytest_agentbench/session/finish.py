@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 APPENDED = "summary"  # the report that is added to what other steps of a job have written, so it is written once
 
 
-def end(controller: Controller, session: pytest.Session, gathering: Future[Gathered]) -> None:
-    """Decides the exit status; a session that came to nothing leaves nothing behind."""
+def end(controller: Controller, session: pytest.Session, gather: Callable[[], Gathered]) -> None:
+    """Decides the exit status by what was measured, which `gather` gives; a session that came to nothing leaves nothing behind."""
     assert controller.directory is not None
     with controller.losses.step("the run cannot be summed up"):
-        gathered = gathering.result()
+        gathered = gather()
         if _left_something(controller):
             _sum_up(controller, session, gathered)
         else:
