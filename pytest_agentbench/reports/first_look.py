@@ -7,8 +7,9 @@ from itertools import islice
 
 from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports.gates import result_text, worst_first
+from pytest_agentbench.reports.markup import code, prose
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, flips, kinds_text, tool_text
-from pytest_agentbench.reports.wording import PARTS, percent, statuses_text, stopwatch_text, unknown_text
+from pytest_agentbench.reports.wording import PARTS, percent, statuses_text, stopwatch_text
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import SuiteResult
 
@@ -18,35 +19,34 @@ GREAT = 0.5  # a share of the rollouts' time that is worth a line
 
 
 def lines(run: Run) -> list[str]:
-    """The lines, each a sentence without its full stop."""
+    """The lines in Markdown, each a sentence without its full stop."""
     return [*islice(_lines(run), MOST)]
 
 
 def _lines(run: Run) -> Iterator[str]:
-    if unknown := unknown_text(run):
-        yield unknown
     if run.gate:
-        yield from (result_text(rule) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
+        yield from (prose(result_text(rule)) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
     for name, suite in run.suites.items():
-        yield from _of_suite(f"{name}: " if len(run.suites) > 1 else "", suite)
+        about = f"{prose(name)}: " if len(run.suites) > 1 else ""
+        yield from (f"{about}{line}" for line in _of_suite(suite))
     if failed := sum(run.performance.failed_calls.values()):
         yield f"{failed} of {run.performance.calls} LLM calls failed"
     if run.stopwatch.verdict != OK:
-        yield f"timings are {stopwatch_text(run.stopwatch)}"
+        yield f"timings are {prose(stopwatch_text(run.stopwatch))}"
     for part, of_time in (run.performance.split or {}).items():
         if of_time.share >= GREAT:
             yield f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
 
 
-def _of_suite(about: str, suite: SuiteResult) -> Iterator[str]:
+def _of_suite(suite: SuiteResult) -> Iterator[str]:
     if unmeasured := {status: count for status, count in suite.rollouts.items() if status != "ok" and count}:
-        yield f"{about}not all rollouts ended well: {statuses_text(unmeasured)}"
+        yield f"not all rollouts ended well: {statuses_text(unmeasured)}"
     if (triage := suite.triage) and triage.faulty:
-        yield f"{about}{faulty_text(triage)}: {kinds_text(triage)}"
+        yield f"{faulty_text(triage)}: {kinds_text(triage)}"
         if triage.confused:
-            yield f"{about}most confused: {confusion_text(triage.confused[0])}"
+            yield f"most confused: {confusion_text(triage.confused[0], code)}"
         if triage.tools:
-            yield f"{about}the tool with the most mistakes: {tool_text(triage.tools[0])}"
+            yield f"the tool with the most mistakes: {tool_text(triage.tools[0], code)}"
     if mixed := flips(suite.passes):
-        some = f"; {', '.join(mixed[:FLIPS])}{' and others' * (len(mixed) > FLIPS)}"
-        yield f"{about}trials of {len(mixed)} scenario{'s' * (len(mixed) > 1)} do not agree whether it passes{some}"
+        some = f"{', '.join(map(code, mixed[:FLIPS]))}{' and others' * (len(mixed) > FLIPS)}"
+        yield f"trials of {len(mixed)} scenario{'s' * (len(mixed) > 1)} do not agree whether it passes: {some}"

@@ -92,7 +92,7 @@ def lines(run: Run) -> Iterator[str]:
     yield f"\nTimings: **{verdict_text(run.stopwatch)}**."
     if first := first_look.lines(run):
         yield "\n## What to look at first\n"
-        yield from (f"- {prose(line)}" for line in first)
+        yield from (f"- {line}" for line in first)
     for name, suite in run.suites.items():
         yield from _suite(name, suite)
     yield from comparison.markdown(run)

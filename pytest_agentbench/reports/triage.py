@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pytest_agentbench.reports.markup import code, table
 from pytest_agentbench.reports.wording import percent
@@ -60,18 +60,18 @@ def kinds_text(triage: Triage) -> str:
     return ", ".join(f"{each.kind} {each.rollouts}" for each in triage.kinds)
 
 
-def confusion_text(confusion: Confusion) -> str:
-    """`get_balance instead of get_history 7 times`."""
+def confusion_text(confusion: Confusion, name: Callable[[str], str] = str) -> str:
+    """`get_balance instead of get_history 7 times`; `name` writes the name of a tool."""
     times = f"{confusion.rollouts} times" if confusion.rollouts > 1 else "once"
-    return f"{confusion.actual} instead of {confusion.expected} {times}"
+    return f"{name(confusion.actual)} instead of {name(confusion.expected)} {times}"
 
 
-def tool_text(tool: ToolMistakes) -> str:
-    """`get_balance, which 31 of 40 rollouts did not call, 2 called unasked, 5 gave wrong arguments`."""
+def tool_text(tool: ToolMistakes, name: Callable[[str], str]) -> str:
+    """`get_balance, which 31 of 40 rollouts did not call, 2 called unasked, 5 gave wrong arguments`; `name` writes the name of a tool."""
     parts = [f"{tool.missing} of {tool.expected} rollouts did not call"] * bool(tool.missing)
     parts += [f"{tool.unexpected} called unasked"] * bool(tool.unexpected)
     parts += [f"{tool.bad_arguments} gave wrong arguments"] * bool(tool.bad_arguments)
-    return f"{tool.tool}, which {', '.join(parts)}"
+    return f"{name(tool.tool)}, which {', '.join(parts)}"
 
 
 def flips(passes: Passes | None) -> list[str]:

@@ -52,10 +52,10 @@ def test_what_to_look_at_first() -> None:
     assert "tsq.mean >= 0.8" in first[0]
     assert "not all rollouts ended well: 1 agent_error" == first[1]
     assert "2 of 3 rollouts have a mistake: agent error 1, wrong tool 1" == first[2]
-    assert "most confused: order instead of find once" == first[3]
-    assert "the tool with the most mistakes: find, which 1 of 3 rollouts did not call" == first[4]
-    assert "trials of 1 scenario do not agree whether it passes; b" == first[5]
-    assert [f"- {line}" for line in first] == [line.replace("\\", "") for line in section(run, "What to look at first")]
+    assert "most confused: `order` instead of `find` once" == first[3]
+    assert "the tool with the most mistakes: `find`, which 1 of 3 rollouts did not call" == first[4]
+    assert "trials of 1 scenario do not agree whether it passes: `b`" == first[5]
+    assert [f"- {line}" for line in first] == section(run, "What to look at first")
 
 
 def test_ten_lines_at_most() -> None:
