@@ -138,8 +138,7 @@ def language_of(content: list[str]) -> str:
 BLOCKS = [each for page in PAGES for each in blocks(page)]
 
 
-#: (code written so far, command) -> what it printed, of commands that ended as they should. A page that reads the files of a run
-#: has the code that reads them above that run, which is therefore its own.
+#: (code written so far, command) -> what it printed, of commands that ended as they should, for pages that only run tests.
 KNOWN: dict[tuple[str, str], str] = {}
 
 
@@ -150,11 +149,14 @@ class Reader:
         self.project, self.site, self.port = project, site, port
         self.written = ""  # all code so far: the state of the project
         self.output: str | None = None  # of the command before, None after anything else
+        self.reads_runs = False  # the page has commands that may read what a run has left
 
     def work_through(self, page: Path) -> None:
-        for each in BLOCKS:
-            if each.page == page:
-                self.do(each)
+        blocks = [each for each in BLOCKS if each.page == page]
+        words = {shlex.split(command)[0] for each in blocks for command in each.commands}
+        self.reads_runs = not words <= {"pytest", "pip"}
+        for each in blocks:
+            self.do(each)
 
     def do(self, block: Block) -> None:
         if block.commands:
@@ -183,7 +185,7 @@ class Reader:
         state = self.written, shlex.join(words)
         if words[:2] == ["pip", "install"]:
             install(self.project / words[2], self.site)
-        elif state not in KNOWN or words[0] != "pytest":
+        elif state not in KNOWN or self.reads_runs:
             KNOWN[state] = self.printed(block, words)
         self.output = KNOWN.get(state)
 

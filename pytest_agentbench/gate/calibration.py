@@ -33,7 +33,7 @@ class Calibration:
 
     means: tuple[float, ...]  # of each run
     scenarios: int
-    flaky: tuple[Flaky, ...]  # the widest first
+    flaky: tuple[Flaky, ...]  # the widest first, equal ones by id
     pairs: int  # run and baseline, in either order
     margin: float | None  # the least, in hundredths, with which every pair passes; None where one cannot be compared
     verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
@@ -63,7 +63,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
     return Calibration(
         means=tuple(math.fsum(each.mean for each in found.values()) / len(found) for found in measured),
         scenarios=len(every),
-        flaky=tuple(sorted(flaky, key=lambda each: each.low - each.high)),
+        flaky=tuple(sorted(flaky, key=lambda each: (each.low - each.high, each.scenario))),
         pairs=len(lows),
         margin=margin,
         verdicts={
