@@ -46,6 +46,13 @@ def test_what_varies() -> None:
     assert (4, 2, 0.0) == (found.scenarios, found.pairs, found.floor)
 
 
+def test_what_varies_alike() -> None:
+    """Scenarios that vary by as much stand in the order of their ids, whichever rollout was over first."""
+    runs = [evidence([trial(id, score) for id in (2, 1)]) for score in (0.0, 1.0)]
+
+    assert ["1", "2"] == [each.scenario for each in calibrate(runs, "shop", "tsq").flaky]
+
+
 def test_real_differences_are_false_alarms() -> None:
     """Runs that are really apart say so: with a small margin one direction fails."""
     found = calibrate([run_of([1.0] * 50), run_of([0.5] * 50)], "shop", "tsq")
