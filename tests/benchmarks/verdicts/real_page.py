@@ -26,10 +26,9 @@ delays. Every session has another seed, so two sessions with the same error rate
 
 What this page cannot show:
 
-- All runs have the same scenarios. The gate's interval also allows for another choice of scenarios, so where the error rates differ it
-  should be right more often than it promises.
-- The gate keeps its promise for suites of which whole scenarios break, too, by adding one or two imaginary ones at either end of the
-  score's range (`stats/bounded.py`). Here nothing breaks as a whole, so its intervals are wider than these runs alone would ask for.
+- All runs have the same scenarios, and the rule asks of this suite. Of other scenarios like these nothing is shown.
+- The gate keeps its promise for suites in which rollouts fail rarely, too, by adding imaginary trials at either end of the score's range
+  before it says PASS. Here few fail as a whole, so PASS comes less often than these runs alone would allow.
 - Pairs that share a run are not independent. *By chance* is what a gate that keeps its promise just so may show: the target and three
   standard errors of as many independent pairs as these are worth at worst, half the runs, or with two error rates the fewer runs. That
   is wide: these runs can find a gate that is badly wrong, not one that is wrong in 7 % of all cases instead of 5 %.
