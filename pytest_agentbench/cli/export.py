@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +38,16 @@ def run_export(options: argparse.Namespace) -> None:
 
     writer = load_writer(options.tool)
     chosen = Chosen([find_run(name, options.reports) for name in options.names])
-    output = options.output or _default(options.tool, [each.directory for each in chosen.origins])
-    for file in written(writer, chosen, output):
+    folder = re.sub(r"[^\w-]", "_", options.tool)
+    for file in written(writer, chosen, options.output or in_run(chosen, folder, "files")):
         print(f"wrote {file}")
 
 
-def _default(tool: str, directories: Sequence[Path]) -> Path:
-    """A directory in that of the run."""
-    if len(directories) > 1:
-        raise ConfigError(f"{len(directories)} runs belong into no one of their directories; name one for the files with --output DIR")
-    return directories[0] / re.sub(r"[^\w-]", "_", tool)
+def in_run(chosen: Chosen, folder: str, what: str) -> Path:
+    """A folder in the directory of the one run that was chosen; raises ConfigError, which says for `what`, where there are several."""
+    if (count := len(chosen.origins)) > 1:
+        raise ConfigError(f"{count} runs belong into no one of their directories; name one for the {what} with --output DIR")
+    return chosen.origins[0].directory / folder
 
 
 def written(writer: Writer, chosen: Chosen, output: Path) -> list[Path]:

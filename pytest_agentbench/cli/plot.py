@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.cli.export import written
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.cli.export import in_run, written
 from pytest_agentbench.plots import FOLDER, FORMATS, draw
 
 
@@ -31,15 +30,13 @@ def run_plot(options: argparse.Namespace) -> None:
     from pytest_agentbench.exports.chosen import Chosen
     from pytest_agentbench.reports import markdown
 
-    directories = [directory for name in options.names for directory in _runs(name, options.reports)]
-    if options.output is None and len(directories) > 1:
-        raise ConfigError(f"{len(directories)} runs belong into no one of their directories; name one for the pictures with --output DIR")
-    chosen = Chosen(directories)
+    chosen = Chosen([directory for name in options.names for directory in _runs(name, options.reports)])
     writer = partial(draw, score=options.score, color_by=options.color_by, format=options.format)
-    for file in written(writer, chosen, options.output or directories[0] / FOLDER):
+    for file in written(writer, chosen, options.output or in_run(chosen, FOLDER, "pictures")):
         print(f"wrote {file}")
     if options.output is None:
-        print(f"{markdown.write(chosen.run_of(chosen.origins[0]), directories[0])} has links to them")
+        [origin] = chosen.origins
+        print(f"{markdown.write(chosen.run_of(origin), origin.directory)} has links to them")
 
 
 def _runs(name: str, reports: Path) -> Iterator[Path]:

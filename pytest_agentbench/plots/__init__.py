@@ -44,15 +44,16 @@ def draw(chosen: Chosen, directory: Path, *, score: str | None, color_by: str, f
     if find_spec("matplotlib") is None:
         raise ConfigError("pictures need matplotlib; install it with `pip install 'pytest-agentbench[plots]'`")
     from pytest_agentbench.plots import histograms, runs, scatter
-    from pytest_agentbench.plots.canvas import save
+    from pytest_agentbench.plots.canvas import save, style
     from pytest_agentbench.plots.points import points_of
 
     measured = [*map(chosen.run_of, chosen.origins)]
     main = next((suite.main_score for run in measured for suite in run.suites.values()), "tsq")
     points = points_of(chosen.tables, score or main, color_by)
-    pictures = {**scatter.pictures(points), **histograms.pictures(points), **runs.pictures(measured)}
-    for name, figure in pictures.items():
-        save(figure, directory / f"{name}.{format}")
+    with style():
+        pictures = {**scatter.pictures(points), **histograms.pictures(points), **runs.pictures(measured)}
+        for name, figure in pictures.items():
+            save(figure, directory / f"{name}.{format}")
 
 
 def drawn(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,20 @@ AXES = {
 }
 
 
+def style() -> AbstractContextManager[None]:
+    """Within it figures are made and saved in one style; what else draws in this process keeps its own."""
+    return mpl.rc_context(STYLE)
+
+
 def axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure with axes, row by row."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9 if columns == 1 else 6.5 * columns, 6 if rows == 1 else 5.2 * rows), layout="constrained")
-        return figure, [*np.atleast_1d(figure.subplots(rows, columns)).flat]
+    figure = Figure(figsize=(9 if columns == 1 else 6.5 * columns, 6 if rows == 1 else 5.2 * rows), layout="constrained")
+    return figure, [*np.atleast_1d(figure.subplots(rows, columns)).flat]
 
 
 def save(figure: Figure, file: Path) -> None:
     """Writes a figure in the format that the file's name ends in."""
-    with mpl.rc_context(STYLE):
-        figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else {})
+    figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else {})
 
 
 def groups(points: Points) -> Iterator[tuple[str, str, str, NDArray[np.bool_]]]:

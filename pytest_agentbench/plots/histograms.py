@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pytest_agentbench.plots.canvas import AXES, COLOURS, STYLE, axes, figures, shown, whole
+from pytest_agentbench.plots.canvas import AXES, COLOURS, axes, figures, shown, whole
 from pytest_agentbench.plots.points import Points
 
 TTFT_BIN, TTFT_END = 5, 500  # ms
@@ -17,16 +16,15 @@ BINS = {"ttft": 100, "itl": 100, "tps": 100, "total_tokens": 50, "llm_calls": 25
 
 def pictures(points: Points) -> dict[str, Figure]:
     """File name without its end -> figure."""
-    with mpl.rc_context(STYLE):
-        drawn = {}
-        for measure in AXES:
-            figure, [axis] = axes()
-            histogram(axis, points, measure)
-            drawn[f"{measure}_histogram"] = figure
-        figure, all_axes = axes(3, 2)
-        for axis, measure in zip(all_axes, AXES, strict=True):
-            histogram(axis, points, measure)
-        return {**drawn, "summary_throughput_histograms": figure}
+    drawn = {}
+    for measure in AXES:
+        figure, [axis] = axes()
+        histogram(axis, points, measure)
+        drawn[f"{measure}_histogram"] = figure
+    figure, all_axes = axes(3, 2)
+    for axis, measure in zip(all_axes, AXES, strict=True):
+        histogram(axis, points, measure)
+    return {**drawn, "summary_throughput_histograms": figure}
 
 
 def histogram(axis: Axes, points: Points, measure: str) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import NamedTuple
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pytest_agentbench.plots.canvas import COLOURS, SHAPES, STYLE, axes, label
+from pytest_agentbench.plots.canvas import COLOURS, SHAPES, axes, label
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean
 
@@ -35,9 +34,8 @@ def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
     """File name without its end -> figure; none of runs that were not measured."""
     qualities = [each for run in runs for each in qualities_of(run)]
     loads = [load for run in runs if (load := load_of(run))]
-    with mpl.rc_context(STYLE):
-        drawn = {"quality_vs_speed": _quality(qualities)} if qualities else {}
-        return {**drawn, "throughput_vs_latency": _throughput(loads)} if loads else drawn
+    drawn = {"quality_vs_speed": _quality(qualities)} if qualities else {}
+    return {**drawn, "throughput_vs_latency": _throughput(loads)} if loads else drawn
 
 
 def qualities_of(run: Run) -> list[Quality]:

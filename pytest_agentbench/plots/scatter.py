@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pytest_agentbench.plots.canvas import AXES, STYLE, axes, figures, groups, label, whole
+from pytest_agentbench.plots.canvas import AXES, axes, figures, groups, label, whole
 from pytest_agentbench.plots.points import Points
 
 FEWEST = 3  # points of which a line says something
@@ -21,20 +20,18 @@ def pictures(points: Points) -> dict[str, Figure]:
 
 
 def _single(points: Points, measure: str) -> Figure:
-    with mpl.rc_context(STYLE):
-        figure, [axis] = axes()
-        scatter(axis, points, measure)
-        legend(figure, axis, points)
+    figure, [axis] = axes()
+    scatter(axis, points, measure)
+    legend(figure, axis, points)
     return figure
 
 
 def _summary(points: Points) -> Figure:
-    with mpl.rc_context(STYLE):
-        figure, all_axes = axes(3, 2)
-        for axis, measure in zip(all_axes, AXES, strict=True):
-            scatter(axis, points, measure)
-        figure.suptitle(f"{points.score} of {len(points.values)} rollouts")
-        legend(figure, all_axes[0], points)
+    figure, all_axes = axes(3, 2)
+    for axis, measure in zip(all_axes, AXES, strict=True):
+        scatter(axis, points, measure)
+    figure.suptitle(f"{points.score} of {len(points.values)} rollouts")
+    legend(figure, all_axes[0], points)
     return figure
 
 
