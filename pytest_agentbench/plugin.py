@@ -56,6 +56,7 @@ def register_controller(config: pytest.Config) -> None:
     from pytest_agentbench.session.mistakes import Mistakes
     from pytest_agentbench.session.progress import add_progress
     from pytest_agentbench.session.settings import read_settings, refuse_conflicts
+    from pytest_agentbench.session.setup import find_suites
 
     settings = read_settings(config)
     workers = xdist_workers(config)
@@ -69,15 +70,18 @@ def register_controller(config: pytest.Config) -> None:
     config.pluginmanager.register(controller.commands, "agentbench-commands")
     add_progress(config, controller)
     if config.getoption("markers", False):  # pytest lists them without a session
-        controller.find_suites()
+        find_suites(config, settings)
     if not workers:
         register_worker(config, controller)
 
 
 def register_worker(config: pytest.Config, source: Controller | dict[str, Any]) -> None:
+    from pytest_agentbench.session.fixtures import Homes
     from pytest_agentbench.session.worker import Worker
 
-    config.pluginmanager.register(Worker(config, source), "agentbench-worker")
+    worker = Worker(config, source)
+    config.pluginmanager.register(worker, "agentbench-worker")
+    config.pluginmanager.register(Homes(worker), "agentbench-homes")
 
 
 def xdist_workers(config: pytest.Config) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 import pytest
 import yaml  # noqa: F401  # the same
+from hypothesis import HealthCheck, settings
 
 from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
@@ -16,6 +17,11 @@ from tests.project import Project
 
 #: The tests start hundreds of processes; where no bytecode is kept, each of them compiles the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+#: What an example takes on a busy machine says nothing about the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, Union
 
 from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
+from pytest_agentbench.gate.trend import Trend
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.codec import is_open
@@ -34,6 +35,7 @@ SCHEMAS = ROOT / "pytest_agentbench" / "runs" / "schemas"
 PAGE = ROOT / "docs" / "run-json.md"
 METRICS = ROOT / "docs" / "metrics.md"
 EXPORT = ROOT / "docs" / "export.md"
+TREND = ROOT / "docs" / "trend.md"
 
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
@@ -43,6 +45,7 @@ FILES: dict[str, tuple[tuple[type, ...], str]] = {
     "run": ((Run,), "run.json of a run directory"),
     "rollout": ((Rollout,), "a line of rollouts.jsonl"),
     "sample": ((ServiceLine, GpuLine), "a line of samples.jsonl"),
+    "trend": ((Trend,), "trend.json, as `agentbench trend` writes it"),
 }
 
 #: Keys that a line has beside those of its record.
@@ -223,10 +226,14 @@ def _list_text(inner: tuple[Any, ...]) -> str:
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
+#: Table of docs/metrics.md -> what of the registry is in it.
+METRIC_TABLES = {"durations": registry.latencies, "rates": registry.rates, "efficiency": registry.efficiency, "answers": registry.answers}
+
+
 def metrics_of(kind: str) -> Iterator[str]:
-    """The table of the registry's durations, or of its rates."""
+    """A table of the registry's metrics."""
     yield from ("| metric | in rules, options and `run.json` | is |", "|---|---|---|")
-    for name, metric in (registry.rates() if kind == "rates" else registry.latencies()).items():
+    for name, metric in METRIC_TABLES[kind]().items():
         also = "" if metric.compared else ". It stands in reports and `run.json` alone"
         yield f"| {metric.title} | `{name}` | {metric.definition}{also} |"
 
@@ -251,8 +258,9 @@ def generated() -> dict[Path, str]:
     """File -> what should be in it."""
     schemas = {SCHEMAS / f"{name}.json": json.dumps(schema_of(name), indent=2) + "\n" for name in FILES}
     pages = {
-        PAGE: {name: tables_of(name) for name in FILES},
-        METRICS: {kind: metrics_of(kind) for kind in ("durations", "rates")},
+        PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
+        TREND: {"trend": tables_of("trend")},
+        METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
     }
     return {**schemas, **{path: page(path, tables) for path, tables in pages.items()}}

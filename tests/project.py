@@ -59,8 +59,9 @@ PYTEST = (sys.executable, "-u", "-m", "pytest", *ALONE)
 
 TWO_WORKERS = ("-n", "2", "--agentbench-workers=2")
 
-#: Of a test that holds in one process and with two workers, however few would be enough. The former is left to the slow tests.
-WAYS = pytest.mark.parametrize("way", [pytest.param((), id="one-process", marks=pytest.mark.slow), pytest.param(TWO_WORKERS, id="n2")])
+#: Of a test that holds in one process and with two workers, however few would be enough. The latter costs twice as much, and is left to the
+#: slow tests.
+WAYS = pytest.mark.parametrize("way", [pytest.param((), id="one-process"), pytest.param(TWO_WORKERS, id="n2", marks=pytest.mark.slow)])
 
 #: Of a test that expects something else of one process than of two workers: both are quick.
 BOTH_WAYS = pytest.mark.parametrize("way", [(), TWO_WORKERS], ids=["one-process", "n2"])

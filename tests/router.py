@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,9 @@ class Router(ThreadingHTTPServer):
         self.programs: dict[str, int] = {}  # that are not released -> chats
         self.releases: list[tuple[str, bool]] = []  # id, whether it was known
         self.refusals: list[str] = []  # what releases get before they are answered well: `500`, `reset`, `silence`
+        self.faults: list[str] = []  # details of the 500s that chats get before they are answered
+        self.open: dict[str, list[Any]] = {}  # id -> connections of chats that are not answered
+        self.early: list[str] = []  # ids that were released while a chat of theirs was open
         self.lists = True  # has GET /programs
         self.together = Barrier(together, timeout=60)  # so many chats are answered at the same moment
         self.knows_sessions = True  # answers a session's last call itself; one that does not is a plain engine
@@ -70,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.rfile.read(1)  # until whoever asks gives up
                 self.close_connection = True
             case _:
+                if any(not select.select([connection], [], [], 0)[0] for connection in self.server.open.get(id, ())):
+                    self.server.early.append(id)
                 known = self.server.programs.pop(id, None) is not None
                 self.server.releases.append((id, known))
                 self._answer(answer or {"program_id": id, "released": known})
@@ -79,8 +85,14 @@ class Handler(BaseHTTPRequestHandler):
         self.server.chats.append((headers, body))
         id = body.get("program_id") or headers.get("x-dynamo-session-id") or "default"
         self.server.programs[id] = self.server.programs.get(id, 0) + 1
+        if self.server.faults:
+            self._answer({"detail": self.server.faults.pop(0)}, 500)
+            return
         if "forever" in str(body["messages"]):
+            self.server.open.setdefault(id, []).append(self.connection)
             self.rfile.read(1)
+            self.server.open[id].remove(self.connection)
+            self.close_connection = True
             return
         self.server.together.wait()
         called = any(message["role"] == "assistant" for message in body["messages"])

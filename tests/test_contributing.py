@@ -88,6 +88,22 @@ def fresh(scenario, rollout):
         "scorers/__init__.py:SCORERS",
         '"fresh": "pytest_agentbench.scorers.fresh:fresh",',
     ),
+    "a tool source": Addition(
+        "tools/fresh.py",
+        """
+from dataclasses import dataclass
+from pytest_agentbench.tools.source import DecisionOnly
+
+@dataclass(frozen=True)
+class FreshTools(DecisionOnly):
+    words: str = "fresh"
+
+    async def call(self, tool, arguments):
+        return f"{self.words} {tool.name}"
+""",
+        "tools/factory.py:TOOL_KINDS",
+        '"fresh": "pytest_agentbench.tools.fresh:FreshTools",',
+    ),
     "a data format": Addition(
         "suites/datasets/fresh.py",
         """
@@ -202,7 +218,7 @@ def add(commands):
 METRIC = """
     Metric("fresh", "fresh", "call", "from the first to the last event", of_call=lambda call: call.ended_ns - call.received_ns),
 """
-OPTION = '    fresh: int | None = _option("a fresh number", "N", read=number(1))\n'
+OPTION = '    fresh: int | None = option("a fresh number", "N", read=number(1))\n'
 
 #: A project with a suite and a backend of its own, both of which are made of what was added.
 PROJECT = {
@@ -240,7 +256,7 @@ class House:
             self.add(added)
         self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
         self.replace("metrics/registry.py", "METRICS = (\n", f"METRICS = ({METRIC}")
-        self.replace("session/settings.py", "    @property\n    def insists", f"{OPTION}\n    @property\n    def insists")
+        self.replace("runs/options.py", "    inline: bool", f"{OPTION}    inline: bool")
 
     def add(self, added: Addition) -> None:
         """The file, and the line as the first one of its registry."""
@@ -308,12 +324,13 @@ def test_rows_name_the_files_and_lines_of_their_trials() -> None:
 
 
 def test_a_suite_a_backend_and_an_option(session: Path) -> None:
-    """Folders and YAMLs are picked up; a field of Settings is an option."""
+    """Folders and YAMLs are picked up; a field of RunOptions is an option, and run.json keeps it."""
     run = run_json(session)
 
     assert ["fresh"] == [*run["suites"]]
     assert "fresh" == run["backend"]["name"]
     assert "3" == (session / "option.txt").read_text()
+    assert 3 == run["settings"]["fresh"]
 
 
 def test_a_kind_of_backend_and_a_policy(session: Path) -> None:
@@ -328,6 +345,23 @@ def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
 
     assert ("fresh", "fresh") == (suite["dataset"]["format"], suite["agent"]["kind"])
     assert ["fresh"] == [*suite["scores"]]
+
+
+def test_a_tool_source(house: House) -> None:
+    """A suite that names it has its calls carried out by it."""
+    said = house.python(
+        "import asyncio",
+        "from pathlib import Path",
+        "from pytest_agentbench.suites.suite import Scenario, Tool",
+        "from pytest_agentbench.tools.factory import load_tools",
+        "tools = load_tools({'kind': 'fresh', 'words': 'a very fresh'}, Path(), ())",
+        "async def told():",
+        "    async with tools.opened(Scenario('s', ())) as source:",
+        "        return await source.call(Tool('lamp', '', {}), {})",
+        "print(asyncio.run(told()))",
+    )
+
+    assert ["a very fresh lamp"] == said
 
 
 def test_a_metric(session: Path) -> None:

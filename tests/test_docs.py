@@ -34,13 +34,15 @@ from pydantic import BaseModel
 
 from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.command import Command
+from pytest_agentbench.agents.orchestrator import Orchestrator
 from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating
+from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.spec import load_backend
-from pytest_agentbench.backends.stack.spec import ContainerSpec
+from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 from pytest_agentbench.engine.script import Match, Rule, load_rules
@@ -51,15 +53,25 @@ from pytest_agentbench.lib.loading import options_of
 from pytest_agentbench.lib.process import Child, child_environment
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
+from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.metrics.roles import RoleUse
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
+from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
+from pytest_agentbench.reproduction.results import COLUMNS
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
+from pytest_agentbench.simulation.figures import Figures
+from pytest_agentbench.simulation.settings import Setting
+from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
+from pytest_agentbench.suites.agent_config import OF_THE_ENDPOINT
+from pytest_agentbench.suites.agent_config import OPTIONS as OPTIONS_OF_CONFIG
 from pytest_agentbench.suites.datasets.hub import DOMAINS
-from pytest_agentbench.suites.spec import DatasetSpec, JudgeSpec, SuiteSpec
-from pytest_agentbench.suites.suite import load_suite
+from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.roles import LimitsSpec
+from pytest_agentbench.suites.spec import DatasetSpec, SuiteSpec
 from tests.generated import FILES, SCHEMAS
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
@@ -347,7 +359,12 @@ def test_python_is_typed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "scenarios").glob("*/README.md"))],
+    [
+        *PAGES,
+        *(ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"),
+        *sorted((ROOT / "scenarios").glob("*/README.md")),
+        *(ROOT / "reports" / name for name in ("README.md", "baselines/README.md", "example/banking/report.md")),
+    ],
     ids=lambda page: page.name,
 )
 def test_links(page: Path) -> None:
@@ -392,13 +409,22 @@ WORDS: Mapping[str, list[str]] = {
         *(field.name for agent in (ToolCalling, React) for field in fields(agent)),
         *(f"truncation_retry.{field.name}" for field in fields(TruncationRetry)),
     ],
+    "orchestrator.md": [field.name for field in fields(Orchestrator)],
+    "terminal-agent.md": [*(field.name for field in fields(Terminal)), "config", "oracle", "nothing", *OF_THE_ENDPOINT, *OPTIONS_OF_CONFIG],
     "command-agents.md": [each.name for each in fields(Command)],
-    "backends.md": [*keys(EmbeddedSpec), *keys(UrlSpec), *(name for name in keys(Rule) if name != "match"), *keys(Match, "match.")],
-    "judges.md": [*(field.name for field in fields(SelfEvaluating)), *keys(JudgeSpec), *(name for name in AGENTS if "evaluating" in name)],
+    "backends.md": [
+        *keys(EmbeddedSpec),
+        *keys(UrlSpec),
+        *keys(Prices),
+        *(name for name in keys(Rule) if name != "match"),
+        *keys(Match, "match."),
+    ],
+    "roles.md": [*keys(StackRole), *keys(LimitsSpec), *(field.name for field in fields(RoleUse))],
+    "judges.md": [*(field.name for field in fields(SelfEvaluating)), *(name for name in AGENTS if "evaluating" in name)],
     "gates.md": [
         *registry.asked(),
         *LATENCY_STATISTICS,
-        *registry.rates(),
+        *registry.single(),
         *SHARES,
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(Facts)) if field.name != "stopwatch"),
@@ -408,6 +434,18 @@ WORDS: Mapping[str, list[str]] = {
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "export.md": [*EXPORTS, "--output", "--reports", "--as"],
+    "what-if.md": [
+        *("--workers", "--kv-blocks", "--router", "--own", "--timing", "--slo", "--limit", "--format", "--reports", SCHEMA),
+        *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind)),
+        *("base_ms", "per_token_ms", "ranks", "figures"),
+    ],
+    "sweep.md": [
+        *("--concurrency", "--backend", "--trials", "--slo", "--target", "--margin", "--find", "--output", LEVELS, PAGE, PICTURE),
+    ],
+    "reproduce.md": [
+        *("--suite", "--methods", "--concurrency", "--duration", "--window", "--sample-interval", "--dry-run", "--output", "--reports"),
+        *COLUMNS,
+    ],
     "import.md": [*TOOLS, "--suite", "--reports"],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
@@ -533,6 +571,7 @@ def repeated_run(project: Project) -> None:
         project.run("scenarios/shop", "--agentbench-trials=auto", "--agentbench-gate=tsq.mean >= 0.5")
 
 
+@pytest.mark.slow
 def test_files_are_as_their_schemas_say(project: Project) -> None:
     """All keys of run.json, rollouts.jsonl and samples.jsonl are in the schemas, with these types, and no others; a Run is read of it."""
     records = checked_files(project, eventful_run)

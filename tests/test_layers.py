@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,11 @@ def module_name(file: Path) -> str:
 
 
 FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if "shipped" not in file.parts}
-TREES = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in FILES.items()}
+
+
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
 
 
 #: The rooms, read bottom up: each row of the table is one, a folder or some files.
@@ -46,7 +53,7 @@ def level_of(module: str) -> int:
 
 def imports(module: str) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything a module imports at run time, inside functions and by the import paths of registries too."""
-    for node in running(TREES[module]):
+    for node in running(tree_of(module)):
         match node:
             case ast.Import():
                 yield from ((node.lineno, alias.name) for alias in node.names)
@@ -55,6 +62,26 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
             case ast.Constant(value=str(text)) if re.fullmatch(r"pytest_agentbench[\w.]*:\w+", text):
                 yield node.lineno, text.replace(":", ".")
+
+
+def statements(tree: ast.AST) -> Iterator[str]:
+    """Dotted names in all import statements, inside functions and for type checkers too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def circle(trees: Mapping[str, ast.AST]) -> list[str]:
+    """Modules each of which imports the next, the first one again last; none where there is no such circle."""
+    known = {name: {own_module(each) for each in statements(tree)} - {None, name} for name, tree in trees.items()}
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        return [*reversed(error.args[1])]
+    return []
 
 
 def running(node: ast.AST) -> Iterator[ast.AST]:
@@ -91,6 +118,32 @@ def test_imports_go_down(module: str) -> None:
     assert set() == upwards
 
 
+def test_no_circles() -> None:
+    """No modules know each other in a circle, by an import inside a function or for type checkers neither.
+
+    What a registry names as text is no import: its entries are loaded by name, as a user's own code is.
+    """
+    assert [] == circle({name: tree_of(name) for name in FILES})
+
+
+def test_a_circle_is_named() -> None:
+    """One import inside a function and one for type checkers make a circle, which is told by its names."""
+    names = dict(zip(("lib.redact", "lib.scrub", "lib.wire"), ("scrub", "wire", "redact"), strict=True))
+    shapes = (
+        "import pytest_agentbench.lib.{}",
+        "def f():\n    from pytest_agentbench.lib import {}",
+        "if TYPE_CHECKING:\n    from pytest_agentbench.lib.{} import x",
+    )
+    trees = {name: ast.parse(shape.format(other)) for (name, other), shape in zip(names.items(), shapes, strict=True)}
+
+    found = circle(trees)
+
+    assert {*names} == {*found}
+    assert found[0] == found[-1]
+    assert all(names[one] == other.removeprefix("lib.") for one, other in pairwise(found))
+    assert [] == circle({**trees, "lib.wire": ast.parse("'pytest_agentbench.lib.redact:x'")})
+
+
 @pytest.mark.parametrize("module", [name for name in FILES if not any(covers(entry, name) for entry in TOP)])
 def test_only_the_top_knows_pytest(module: str) -> None:
     """Everything below runs without pytest."""
@@ -101,7 +154,7 @@ def test_registries_lead_somewhere() -> None:
     """The import paths that registries name exist."""
     paths = [
         node.value
-        for tree in TREES.values()
+        for tree in map(tree_of, FILES)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"pytest_agentbench[\w.]*:\w+", node.value)
     ]
@@ -109,7 +162,7 @@ def test_registries_lead_somewhere() -> None:
     assert 8 <= len(paths)
     for path in paths:
         module, _, name = path.removeprefix("pytest_agentbench.").partition(":")
-        assert name in {getattr(node, "name", None) for node in TREES[module].body}
+        assert name in {getattr(node, "name", None) for node in tree_of(module).body}
 
 
 def test_the_walk_sees_everything() -> None:
@@ -131,8 +184,8 @@ def test_the_walk_sees_everything() -> None:
 
 
 def test_a_session_knows_no_kind_of_backend() -> None:
-    """It asks all of them the same; only where two are put under one roof, and where YAMLs are read, is one named."""
+    """It asks all of them the same; only where several are put under one roof, and where YAMLs are read, is one named."""
     kinds = re.compile(r"pytest_agentbench\.backends\.(embedded|url|stack|ab)\b")
     named = {(module, name) for module in FILES if module.startswith("session.") for _, name in imports(module) if kinds.match(name)}
 
-    assert {("session.controller", "pytest_agentbench.backends.ab.Arms")} == named
+    assert {("session.backend_choice", "pytest_agentbench.backends.ab.Arms")} == named

@@ -85,10 +85,11 @@ def test_contents(wheel: Path) -> None:
 
     shipped = [
         f"scenarios/banking/{name}"
-        for name in ("README.md", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
+        for name in ("README.md", "bank.py", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
     ]
     shipped += [f"scenarios/bfcl/{name}" for name in ("README.md", "suite.yaml", "test_bfcl.py")]
-    shipped += [str(file.relative_to(ROOT)) for file in (ROOT / "backends").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    for folder in (ROOT / "scenarios/hle", ROOT / "scenarios/openthoughts", ROOT / "backends"):
+        shipped += [str(file.relative_to(ROOT)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
     assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
     assert {"pytest_agentbench/py.typed", "pytest_agentbench/plugin.py", f"{info}/licenses/LICENSE"} <= set(names)
@@ -99,6 +100,7 @@ def test_contents(wheel: Path) -> None:
     assert "agentbench = pytest_agentbench.cli:main" in entry_points
 
 
+@pytest.mark.slow
 def test_the_checkout_is_out_of_reach(newcomer: Newcomer, tmp_path: Path) -> None:
     """What a newcomer imports is what the wheel installed, so that the tests below say something about the wheel."""
     (tmp_path / "where.py").write_text("import pytest_agentbench, sys\nprint(pytest_agentbench.__file__)\nprint(*sys.path)\n")
@@ -128,10 +130,11 @@ def test_init_again(newcomer: Newcomer, project: Path) -> None:
     done = newcomer(project, "agentbench", "init", "banking")
 
     assert 0 == done.returncode
-    assert "7 of 7 files were there already" in done.stdout
+    assert "8 of 8 files were there already" in done.stdout
     assert before == {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
 
 
+@pytest.mark.slow
 def test_an_existing_configuration(newcomer: Newcomer, tmp_path: Path) -> None:
     """In a project with a strict pytest configuration `init` leaves it alone, and the suite runs under it."""
     (tmp_path / "pyproject.toml").write_text(STRICT)
@@ -150,5 +153,5 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
     done = newcomer(tmp_path, "agentbench", "init", "insurance")
 
     assert 4 == done.returncode
-    assert "agentbench: no shipped suite 'insurance'; known: banking, bfcl\n" == done.stderr
+    assert "agentbench: no shipped suite 'insurance'; known: banking, bfcl, hle, openthoughts\n" == done.stderr
     assert [] == [*tmp_path.iterdir()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,14 +60,12 @@ def raised(tree: ast.AST, place: str) -> Iterator[Message]:
                 yield Message(f"{place}:{node.lineno}", text_of(argument))
 
 
-TREES = {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
-TEXTS = {text for tree in TREES.values() for text in texts(tree)}
-UNADVISED = [
-    message
-    for place, tree in TREES.items()
-    for message in raised(tree, place)
-    if len(re.sub(r"[^a-zA-Z]", "", message.text)) >= LETTERS and not ADVICE.search(message.text)
-]
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """File -> what is in it."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
+
 
 #: The quoted messages of each entry.
 ENTRIES = [re.findall(r"`([^`]+)`", line) for line in re.findall(r"^- ((?:`[^`]+`(?:, )?)+):", PAGE, re.MULTILINE)]
@@ -86,12 +85,20 @@ def test_every_entry_is_read() -> None:
 
 def test_quoted_messages_are_in_the_code() -> None:
     """Whoever looks for the words of a message finds it as it is said today."""
-    assert [] == [quote for quote in QUOTES if not any(map(pattern(quote).search, TEXTS))]
+    said = {text for tree in trees().values() for text in texts(tree)}
+
+    assert [] == [quote for quote in QUOTES if not any(map(pattern(quote).search, said))]
 
 
 def test_what_says_no_way_out_has_an_entry() -> None:
     """An error about something else than a file, whose sentence has no advice in it, is explained on the page."""
+    unadvised = [
+        message
+        for place, tree in trees().items()
+        for message in raised(tree, place)
+        if len(re.sub(r"[^a-zA-Z]", "", message.text)) >= LETTERS and not ADVICE.search(message.text)
+    ]
     patterns = [pattern(quote) for quote in QUOTES if len(re.sub(r"[^a-zA-Z]", "", quote)) >= LETTERS]
 
-    assert [] == [message for message in UNADVISED if not any(each.search(message.text) for each in patterns)]
-    assert 20 < len(UNADVISED)
+    assert [] == [message for message in unadvised if not any(each.search(message.text) for each in patterns)]
+    assert 20 < len(unadvised)

@@ -65,7 +65,7 @@ def test_commands_exist(file: Path) -> None:
     assert {f"{name}.yaml" for name in backends | environments} <= {each.name for each in (ROOT / "backends").iterdir()}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [pytest.param(each, marks=pytest.mark.slow if each in GITHUB else (), id=each.name) for each in FILES])
 def test_options_exist(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pytest of a workflow starts with its options, as a real one that only collects shows; the baseline is made here."""
     monkeypatch.chdir(tmp_path)
@@ -134,7 +134,7 @@ def test_gitlab() -> None:
     assert "always" == base["artifacts"]["when"]
     assert {"junit": "junit.xml", "metrics": "metrics.txt"} == base["artifacts"]["reports"]
     running = {name: job for name, job in pipeline.items() if isinstance(job, dict) and "extends" in job}
-    assert {"agentbench smoke", "agentbench gate", "agentbench nightly"} == set(running)
+    assert {"agentbench smoke", "agentbench gate", "agentbench nightly", "agentbench history", "pages"} == set(running)
     for name, job in running.items():
         assert "timeout" in job
         assert ("resource_group" in job) == (name != "agentbench smoke")
@@ -153,3 +153,25 @@ def test_what_a_runner_sends_reaches_pytest(tmp_path: Path) -> None:
         assert "ready\n" == step.stdout.readline()
         step.send_signal(2)
         assert 42 == step.wait(30)
+
+
+@pytest.mark.parametrize(("name", "place"), [("github-trend.yml", "page"), ("gitlab.yml", "public")])
+def test_history_is_published(name: str, place: str) -> None:
+    """A night's run becomes a file of the history, of which the page is made that is published, whether the night was good or bad."""
+    words = commands(ROOT / "docs" / "ci" / name, "agentbench")
+
+    (promoted,) = (each for each in words if each[0] == "baseline")
+    assert promoted[promoted.index("--to") + 1].startswith("$HISTORY/banking-$")
+    assert ["trend", "$HISTORY", "--output", place] in words
+
+
+def test_a_bad_night_is_published_too() -> None:
+    """Steps behind a failed pytest run unless the job was cancelled, and only the job on a hosted machine may write pages."""
+    every = loaded(ROOT / "docs" / "ci" / "github-trend.yml")["jobs"]
+    steps = every["measure"]["steps"]
+    first = next(place for place, step in enumerate(steps) if "pytest scenarios" in step.get("run", ""))
+
+    assert all("if" in step for step in steps[first + 1 :])
+    assert {"pages": "write", "id-token": "write"} == every["publish"]["permissions"]
+    assert "ubuntu-latest" == every["publish"]["runs-on"]
+    assert "always" == loaded(ROOT / "docs" / "ci" / "gitlab.yml")["pages"]["rules"][0]["when"]

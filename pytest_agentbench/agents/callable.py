@@ -14,7 +14,7 @@ from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.tools.toolbox import Toolbox
+from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 #: What a function may ask for, by the names of its parameters.
 GIVEN = ("scenario", "tools", "llm", "client")
@@ -29,7 +29,7 @@ class FunctionAgent:
     options: Json = field(default_factory=dict)  # defaults included
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        given = {"scenario": scenario, "tools": tools, "llm": llm}
+        given = {"scenario": scenario, "tools": tools if is_async(self.function) else BlockingToolbox(tools), "llm": llm}
         if "client" not in self.wanted:
             return await self._answer(given)
         if is_async(self.function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import shlex
@@ -25,7 +24,8 @@ from pytest_agentbench.lib.process import end_text, foreign_environment
 from pytest_agentbench.llm.client import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program
 from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.tools.toolbox import Toolbox, canned_response
+from pytest_agentbench.tools.source import sample_response
+from pytest_agentbench.tools.toolbox import Toolbox
 
 TAIL = 600  # characters of stderr that the reason of a failure shows
 
@@ -81,7 +81,7 @@ class Command:
             "sampling": llm.sampling,
             "messages": scenario.messages,
             "tools": [
-                {**schema["function"], "response": canned_response(tool)}
+                {**schema["function"], "response": sample_response(tool)}
                 for schema, tool in zip(tools.schemas, tools.tools.values(), strict=True)
             ],
         }
@@ -141,7 +141,6 @@ class Command:
     def _conversation(self, said: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
         """What the model said, and what its tool calls stand for in the scenario; these are recorded."""
         found: list[Json] = []
-        before = len(tools.calls)
         for turn, each in enumerate(said, 1):
             calls = [{**call, "id": call["id"] or f"call-{turn}-{place}"} for place, call in enumerate(each["tool_calls"])]
             written = [
@@ -150,10 +149,8 @@ class Command:
             ]
             found.append({"role": "assistant", "content": each["text"], **({"tool_calls": written} if written else {})})
             for call in calls:
-                result = "" if call["name"] in self.own_tools else tools.call(call["name"], call["arguments"], turn)
+                result = "" if call["name"] in self.own_tools else tools.record(call["name"], call["arguments"], turn)
                 found.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        # Nobody knows when the program carried them out.
-        tools.calls[before:] = [dataclasses.replace(call, started_ns=None, ended_ns=None) for call in tools.calls[before:]]
         if answer and not (found and found[-1]["role"] == "assistant" and found[-1]["content"].strip() == answer):
             found.append({"role": "assistant", "content": answer})
         return found

@@ -112,8 +112,16 @@ def prompts_of(agent: Agent) -> dict[str, str]:
 
 def is_black_box(agent: Agent) -> bool:
     """Whether this agent, or one that it wraps, is seen by the tap only."""
-    wrapped = (getattr(agent, name) for name, about in _options(type(agent)).items() if about.get("agent"))
-    return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, wrapped))
+    return bool(getattr(agent, "black_box", False)) or any(map(is_black_box, _wrapped(agent)))
+
+
+def needs_task(agent: Agent) -> bool:
+    """Whether this agent, or one that it wraps, works in a sandbox."""
+    return bool(getattr(agent, "needs_task", False)) or any(map(needs_task, _wrapped(agent)))
+
+
+def _wrapped(agent: Agent) -> list[Agent]:
+    return [getattr(agent, name) for name, about in _options(type(agent)).items() if about.get("agent")]
 
 
 def all_options(settings: Json, agent: Agent) -> Json:

@@ -50,7 +50,7 @@ class React:
                 return Answer(said.text)
             if step > self.max_tool_calls:
                 break
-            result = tools.call(said.tool, said.input, step, repair=self.normalize_tool_input_quotes)
+            result = await tools.call(said.tool, said.input, step, repair=self.normalize_tool_input_quotes)
             messages += [{"role": "assistant", "content": said.said}, {"role": "user", "content": f"Observation: {result}"}]
         raise LimitReached(f"tool calls: {self.max_tool_calls} were not enough")
 

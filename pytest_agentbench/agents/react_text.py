@@ -60,7 +60,7 @@ class FinalAnswer:
 
 def read_answer(text: str) -> Action | FinalAnswer:
     """What stands first in an answer: an action, or the final answer. Raises ReactTextError for one without either."""
-    text = _spoken(text)
+    text = spoken(text)
     if not text.strip():
         raise ReactTextError(NOTHING_SAID)
     labels = [*_labels(AT_LINE, text)]
@@ -72,7 +72,7 @@ def read_answer(text: str) -> Action | FinalAnswer:
     return _final_answer(text, first) if first["final"] else _action(text, first)
 
 
-def _spoken(text: str) -> str:
+def spoken(text: str) -> str:
     """The text behind a block of thoughts that it begins with."""
     if thoughts := THOUGHTS.match(text):
         return text[thoughts.end() :].lstrip()

@@ -10,7 +10,7 @@ from pytest_agentbench.errors import AgentError
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.tools.toolbox import Toolbox
+from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -40,7 +40,10 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
 async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
     """The agent's answer to a scenario's messages; raises AgentError for what is none."""
-    answer = await (agent.run(scenario, llm, tools) if is_async(agent.run) else in_thread(agent.run, scenario, llm, tools))
+    if is_async(agent.run):
+        answer = await agent.run(scenario, llm, tools)
+    else:
+        answer = await in_thread(agent.run, scenario, llm, BlockingToolbox(tools))  # type: ignore[arg-type]  # of a user, and blocking
     if not isinstance(answer, Answer):
         raise AgentError(f"the agent returned {str(answer)[:80]!r} ({type(answer).__name__}), not an Answer")
     return answer

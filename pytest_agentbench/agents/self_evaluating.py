@@ -17,6 +17,7 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity
 from pytest_agentbench.records import Answer, Draft, Json
 from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
 EVALUATION = """You check the work of an assistant that helps a customer by calling tools.
@@ -147,10 +148,12 @@ class Drafts:
     def __init__(self, llm: LLM, tools: Toolbox) -> None:
         self._llm, self._tools = llm, tools
         self._calls, self._drafts = [*tools.calls], [*tools.drafts]  # of what the user said earlier
-        self._tries: list[tuple[Draft, list[Json]]] = []  # each with its conversation
+        self._tries: list[tuple[Draft, list[Json], ToolSource]] = []  # each with its conversation and its tools
+        self._begun = tools.source
 
     async def write(self, agent: Agent, scenario: Scenario) -> Draft:
         """One more try; its limit or its own fault is the draft's, and all other errors leave."""
+        self._tools.source = self._begun  # each try begins where the first one did
         own, started = self._tools.fresh(), time.monotonic_ns()
         status, reason, answer = "ok", "", ""
         try:
@@ -164,20 +167,21 @@ class Drafts:
             else:  # what was begun is all there is
                 self._tools.calls[:] = [*self._calls, *calls]
         number = len(self._drafts) + len(self._tries) + 1
-        draft = Draft(number, status, reason, answer, calls, started_ns=started, ended_ns=time.monotonic_ns())
-        self._tries.append((draft, conversation))
+        ended = time.monotonic_ns()
+        draft = Draft(number, status, reason, answer, calls, final_state=own.source.state(), started_ns=started, ended_ns=ended)
+        self._tries.append((draft, conversation, own.source))
         self._settle()
         return draft
 
     def judged(self, verdict: Json, accepted: bool) -> None:
         """What was said of the last draft."""
-        draft, conversation = self._tries[-1]
-        self._tries[-1] = dataclasses.replace(draft, verdict=verdict, accepted=accepted), conversation
+        draft, conversation, source = self._tries[-1]
+        self._tries[-1] = dataclasses.replace(draft, verdict=verdict, accepted=accepted), conversation, source
         self._settle()
 
     def answer(self) -> Answer:
         """The best draft's; raises what kept it from giving one."""
-        best, _ = self._best()
+        best, *_ = self._best()
         if best.status == LimitReached.status:
             raise LimitReached(best.reason)
         if best.status == AgentError.status:
@@ -185,11 +189,11 @@ class Drafts:
         return Answer(best.answer)
 
     def _settle(self) -> None:
-        best, self._llm.transcript = self._best()
+        best, self._llm.transcript, self._tools.source = self._best()
         self._tools.calls[:] = [*self._calls, *best.tool_calls]
-        self._tools.drafts[:] = [*self._drafts, *(dataclasses.replace(each, chosen=each is best) for each, _ in self._tries)]
+        self._tools.drafts[:] = [*self._drafts, *(dataclasses.replace(each, chosen=each is best) for each, *_ in self._tries)]
 
-    def _best(self) -> tuple[Draft, list[Json]]:
+    def _best(self) -> tuple[Draft, list[Json], ToolSource]:
         """The first of those with the greatest merit."""
         return max(self._tries, key=lambda each: merit(each[0]))
 

@@ -42,7 +42,7 @@ class ToolCalling:
             if not reply.tool_calls:
                 return Answer(reply.text)
             for call in reply.tool_calls:
-                result = tools.call(call.name, call.arguments, turn)
+                result = await tools.call(call.name, call.arguments, turn)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         llm.transcript = messages
         raise LimitReached(f"turns: {self.max_turns} were not enough")

@@ -1,4 +1,4 @@
-"""Two backends under one roof: both are up, or one after the other where the machine has not enough GPUs for both."""
+"""Several backends under one roof: all are up, or one after the other where the machine has not enough GPUs for all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Make = Callable[[], Backend]
 
 
 class Arms(Backend):
-    """The backends of an A/B session. One that does not start, or dies, is out of it; the other one goes on."""
+    """The backends of an A/B session. One that does not start, or dies, is out of it; the others go on."""
 
     def __init__(self, makers: Mapping[str, Make]) -> None:
         self._makers = makers
@@ -29,8 +29,8 @@ class Arms(Backend):
         first = next(iter(self.backends.values()))
         self.in_sequence = not fit_together([*self.backends.values()])
         self.name = " vs ".join(self.backends)
-        self.note = "; ".join(filter(None, (each.note for each in self.backends.values())))
-        self.thresholds = first.thresholds  # one test asks both arms, so there is one set of them
+        self.note = "; ".join(dict.fromkeys(each.note for each in self.backends.values() if each.note))
+        self.thresholds = first.thresholds  # one test asks all arms, so there is one set of them
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> seconds that its last start took
         self.failures: dict[str, str] = {}  # arm -> why it is not there
@@ -110,7 +110,7 @@ class Arms(Backend):
         return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
 
     def unused(self, arm: str) -> Collection[str]:
-        """Processes of the other arm, up or not."""
+        """Processes of the other arms, up or not."""
         return [f"{other}.{name}" for other, backend in self.backends.items() if other != arm for name in backend.processes]
 
     def watch(self, tell: Tell) -> str | None:

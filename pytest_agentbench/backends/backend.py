@@ -61,7 +61,7 @@ class Backend(Sides, Protocol):
     @property
     def identity(self) -> Json:
         """What decides how it answers, and how fast: a run has rollouts of one identity only. Asked before the start."""
-        return {name: value for name, value in self.description.items() if name not in ("name", "note")}
+        return {name: value for name, value in self.description.items() if name not in ("name", "note", "prices")}
 
     @property
     def facts(self) -> Json:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from pydantic import FiniteFloat
 
 from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.suites.roles import Roles, written
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
@@ -27,14 +29,31 @@ class Terms:
     warm_up: int = 0  # requests before anything is measured, where the YAML does not say how many
 
 
-class BackendSpec(Spec):
-    """Keys that every kind of backend has, and what a kind says of itself: how it is made, and what it needs."""
+class BackendKeys(Spec):
+    """Keys that every kind of backend has."""
 
     name: str
     model: str | None = None  # name sent in requests; None: the first model that the backend lists
     thresholds: dict[str, dict[str, FiniteFloat]] = {}  # suite -> thresholds that replace the suite's own on this backend
     note: str = ""  # a sentence for every report made with this backend
+    prices: Prices | None = None  # of tokens
+    roles: Roles = {}  # who plays which, before what suites say
     kind: str  # one of KINDS
+
+    @property
+    def beside(self) -> Json:
+        """What an Endpoint says of roles and prices."""
+        return {"roles": written(self.roles), "prices": self.prices.model_dump(exclude_none=True) if self.prices else None}
+
+    @property
+    def who_plays(self) -> Json:
+        """What of the roles decides how rollouts go: where they are, and which models."""
+        kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
+        return {"roles": kept} if kept else {}
+
+
+class BackendSpec(BackendKeys):
+    """A backend's YAML, and what its kind says of itself: how it is made, and what it needs."""
 
     @abstractmethod
     def make(self, terms: Terms) -> Backend:

@@ -72,7 +72,7 @@ class Embedded(Backend):
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        self.description = spec.model_dump(exclude={"thresholds"}, exclude_none=True)
+        self.description = spec.model_dump(exclude={"thresholds"} if spec.roles else {"thresholds", "roles"}, exclude_none=True)
         self.child: Child | None = None
         self.port = 0
         self._held: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
@@ -82,7 +82,8 @@ class Embedded(Backend):
 
     @property
     def identity(self) -> Json:
-        said = self.spec.model_dump(exclude={"name", "note", "thresholds", "port", "request_log", "script"}, exclude_none=True)
+        without = {"name", "note", "thresholds", "prices", "roles", "port", "request_log", "script"}
+        said = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
         return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
     @property
@@ -98,7 +99,7 @@ class Embedded(Backend):
         if child is None:
             raise BackendError("it was stopped before it started")
         child.ready()
-        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name)
+        endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name, **self.spec.beside)
         self.models = listed_models(endpoint)
         return endpoint
 
@@ -108,7 +109,7 @@ class Embedded(Backend):
 
     def _started(self) -> Child | None:
         """A new engine on its port; None when it is to be stopped."""
-        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note"})
+        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note", "prices", "roles"})
         where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
         with self._starting:
             if self._stopped:

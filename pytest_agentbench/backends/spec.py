@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ from pytest_agentbench.backends.common_spec import BackendSpec
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.lib.shipped import shipped
 
 #: What a YAML may say is its `kind`: keys and all else that a kind says of itself.
 KINDS: Mapping[str, str] = {
     "embedded": "pytest_agentbench.backends.embedded:EmbeddedSpec",
     "url": "pytest_agentbench.backends.url:UrlSpec",
-    "stack": "pytest_agentbench.backends.stack.spec:StackSpec",
+    "stack": "pytest_agentbench.backends.stack.kind:StackKind",
 }
 
 
@@ -79,10 +79,3 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _folders(root: Path) -> list[Path]:
     return [root / "backends", shipped("backends")]
-
-
-def shipped(kind: str) -> Path:
-    """The folder of data that came with the package: `backends` or `scenarios`; in a checkout, the project's own."""
-    package = Path(str(files("pytest_agentbench")))
-    installed = package / "shipped" / kind
-    return installed if installed.is_dir() else package.parent / kind

@@ -84,7 +84,8 @@ class UrlSpec(BackendSpec):
 
     def standing(self) -> Endpoint:
         rate, labels = self.rate_limit.requests_per_minute, self.labels.model_dump(exclude_defaults=True)
-        return Endpoint(self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env)
+        own = self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env
+        return Endpoint(*own, **self.beside)
 
     def _key(self) -> str | None:
         if self.api_key_env is None:
@@ -110,7 +111,7 @@ class Url(Backend):
     @property
     def identity(self) -> Json:
         """What runs there is not ours to know."""
-        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model}
+        return {"kind": self.spec.kind, "url": self.spec.url, "model": self.spec.model, **self.spec.who_plays}
 
     @property
     def facts(self) -> Json:

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_agentbench.cli.plain import draw
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import ConfigError, InfraError
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
@@ -134,11 +135,18 @@ def run_check(options: argparse.Namespace) -> None:
 
 def run_reap(_options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.stack import registry
+    from pytest_agentbench.sandbox.leftovers import reap
 
     ended = registry.reap()
     for home, what in ended:
         print(f"{home}: {', '.join(what) or 'only its folder was left'}")
-    print(f"reaped {len(ended)} stacks" if ended else "nothing was left behind")
+    sandboxes: list[str] = []
+    with suppress(InfraError):  # where no engine answers there is none
+        sandboxes = reap()
+    for sandbox in sandboxes:
+        print(sandbox)
+    counts = [f"{len(what)} {name}" for what, name in ((ended, "stacks"), (sandboxes, "sandboxes")) if what]
+    print(f"reaped {' and '.join(counts)}" if counts else "nothing was left behind")
 
 
 def _stack(name: str, changes: list[str]) -> StackSpec:
@@ -195,7 +203,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
 
 
 def _seconds(option: str, text: str) -> float:
-    from pytest_agentbench.session.option_values import seconds
+    from pytest_agentbench.runs.option_values import seconds
 
     try:
         return seconds(text)

@@ -44,7 +44,7 @@ class Options:
 
     gate: tuple[str, ...]
     baseline: str | None
-    reports: Path
+    reports_directory: Path
     verdict: str = "gate"
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of the session's command line
     ab: tuple[Arm, ...] = ()

@@ -30,8 +30,8 @@ def add(commands: Any) -> None:
 
 def run_init(options: argparse.Namespace) -> None:
     """Adds what is not there; a file that is there stays as it is, and is named where it is not the shipped one."""
-    from pytest_agentbench.backends.spec import shipped
     from pytest_agentbench.errors import ConfigError, unknown_name
+    from pytest_agentbench.lib.shipped import shipped
 
     suites = shipped("scenarios")
     known = sorted(file.parent.name for file in suites.glob("*/suite.yaml"))
@@ -58,7 +58,7 @@ def print_suites(folder: Path, names: Sequence[str]) -> None:
     from pytest_agentbench.lib.config import load_yaml
 
     for name in names:
-        print(f"{name:<10} {load_yaml(folder / name / 'suite.yaml')['description']}")
+        print(f"{name:<12} {load_yaml(folder / name / 'suite.yaml')['description']}")
     print(f"to write one of them into this directory: agentbench init {names[0]}")
 
 
@@ -75,7 +75,7 @@ def copy(source: Path, target: Path) -> Outcome:
         if target.exists():
             return "there" if target.is_file() and target.read_bytes() == source.read_bytes() else "kept"
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)  # with its mode: a program stays one
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
     return "wrote"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.cli.export import in_run, written
+from pytest_agentbench.cli.run_names import runs_of
 from pytest_agentbench.plots import FOLDER, FORMATS, draw
 
 
@@ -30,21 +30,10 @@ def run_plot(options: argparse.Namespace) -> None:
     from pytest_agentbench.exports.chosen import Chosen
     from pytest_agentbench.reports import markdown
 
-    chosen = Chosen([directory for name in options.names for directory in _runs(name, options.reports)])
+    chosen = Chosen([directory for name in options.names for directory in runs_of(name, options.reports)])
     writer = partial(draw, score=options.score, color_by=options.color_by, format=options.format)
     for file in written(writer, chosen, options.output or in_run(chosen, FOLDER, "pictures")):
         print(f"wrote {file}")
     if options.output is None:
         [origin] = chosen.origins
         print(f"{markdown.write(chosen.run_of(origin), origin.directory)} has links to them")
-
-
-def _runs(name: str, reports: Path) -> Iterator[Path]:
-    """The run of a name, or all finished runs of a directory that is none itself, the oldest first."""
-    from pytest_agentbench.runs.tally import FILE, find_run
-
-    inside: Sequence[Path] = sorted(file.parent for file in Path(name).glob(f"*/{FILE}") if not file.parent.is_symlink())
-    if inside and not (Path(name) / FILE).exists():
-        yield from inside
-    else:
-        yield find_run(name, reports)

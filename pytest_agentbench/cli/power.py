@@ -43,7 +43,7 @@ def run_power(options: argparse.Namespace) -> None:
     from pytest_agentbench.scorers import LOWER_IS_BETTER, check_scores
     from pytest_agentbench.stats.decisions import POPULATION
     from pytest_agentbench.stats.power import Design
-    from pytest_agentbench.suites.suite import load_suite, suite_file
+    from pytest_agentbench.suites.folder import load_suite, suite_file
 
     suite = load_suite(suite_file(options.suite))
     check_scores(suite)

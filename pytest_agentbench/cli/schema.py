@@ -1,4 +1,4 @@
-"""`agentbench schema`: the JSON Schema of a file that runs are made of."""
+"""`agentbench schema`: the JSON Schema of a file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from importlib import resources
 from typing import Any
 
-FILES = {"run": "run.json", "rollout": "a line of rollouts.jsonl", "sample": "a line of samples.jsonl"}
+FILES = {"run": "run.json", "rollout": "a line of rollouts.jsonl", "sample": "a line of samples.jsonl", "trend": "trend.json"}
 
 
 def add(commands: Any) -> None:
     """The parser of this command."""
-    schema = commands.add_parser("schema", help="print the JSON Schema of a file in a run directory")
+    schema = commands.add_parser("schema", help="print the JSON Schema of a file that runs are made of, or that is made of runs")
     schema.add_argument("file", choices=FILES, help="; ".join(f"{name}: {what}" for name, what in FILES.items()))
     schema.set_defaults(run=run_schema)
 

@@ -33,7 +33,7 @@ def parse_chat(body: bytes, model: str) -> Json:
     except orjson.JSONDecodeError as error:
         raise ApiError(f"The body is not valid JSON: {error}.") from None
     _require(isinstance(request, dict), "The body must be a JSON object.", None)
-    _check_model(request, model)
+    check_model(request, model)
     _check_messages(request.get("messages"))
     _check_tools(request.get("tools"))
     _check_tool_choice(request.get("tool_choice"), tool_names(request))
@@ -90,7 +90,8 @@ def _require(holds: bool, message: str, param: str | None) -> None:
         raise ApiError(message, param)
 
 
-def _check_model(request: Json, model: str) -> None:
+def check_model(request: Json, model: str) -> None:
+    """Raises ApiError unless the request asks for the model that there is."""
     name = request.get("model")
     _require(isinstance(name, str), "'model' is missing or not a string.", "model")
     if name != model:

@@ -21,6 +21,7 @@ from pytest_agentbench.engine.answer import Answer, compose, stream_events, whol
 from pytest_agentbench.engine.blocks import Blocks
 from pytest_agentbench.engine.chat import ApiError, parse_chat
 from pytest_agentbench.engine.config import WHERE, EngineConfig
+from pytest_agentbench.engine.embeddings import embeddings_body
 from pytest_agentbench.engine.faults import spoil_stream
 from pytest_agentbench.engine.metrics import Metrics, TokenClock
 from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
@@ -68,6 +69,7 @@ class Engine:
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
+        application.router.add_post("/v1/embeddings", self._embeddings)
         application.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
         return application
 
@@ -80,6 +82,9 @@ class Engine:
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "pytest-agentbench"}
         return json_response(orjson.dumps({"object": "list", "data": [model]}))
+
+    async def _embeddings(self, http: web.Request) -> web.Response:
+        return json_response(embeddings_body(await http.read(), self._model))
 
     async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
         """As vLLM's, which has it in development mode only."""

@@ -37,9 +37,9 @@ def _about(run: Run) -> Json:
 
 
 def _benchmarks(tables: Tables, run: str) -> Iterator[Json]:
-    """Those of a run's scenarios; judges' calls are left out, as in all timings."""
+    """Those of a run's scenarios; those of judges and of other endpoints are left out, as in all timings."""
     calls, rollouts = (_measured(table, run) for table in (tables.calls, tables.rollouts))
-    agents = calls.where(~calls["judge"])
+    agents = calls.where(calls["measured"])
     columns = [(agents, f"{name}_mean_ms", f"{name}_mean") for name in registry.latencies("event")]
     columns += [(agents, metric.key, metric.name) for metric in registry.latencies("call").values()]
     columns += [(rollouts, metric.key, metric.name) for metric in registry.latencies("rollout").values()]

@@ -21,6 +21,7 @@ from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Attempt, Json, LLMCall
 from pytest_agentbench.tables import places
 from pytest_agentbench.tables.places import Place
+from pytest_agentbench.tables.prompts import prompts
 
 BLOCK = 64  # tokens, for `--trace-block-size`
 CHARACTERS = 4  # of a token: what English has
@@ -34,7 +35,6 @@ class Timed(NamedTuple):
     end: int
     call: LLMCall
     text: str  # its prompt, as far as the transcript tells
-    whole: bool  # whether it tells all of it
 
 
 @dataclass
@@ -55,7 +55,7 @@ def write(chosen: Chosen, directory: Path) -> None:
     """A trace for each run; raises ConfigError for one without a timed call."""
     calls = chosen.tables.calls
     for origin in chosen.origins:
-        sent = calls.where((calls["run"] == origin.run) & ~calls["judge"] & (calls["kind"] == "scenario"))["sent_s"]
+        sent = calls.where((calls["run"] == origin.run) & calls["measured"] & (calls["kind"] == "scenario"))["sent_s"]
         if np.isnan(sent).all():
             raise ConfigError(f"{origin.directory} has no call of a scenario whose time is known, so there is nothing to replay")
         began, blocks = math.floor(np.nanmin(sent) * 1e3), Blocks()
@@ -63,12 +63,14 @@ def write(chosen: Chosen, directory: Path) -> None:
             for place in places(origin):
                 if place.rollout.kind == "scenario":
                     file.writelines(json.dumps(row) + "\n" for row in _rows(place, blocks, began))
+            if not file.tell():
+                raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so there is nothing to replay")
 
 
 def _rows(place: Place, blocks: Blocks, began: int) -> Iterator[Json]:
     """The calls of a rollout; each attempt is a session."""
     for attempt in place.rollout.attempts:
-        timed = sorted(_timed(place, attempt), key=lambda call: call.start)
+        timed = sorted(timed_calls(place, attempt), key=lambda call: call.start)
         shared = _shared(timed)
         for number, call in enumerate(timed):
             length = _length(call)
@@ -82,22 +84,15 @@ def _rows(place: Place, blocks: Blocks, began: int) -> Iterator[Json]:
             }
 
 
-def _timed(place: Place, attempt: Attempt) -> Iterator[Timed]:
-    good = [call for call in attempt.calls if call.error_kind is None and call.sent_ns is not None]
-    for number, (call, (text, whole)) in enumerate(zip(good, _prompts(place, attempt, len(good)), strict=True), 1):
+def timed_calls(place: Place, attempt: Attempt) -> Iterator[Timed]:
+    """The calls of an attempt that a trace has."""
+    text, calls, ends = prompts(place.rollout, attempt)
+    first = ends[0] if ends else 0  # characters of which every prompt has more
+    for number, call in enumerate(calls):
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
         if start is not None and end is not None:
-            yield Timed(f"{place.rollout.key}-{attempt.attempt}-{number}", start, end, call, text, whole)
-
-
-def _prompts(place: Place, attempt: Attempt, calls: int) -> Iterator[tuple[str, bool]]:
-    """What was asked in each call, and whether that is all: only a transcript with an answer for each call tells."""
-    messages = place.rollout.messages
-    answers = [number for number, message in enumerate(messages) if message.get("role") == "assistant"]
-    texts = [json.dumps(message, ensure_ascii=False) for message in messages]
-    known = len(answers) == calls and attempt.attempt == place.rollout.attempt
-    for number in range(calls):
-        yield "\n".join(texts[: answers[number if known else 0]] if answers else texts), known or number == 0
+            asked = text[: ends[number] if number < len(ends) else first]
+            yield Timed(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, asked)
 
 
 def _length(call: Timed) -> int:

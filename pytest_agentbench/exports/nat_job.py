@@ -1,6 +1,7 @@
 """Directories of the NeMo Agent Toolkit: a job of `nat eval` for each suite of a run, and the benchmark over jobs of several runs.
 
-dynamo_evals/SUITE/jobs/job_RUN/   what `nat eval` leaves, and what throughput_analysis.py writes beside it
+dynamo_evals/EXPERIMENT/jobs/job_RUN/   what `nat eval` leaves, and what throughput_analysis.py writes beside it; the experiment is
+                                        the run's name, else the suite's
 benchmarks/SUITE/                  what run_concurrency_benchmark.sh makes of several jobs: a row for each run
 """
 
@@ -16,7 +17,9 @@ from typing import Any
 
 from pytest_agentbench.exports.chosen import Chosen
 from pytest_agentbench.exports.csv_files import write_rows
+from pytest_agentbench.exports.nat_optimization import Optimization
 from pytest_agentbench.exports.nat_profile import write_profile
+from pytest_agentbench.exports.nat_report import Report
 from pytest_agentbench.exports.nat_schema import (
     ANSWERS,
     BENCHMARK_COLUMNS,
@@ -25,6 +28,8 @@ from pytest_agentbench.exports.nat_schema import (
     EVALUATOR_ENDING,
     MAIN,
     METADATA,
+    OPTIMIZATION,
+    REPORT,
 )
 from pytest_agentbench.exports.nat_throughput import Throughput, analysis, rounded
 from pytest_agentbench.records import Json, Rollout, RolloutKey
@@ -47,6 +52,8 @@ class Job:
     positions: Mapping[RolloutKey, int]
     entries: dict[int, Json] = field(default_factory=dict)  # by position: of ANSWERS
     items: defaultdict[str, dict[int, Json]] = field(default_factory=lambda: defaultdict(dict))  # evaluator -> by position
+    optimization: Optimization = field(default_factory=Optimization)
+    report: Report = field(default_factory=Report)
 
 
 def write(chosen: Chosen, directory: Path) -> None:
@@ -55,12 +62,17 @@ def write(chosen: Chosen, directory: Path) -> None:
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         for group, positions in _positions(chosen, origin).items():
-            job = Job(group, directory / "dynamo_evals" / group / "jobs" / f"job_{origin.run}", positions)
+            job = Job(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
             throughput = _write_job(job, origin, run)
             rows[group].append((run.settings.concurrency, throughput))
     for group, measured in rows.items():
-        _write_benchmark(measured, directory / "benchmarks" / group)
+        write_benchmark(measured, directory / "benchmarks" / group)
+
+
+def _experiment(run: Run, group: str) -> str:
+    """What a job is of: the name that the user gave the run, with that of the suite where it has several, or else the suite's alone."""
+    return "-".join(filter(None, (run.name, group if len(run.suites) > 1 or not run.name else "")))
 
 
 def _positions(chosen: Chosen, origin: Origin) -> dict[str, dict[RolloutKey, int]]:
@@ -84,7 +96,11 @@ def _write_job(job: Job, origin: Origin, run: Run) -> Throughput:
     throughput = Throughput()
     for number, events in write_profile(_examples(job, origin), job.folder):
         throughput.add(number, events)
+        job.optimization.add_events(events)
+        job.report.add(number, events)
     throughput.write(job.folder)
+    _write_json(job.folder / OPTIMIZATION, job.optimization.data())
+    (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
     _write_json(job.folder / ANSWERS, [entry for _, entry in sorted(job.entries.items())])
     for name, items in job.items.items():
         scores = [item["score"] for item in items.values()]
@@ -102,6 +118,7 @@ def _examples(job: Job, origin: Origin) -> Iterator[tuple[int, Place]]:
             number = job.positions[rollout.key]
             id = rollout.scenario if rollout.trial == 1 else f"{rollout.scenario}_rep{rollout.trial - 1}"
             job.entries[number] = _entry(id, rollout)
+            job.optimization.add_prompts(rollout)
             for name, item in _items(id, rollout):
                 job.items[name][number] = item
             yield number, place
@@ -175,7 +192,7 @@ def _configuration(job: Job, run: Run, suite: SuiteResult | None) -> Json:
     }
 
 
-def _write_benchmark(measured: Sequence[tuple[int | None, Throughput]], folder: Path) -> None:
+def write_benchmark(measured: Sequence[tuple[int | None, Throughput]], folder: Path) -> None:
     """A row, and an analysis, for each run."""
     folder.mkdir(parents=True)
     rows: list[Json] = []

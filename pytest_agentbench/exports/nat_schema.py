@@ -6,7 +6,7 @@ from __future__ import annotations
 ANSWERS, EVENTS, TRACES = "workflow_output.json", "standardized_data_all.csv", "all_requests_profiler_traces.json"
 CONFIG, CONFIG_GIVEN, METADATA = "config_effective.yml", "config_original.yml", "config_metadata.json"
 CALLS, GAPS = "tokens_per_second_analysis.csv", "inter_token_latency_distribution.csv"
-OPTIMIZATION = "inference_optimization.json"
+OPTIMIZATION, REPORT = "inference_optimization.json", "workflow_profiling_report.txt"
 
 EVALUATOR_ENDING = "_output.json"  # behind an evaluator's name
 NOT_EVALUATORS = frozenset({ANSWERS, "workflow_output_atif.json"})

@@ -18,6 +18,7 @@ import numpy as np
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.nat_profile import Event, seconds
 from pytest_agentbench.exports.nat_schema import CALL_COLUMNS, CALLS, GAP_COLUMNS, GAPS, WHOLE
+from pytest_agentbench.metrics.timings import speedup
 
 
 class TimedCall(NamedTuple):
@@ -42,6 +43,7 @@ class Throughput:
 
     calls: list[TimedCall] = field(default_factory=list)
     gaps: array[float] = field(default_factory=lambda: array("d"))  # seconds
+    wall_s: float | None = None  # seconds in which they were made, where others were made between; None: from first start to last end
 
     def add(self, example: int, events: Iterable[Event]) -> None:
         """Takes the events of an example, in the order of time."""
@@ -73,7 +75,8 @@ class Throughput:
     def figures(self) -> dict[str, float | int | None]:
         """The columns of a benchmark but for its concurrency; None where there is no call."""
         calls = self.calls
-        wall = max(call.end for call in calls) - min(call.start for call in calls) if calls else 0.0
+        extent = max(call.end for call in calls) - min(call.start for call in calls) if calls else 0.0
+        wall = extent if self.wall_s is None else self.wall_s
         tokens = sum(call.tokens for call in calls)
         rates = [call.rate for call in calls]
         aggregate = tokens / wall if wall else None
@@ -87,7 +90,7 @@ class Throughput:
             **_spread("itl_percall_{}_ms", [call.mean_gap * 1e3 for call in calls if call.mean_gap is not None], WHOLE[:4]),
             **_spread("per_request_throughput_{}_toks", rates, WHOLE),
             "aggregate_throughput_toks": aggregate,
-            "aggregate_speedup": aggregate / float(np.mean(rates)) if aggregate else None,
+            "aggregate_speedup": speedup(aggregate, float(np.mean(rates)) if rates else None),
         }
 
     @property

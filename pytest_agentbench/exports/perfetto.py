@@ -30,7 +30,7 @@ class Slice(NamedTuple):
     start: int
     end: int
     name: str
-    category: str  # attempt | call | judge | tool | program
+    category: str  # attempt | call | a role | tool | program
     facts: Json
     parts: Sequence[tuple[str, int, int]] = ()  # name, start and end of what it consists of, one after the other
 
@@ -110,9 +110,8 @@ def _within(place: Place, number: int) -> Iterator[Slice]:
     """What happened in an attempt, as far as its times are known. Tools and programs are known of the last one."""
     rollout = place.rollout
     attempt = next(each for each in rollout.attempts if each.attempt == number)
-    for category, calls in (("call", attempt.calls), ("judge", attempt.judge_calls)):
-        for call in calls:
-            yield from _call(place, attempt, call, category)
+    for call in (*attempt.calls, *attempt.other_calls):
+        yield from _call(place, attempt, call, call.role or "call")
     if number != rollout.attempt:
         return
     for tool in rollout.tool_calls:

@@ -17,6 +17,7 @@ SCORE = "toolorchestra_correct"
 NEEDED = ("id", "problem", "all_tool_calls", "correct", "status")
 USAGE = "orchestrator_usage.jsonl"
 STARTED = re.compile(r"\[PROFILE\] .*type=run_start .*?concurrency=(\d+)")
+TRIAL = re.compile(r"trial_(\d+)")  # a directory of an export, with the tasks of a later trial
 ENDED = re.compile(r"\[HLE_TRIAL_COMPLETE\] .*ts_unix=([\d.]+) task_id=(\S+)")
 
 STOPWATCH = "ToolOrchestra writes no time to its results"
@@ -30,17 +31,17 @@ NOTES = (
 
 def read(path: Path) -> Source:
     """The tasks in a directory, or in the only directory below it that has some."""
-    files = _tasks(path)
     notes = list(NOTES)
+    tasks = _tasks(path, notes)
     logs = [file for file in sorted(path.rglob("*.log")) if file.is_file()]
-    concurrency = _concurrency(logs, {file.stem for file in files}, notes)
+    concurrency = _concurrency(logs, {file.stem for _, file in tasks}, notes)
     facts = _usage(sorted(path.rglob(USAGE)), notes)
     return Source(
         suite="hle",
         scores=[SCORE],
-        rollouts=_rollouts(files),
+        rollouts=_rollouts(tasks),
         stopwatch=STOPWATCH,
-        planned=len(files),
+        planned=len(tasks),
         notes=notes,
         agents={"default": {"kind": "toolorchestra"}},
         model=facts.pop("model", None),
@@ -49,17 +50,22 @@ def read(path: Path) -> Source:
     )
 
 
-def _tasks(path: Path) -> Sequence[Path]:
-    """The files of tasks: objects with the keys of one. Others, such as configurations, are passed over."""
-    folders: dict[Path, list[Path]] = {}
+def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
+    """(trial, file) of the tasks of a run: objects with the keys of one. Others, such as configurations, are passed over."""
+    runs: dict[Path, list[tuple[int, Path]]] = {}
     for file in sorted(path.rglob("*.json")):
         if not any(part.startswith(("step_", "answer_cache")) for part in file.relative_to(path).parts[:-1]) and _is_task(file):
-            folders.setdefault(file.parent, []).append(file)
-    if not folders:
+            trial = TRIAL.fullmatch(file.parent.name)
+            run, number = (file.parent.parent, int(trial[1])) if trial else (file.parent, 1)
+            runs.setdefault(run, []).append((number, file))
+    if not runs:
         raise ConfigError(f"{path}: no result of a task in it, which is a JSON object with {', '.join(NEEDED)}")
-    if len(folders) > 1:
-        raise ConfigError(f"{path}: {len(folders)} directories have results of tasks, and one is a run; name one, such as {min(folders)}")
-    return next(iter(folders.values()))
+    chosen = path if path in runs else min(runs)
+    if others := sorted(runs.keys() - {chosen}):
+        if chosen != path:
+            raise ConfigError(f"{path}: {len(runs)} directories have results of tasks, and one is a run; name one, such as {chosen}")
+        notes.append(f"left out: {len(others)} directories below have results of tasks of their own, such as {others[0].relative_to(path)}")
+    return sorted(runs[chosen])
 
 
 def _is_task(file: Path) -> bool:
@@ -67,8 +73,8 @@ def _is_task(file: Path) -> bool:
     return isinstance(data, dict) and all(key in data for key in NEEDED)
 
 
-def _rollouts(files: Sequence[Path]) -> Iterator[Rollout]:
-    for file in files:
+def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
+    for trial, file in tasks:
         task = read_json(file)
         status, reason = outcome(task)
         if not isinstance(task["correct"], bool):
@@ -78,7 +84,7 @@ def _rollouts(files: Sequence[Path]) -> Iterator[Rollout]:
             suite="",
             scenario=str(task["id"]),
             variant="default",
-            trial=1,
+            trial=trial,
             status=status,
             reason=reason,
             tool_calls=tuple(_tool_calls(task["all_tool_calls"])),

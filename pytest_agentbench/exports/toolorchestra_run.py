@@ -20,13 +20,14 @@ from pytest_agentbench.exports.chosen import Chosen
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
+from pytest_agentbench.metrics.chosen_window import Offsets
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import places
 from pytest_agentbench.tables.columns import Table
 from pytest_agentbench.tables.places import Origin, Place
 
-WINDOW = (600, 7800)  # seconds after the first request, the evaluation's own
+WINDOW: Offsets = (600, 7800)  # the evaluation's own, for runs that have none
 ANSWER = "answer"  # the tool that ends a task
 
 
@@ -35,13 +36,14 @@ def write(chosen: Chosen, directory: Path) -> None:
     for origin in chosen.origins:
         folder = directory / origin.run
         folder.mkdir()
-        steps, ends = _write_tasks(origin, chosen.run_of(origin), folder)
+        run = chosen.run_of(origin)
+        steps, ends = _write_tasks(origin, run, folder)
         usage = [*_usage(chosen.tables.calls, origin.run)]
         (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
         samples = [*cache_rows(origin)]
         write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples))
         write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)))
-        for name, summary in _summaries(usage, samples, steps, ends).items():
+        for name, summary in _summaries(run.settings.window or WINDOW, usage, samples, steps, ends).items():
             (folder / name).write_text(json.dumps(summary, indent=2, allow_nan=False), encoding="utf-8")
 
 
@@ -116,7 +118,7 @@ def _is_correct(rollout: Rollout, run: Run) -> bool:
 
 def _usage(calls: Table, run: str) -> Iterator[Json]:
     """A record for each good call of an agent whose tokens and time are known, by when it ended."""
-    own = calls.where((calls["run"] == run) & ~calls["judge"] & (calls["kind"] == "scenario"))
+    own = calls.where((calls["run"] == run) & calls["measured"] & (calls["kind"] == "scenario"))
     well = np.array([kind is None for kind in own["error_kind"]], np.bool_)
     good = own.where(well & ~np.isnan(own["prompt_tokens"]) & ~np.isnan(own["ended_s"]))
     names = [head.name for head in good.heads]
@@ -137,7 +139,9 @@ def _usage(calls: Table, run: str) -> Iterator[Json]:
         }
 
 
-def _summaries(usage: Sequence[Json], samples: Sequence[Json], steps: Sequence[float], ends: Sequence[float]) -> dict[str, Json]:
+def _summaries(
+    window: Offsets, usage: Sequence[Json], samples: Sequence[Json], steps: Sequence[float], ends: Sequence[float]
+) -> dict[str, Json]:
     """File -> what it sums up."""
     first = next((each["ts_unix"] for each in usage if each["prompt_tokens"] > 0), None)
     if first is None:
@@ -145,17 +149,19 @@ def _summaries(usage: Sequence[Json], samples: Sequence[Json], steps: Sequence[f
         return dict.fromkeys(("window_summary.json", "steps_summary.json", "combined_summary.json"), nothing)
     last = max([usage[-1]["ts_unix"], *ends[-1:]])
     began = {"t0_first_request_unix": first, "t0_first_request_iso": iso(round(first * 1e9))}
-    spans = dict.fromkeys((WINDOW, (0, math.ceil(last - first))))
-    windows = {f"{low}-{high}": _window((first + low, first + high), last, usage, samples, ends) for low, high in spans}
-    counted = _per_second(steps, (first + WINDOW[0], first + WINDOW[1]), last)
+    whole_run = math.ceil(last - first)
+    start, end = window[0], max(window[0], whole_run) if window[1] is None else window[1]
+    spans = dict.fromkeys(((start, end), (0, whole_run)))
+    windows = {f"{low:g}-{high:g}": _window((first + low, first + high), last, usage, samples, ends) for low, high in spans}
+    counted = _per_second(steps, (first + start, first + end), last)
     inside = {"available": bool(steps), "step_complete_lines_parsed": len(steps), "step_complete_in_window": counted["count"]}
     rates = {"steps_per_sec": counted["rate"], "source_log": None}
     whole = _per_second(steps, (first, last), last)
     step_summary = {
         "ok": True,
         "t0_unix": first,
-        "t_start_unix": first + WINDOW[0],
-        "t_end_unix": first + WINDOW[1],
+        "t_start_unix": first + start,
+        "t_end_unix": first + end,
         "steps": {**inside, **_lengths(counted), **rates, "steps_per_sec_whole_run": whole["rate"]},
     }
     paths = {"metrics_csv": CACHE, "usage_jsonl": USAGE, "gpu_util_csv": GPU}

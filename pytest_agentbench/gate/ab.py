@@ -1,17 +1,20 @@
-"""The two arms of an A/B session against each other: quality and speed, paired by scenario, and what else differed."""
+"""The arms of an A/B session against each other: quality and speed, paired by scenario, and what else differed."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import chain, combinations, starmap
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.values import latencies, samples
+from pytest_agentbench.gate.values import latencies, samples, score_limits
 from pytest_agentbench.metrics import registry, windows
+from pytest_agentbench.metrics.goodput import Goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
@@ -20,8 +23,10 @@ from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCo
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
+from pytest_agentbench.stats.latency import Timing
 from pytest_agentbench.stats.paired import Sample, compare
 from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.stats.step_down import step_down
 from pytest_agentbench.suites.arms import Arm, Side
 from pytest_agentbench.suites.models import Models, names
 
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.discovery import Found
 
 PERCENTILES = (50, 90)
+CONFIDENCE = 0.95  # of one comparison
 APART = 0.1  # hit ratios that differ by more than this are no equal conditions
 
 BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
@@ -39,6 +45,7 @@ BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no
 class Totals:
     """Of all suites under one arm."""
 
+    goodput: Goodput
     statuses: Counter[str] = field(default_factory=Counter)
     spans: defaultdict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))  # session -> rollouts
     evaluable: int = 0
@@ -57,6 +64,7 @@ class Totals:
         self.models.add(rollout.all_calls)
         for call in rollout.all_calls:
             self.calls += 1
+            self.goodput.add(call)
             self.failed_calls += call.error_kind is not None
             self.output_tokens += 0 if call.error_kind else output_tokens(call)
             if call.cached_tokens is not None and call.prompt_tokens:
@@ -77,6 +85,7 @@ class Totals:
             failed_calls=self.failed_calls,
             busy_s=busy_s,
             rollouts_per_hour=self.evaluable * 3600 / busy_s if busy_s else None,
+            goodput=self.goodput.summary(busy_s),
             output_tokens_per_s=self.output_tokens / busy_s if busy_s else None,
             cached_share=self.cached_tokens / self.cached_of if self.cached_of else None,
             prefix_cache=together(block.prefix_cache for block in blocks if block.prefix_cache),
@@ -84,13 +93,17 @@ class Totals:
 
 
 class Comparison:
-    """Takes the rollouts of a session, and compares its second arm with the first one."""
+    """Takes the rollouts of a session, and compares each other arm with the first one, or all with each other."""
 
-    def __init__(self, arms: Sequence[Arm], found: Sequence[Found]) -> None:
+    def __init__(
+        self, arms: Sequence[Arm], found: Sequence[Found], slo: Mapping[str, float] = MappingProxyType({}), *, with_each_other: bool = False
+    ) -> None:
         self._arms = arms
+        every = starmap(Pair, combinations([arm.name for arm in arms], 2))
+        self._pairs = [pair for pair in every if with_each_other or pair.base == arms[0].name]
         self._found = {each.name: each for each in found if each.suite}
         self._trials: defaultdict[tuple[str, Side], list[Trial]] = defaultdict(list)
-        self._totals = {arm.name: Totals() for arm in arms}
+        self._totals = {arm.name: Totals(Goodput(slo)) for arm in arms}
 
     def add(self, rollout: Rollout) -> None:
         found = self._found.get(rollout.suite)
@@ -103,46 +116,101 @@ class Comparison:
     def summary(self, facts: Facts, blocks: Sequence[CacheBlock], stopwatch: Stopwatch) -> ArmsCompared:
         """Of timings that the stopwatch doubts nothing is concluded."""
         arms = tuple(self._totals[arm.name].result(arm, facts, [block for block in blocks if block.arm == arm.name]) for arm in self._arms)
-        doubts, sequence = "; ".join(filter(None, (facts.failure, *facts.failures.values()))), facts.in_sequence
         return ArmsCompared(
             arms=arms,
-            order="in sequence" if sequence else "interleaved",
-            comparisons=tuple(self._comparisons(doubts, stopwatch)),
-            warnings=tuple(self._warnings(arms, blocks, sequence=sequence)),
+            order="in sequence" if facts.in_sequence else "interleaved",
+            comparisons=tuple(each for question in self._questions(stopwatch) for each in answers(question, self._pairs, facts)),
+            warnings=tuple(_warnings(arms, blocks, sequence=facts.in_sequence)),
         )
 
-    def _comparisons(self, doubts: str, stopwatch: Stopwatch) -> Iterator[MetricCompared]:
-        base_arm, new_arm = (arm.name for arm in self._arms)
+    def _questions(self, stopwatch: Stopwatch) -> Iterator[Question]:
         for name, found in self._found.items():
             assert found.suite is not None
             for variant in dict.fromkeys(side.variant for side in found.sides.values()):
-                base, new = (self._trials[name, Side(variant, arm)] for arm in (base_arm, new_arm))
                 group = RolloutKey(name, "", variant).group
-                for score in found.suite.score_names:
-                    before, after = (samples(trials, score, falling=score in LOWER_IS_BETTER) for trials in (base, new))
-                    decision = compare_scores(score, after, before)
-                    yield _said(group, score, (mean_of(before), mean_of(after)), decision, (BETTER, WORSE), doubts)
+                trials = {arm.name: self._trials[name, Side(variant, arm.name)] for arm in self._arms}
+                yield from (_of_score(group, score, trials) for score in found.suite.score_names)
                 for metric in registry.asked():
-                    times, later = (latencies(trials, metric) for trials in (base, new))
+                    times = {arm: latencies(each, metric) for arm, each in trials.items()}
                     for q in PERCENTILES:
-                        decision = compare_interleaved(later, times, q)
-                        old, now = (percentile(chain(*(timing.values for timing in each)), q) for each in (times, later))
-                        yield _said(
-                            group, f"{metric}.p{q}", (old, now), decision, (FASTER, SLOWER), doubts or doubt(stopwatch, f"{metric}.p{q}")
-                        )
+                        yield _of_latency(group, f"{metric}.p{q}", q, times, doubt(stopwatch, f"{metric}.p{q}"))
 
-    def _warnings(self, arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequence: bool) -> Iterator[str]:
-        first, second = (hit_ratio(arm) for arm in arms)
-        names = [arm.name for arm in arms]
-        if first is not None and second is not None and abs(first - second) > APART:
-            yield (
-                f"the prefix cache was not in the same state: {first * 100:.0f} % of the prompt tokens were hits in {names[0]}, "
-                f"{second * 100:.0f} % in {names[1]}; see --agentbench-cache"
-            )
-        if len({bool(block.salt) for block in blocks}) > 1:
-            yield "one arm's cache was reset, the other one's prompts were salted, which makes them a few tokens longer"
-        if sequence:
-            yield f"{names[0]} ran before {names[1]}, because both do not fit on this machine: what changed with time is in the difference"
+
+class Pair(NamedTuple):
+    """Two arms, by their names."""
+
+    base: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """One metric of a suite, asked of pairs of arms."""
+
+    suite: str  # suite, or `suite-variant`
+    metric: str
+    values: Mapping[str, float | None]  # arm -> milliseconds, or a mean
+    compare: Callable[[Pair, float], Decision]  # at a confidence
+    words: tuple[str, str]  # for PASS and FAIL
+    doubt: str = ""  # with which nothing is concluded
+
+
+def _of_score(group: str, score: str, trials: Mapping[str, Sequence[Trial]]) -> Question:
+    measured = {arm: samples(each, score, falling=score in LOWER_IS_BETTER) for arm, each in trials.items()}
+
+    def compare_pair(pair: Pair, confidence: float) -> Decision:
+        return compare_scores(score, measured[pair.new], measured[pair.base], confidence)
+
+    return Question(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE))
+
+
+def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[Timing]], doubt: str) -> Question:
+    def compare_pair(pair: Pair, confidence: float) -> Decision:
+        return compare_interleaved(times[pair.new], times[pair.base], q, confidence=confidence)
+
+    values = {arm: percentile(chain(*(timing.values for timing in each)), q) for arm, each in times.items()}
+    return Question(group, name, values, compare_pair, (FASTER, SLOWER), doubt)
+
+
+def answers(question: Question, pairs: Sequence[Pair], facts: Facts) -> Iterator[MetricCompared]:
+    """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
+    doubts = {pair: facts.failure or _loss(pair, facts) or question.doubt for pair in pairs}
+    asked = [pair for pair in pairs if not doubts[pair]]
+    decisions = dict(zip(asked, step_down([partial(question.compare, pair) for pair in asked]), strict=True))
+    for pair in pairs:
+        decision = decisions.get(pair) or replace(question.compare(pair, CONFIDENCE), verdict=INCONCLUSIVE, reason=doubts[pair])
+        finding = dict(zip((PASS, FAIL), question.words, strict=True)).get(decision.verdict)
+        yield MetricCompared(
+            **vars(decision),
+            suite=question.suite,
+            metric=question.metric,
+            base_arm=pair.base,
+            new_arm=pair.new,
+            base=question.values[pair.base],
+            new=question.values[pair.new],
+            finding=finding or ("inconclusive" if decision.reason else SAME),
+        )
+
+
+def _loss(pair: Pair, facts: Facts) -> str:
+    """Why an arm of the pair is not there, or is gone."""
+    return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
+
+
+def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequence: bool) -> Iterator[str]:
+    ratios = {arm.name: ratio for arm in arms if (ratio := hit_ratio(arm)) is not None and not arm.failure}
+    if ratios and max(ratios.values()) - min(ratios.values()) > APART:
+        first, *others = (f"in {name}" for name in ratios)
+        one, *more = (f"{ratio * 100:.0f} %" for ratio in ratios.values())
+        told = ", ".join([f"{one} of the prompt tokens were hits {first}", *map(" ".join, zip(more, others, strict=True))])
+        yield f"the prefix cache was not in the same state: {told}; see --agentbench-cache"
+    salted = [arm.name for arm in arms if any(block.salt for block in blocks if block.arm == arm.name)]
+    if salted and any(not block.salt for block in blocks):
+        yield f"the prompts of {', '.join(salted)} were salted where caches of other arms were reset: they are a few tokens longer"
+    if sequence:
+        names = " before ".join(arm.name for arm in arms[1:])
+        why = "because they do not fit on this machine at once"
+        yield f"{arms[0].name} ran before {names}, {why}: what changed with time is in the difference"
 
 
 def hit_ratio(arm: ArmResult) -> float | None:
@@ -150,11 +218,11 @@ def hit_ratio(arm: ArmResult) -> float | None:
     return arm.cached_share if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
 
 
-def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sample]) -> Decision:
+def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sample], confidence: float = CONFIDENCE) -> Decision:
     """With a margin of 0: PASS is better, FAIL is worse."""
-    every = [value for found in (new, base) for each in found.values() for value in each.scores]
-    limits = (0.0, 1.0) if score not in LOWER_IS_BETTER and all(0 <= value <= 1 for value in every) else None
-    decision = compare(new, base, 0.0, limits=limits, higher_is_better=score not in LOWER_IS_BETTER)
+    falling = score in LOWER_IS_BETTER
+    limits = score_limits(new, base, falling=falling)
+    decision = compare(new, base, 0.0, limits=limits, confidence=confidence, higher_is_better=not falling)
     return decision if decision.low is None else replace(decision, reason="")  # nobody asked for a margin that could be missed
 
 
@@ -162,13 +230,3 @@ def mean_of(measured: Mapping[str, Sample]) -> float | None:
     """Trials averaged within their scenarios first."""
     means = [each.mean for each in measured.values() if each.scores]
     return sum(means) / len(means) if means else None
-
-
-def _said(
-    suite: str, metric: str, values: tuple[float | None, float | None], decision: Decision, words: tuple[str, str], doubt: str
-) -> MetricCompared:
-    """`values` being the first arm's and the second one's; with a doubt nothing is concluded."""
-    if doubt:
-        decision = replace(decision, verdict=INCONCLUSIVE, reason=doubt)
-    finding = {PASS: words[0], FAIL: words[1]}.get(decision.verdict) or ("inconclusive" if decision.reason else SAME)
-    return MetricCompared(**vars(decision), suite=suite, metric=metric, base=values[0], new=values[1], finding=finding)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.values import latencies, samples
+from pytest_agentbench.gate.values import latencies, samples, score_limits
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json
@@ -121,8 +121,7 @@ def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Scored]:
         for score in (name for name in means if name in before):
             falling = score in LOWER_IS_BETTER
             base, now = (samples(run.evidence.groups.get(group, ()), score, falling=falling) for run in (old, new))
-            values = [value for found in (base, now) for each in found.values() for value in each.scores]
-            limits = (0.0, 1.0) if not falling and all(0 <= value <= 1 for value in values) else None
+            limits = score_limits(base, now, falling=falling)
             decision = compare(now, base, 0.0, limits=limits, higher_is_better=not falling)
             pairs, _ = pair(now, base)
             moved = [Moved(name, each.base.mean, each.new.mean) for name, each in pairs.items() if each.difference]
@@ -132,15 +131,15 @@ def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Scored]:
 
 def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Timed]:
     """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
-    shared = _shared(old, new)
+    shared = shared_scenarios(old, new)
     doubtful = any(True for _ in doubts(old, new))
     for name in registry.asked():
-        base, now = (_latencies(run, name, shared) for run in (old, new))
+        base, now = (latencies_of(run, name, shared) for run in (old, new))
         before, after = (spread.p50 if (spread := run.facts.performance.latency(name)) else None for run in (old, new))
         yield Timed(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
 
 
-def _shared(old: ComparedRun, new: ComparedRun) -> set[tuple[str, str]]:
+def shared_scenarios(old: ComparedRun, new: ComparedRun) -> set[tuple[str, str]]:
     """(suite under a variant, scenario) of all that both runs have with equal content."""
     before, after = (
         {(group, trial.scenario, _content(trial)) for group, trials in run.evidence.groups.items() for trial in trials}
@@ -153,7 +152,8 @@ def _content(trial: Trial) -> str:
     return str(trial.content.get("scenario", ""))
 
 
-def _latencies(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
+def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
+    """Milliseconds of a run's rollouts, or of their calls, in those of (suite under a variant, scenario)."""
     return [
         timing._replace(scenario=f"{group}[{timing.scenario}]")
         for group, trials in run.evidence.groups.items()
@@ -162,11 +162,11 @@ def _latencies(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> lis
     ]
 
 
-def doubts(old: ComparedRun, new: ComparedRun) -> Iterator[str]:
-    """A sentence for each reason why the speeds of two runs say little about each other."""
-    for word, run in (("old", old), ("new", new)):
+def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the old run", "the new run")) -> Iterator[str]:
+    """A sentence for each reason why the speeds of two runs, which have names in it, say little about each other."""
+    for name_of_run, run in zip(names, (old, new), strict=True):
         yield from dict.fromkeys(
-            f"in the {word} run {why}" for name in registry.asked() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
+            f"in {name_of_run} {why}" for name in registry.asked() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
         )
     if (was := old.identity) and (now := new.identity):
         if was.hardware != now.hardware:

@@ -13,7 +13,7 @@ from pytest_agentbench.records import Json, LLMCall, Rollout
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
 
-SCHEMA = "agentbench-baseline/3"  # docs/gates.md describes it
+SCHEMA = "agentbench-baseline/4"  # docs/gates.md describes it
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,23 @@ class Facts:
     unusable: Sequence[str] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
     cache: str = "carry"  # how the prefix cache was made ready
     rates: Mapping[str, float | None] = field(default_factory=dict)  # metric of a session -> its value
-    prefix_cache_hit_ratio: float | None = None
+    efficiency: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # group -> metric of a suite -> its value
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     commit: str | None = None  # of the repository
     finished_at: str = ""  # ISO 8601
     quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
+    unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> tasks that were skipped for what they ask for
     most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
     rounds: int = 0  # of them, those after which the rules were last looked at
+
+    @property
+    def prefix_cache_hit_ratio(self) -> float | None:
+        """None where nobody knows."""
+        return self.rates.get("prefix_cache_hit_ratio")
+
+    def number(self, metric: str, group: str) -> float | None:
+        """What the run, or a group of it, has one number of; None where nobody knows."""
+        return self.rates.get(metric) if metric in registry.rates() else self.efficiency.get(group, {}).get(metric)
 
     @classmethod
     def of(cls, run: Run) -> Facts:
@@ -93,11 +103,14 @@ class Facts:
             unusable=run.stopwatch.unusable,
             cache=run.settings.cache,
             rates={name: getattr(run.performance, name) for name in registry.rates()},
-            prefix_cache_hit_ratio=run.performance.prefix_cache_hit_ratio,
+            efficiency={
+                name: {metric: getattr(suite.efficiency, metric) for metric in registry.efficiency()} for name, suite in run.suites.items()
+            },
             slo=run.settings.slo,
             commit=run.environment.git.commit if run.environment.git else None,
             finished_at=run.finished_at,
             quarantined={name: ids for name, suite in run.suites.items() if (ids := [each.scenario for each in suite.quarantined])},
+            unsupported={name: [*suite.unsupported] for name, suite in run.suites.items() if suite.unsupported},
             most_rounds=run.rounds.most if run.rounds else 0,
             rounds=run.rounds.ran if run.rounds else 0,
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.metrics.registry import asked, rates
+from pytest_agentbench.metrics.registry import asked, single
 from pytest_agentbench.records import STATUSES
 from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import PassRate
@@ -52,7 +52,7 @@ class Rule:
 
     text: str
     kind: str  # score | passes | latency | rate | share | goodput
-    metric: str  # a score's name, pass^3, ttft, infra_error, rollouts_per_hour, ...
+    metric: str  # a score's name, pass^3, ttft, infra_error, rollouts_per_hour, cost_per_pass, ...
     statistic: str  # mean, p50, ...; empty where there is only one
     at_least: bool  # `>=`: more is better
     limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
@@ -93,7 +93,7 @@ def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), 
             f"gate rule {text!r}: without a floor for {scores[0]} no rollout passes or fails; `thresholds: {{{scores[0]}: 0.5}}` is one"
         )
     at_least, versus = found["relation"] == ">=", found["versus"] is not None
-    is_rising = kind == "rate" and rates()[metric].rising
+    is_rising = kind == "rate" and single()[metric].rising
     if at_least != (wanted := kind in RISING or is_rising or (kind == "score" and metric not in falling)):
         raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if wanted else 'lower'} it is: {'>=' if wanted else '<='}")
     limit, relative = _in_its_unit(text, kind, float(found["value"]), found["unit"] or "", versus)
@@ -136,11 +136,11 @@ def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]
         raise ConfigError(f"gate rule {text!r}: {unknown_name(f'statistic of {name}', statistic, LATENCY_STATISTICS)}")
     if metric in SHARES:
         return "share", name, statistic
-    if metric in rates():
+    if metric in single():
         return "rate", metric, ""
     if metric == "goodput":
         return "goodput", metric, ""
-    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in asked()), *rates(), *SHARES, "goodput", "pass^3", "pass@3"]
+    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in asked()), *single(), *SHARES, "goodput", "pass^3", "pass@3"]
     raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.stats.intervals import Limits
 from pytest_agentbench.stats.latency import Timing
 from pytest_agentbench.stats.paired import Sample
 from pytest_agentbench.stats.pass_rates import Bar
@@ -21,6 +22,12 @@ def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, 
         return 0.0 if trial.status == "agent_error" and not falling else trial.scores.get(score)
 
     return _samples(trials, measured)
+
+
+def score_limits(*measured: Mapping[str, Sample], falling: bool) -> Limits | None:
+    """The least and the greatest value that a score can have; None where less is better, and of one that has been outside of 0 to 1."""
+    values = (value for found in measured for each in found.values() for value in each.scores)
+    return (0.0, 1.0) if not falling and all(0 <= value <= 1 for value in values) else None
 
 
 def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, Sample]:

@@ -12,7 +12,8 @@ from math import fsum
 
 from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
 from pytest_agentbench.gate.rules import Rule
-from pytest_agentbench.gate.values import good_shares, latencies, passes, samples
+from pytest_agentbench.gate.values import good_shares, latencies, passes, samples, score_limits
+from pytest_agentbench.metrics.registry import single
 from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.stats import multiple
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, Missing, judge
@@ -28,7 +29,7 @@ FAILED_CALLS = 0.02  # share of LLM calls that may have failed where latencies a
 CACHE_APART = 0.1  # difference of prefix cache hit ratios from which latencies are not the engine's alone
 CONFIDENCE = 0.95
 
-TIMED = ("latency", "rate", "goodput")  # kinds that a saturated client spoils
+TIMED = ("latency", "goodput")  # kinds that a saturated client spoils; of rates, those that are `timed`
 
 #: Kinds that are about scenarios, those in quarantine left out; the others are about a run.
 OF_SCENARIOS = ("score", "passes", "latency", "goodput")
@@ -95,10 +96,10 @@ class Judged:
         return judge(found.low, found.high, found.threshold) == INCONCLUSIVE
 
 
-def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, Evidence]) -> list[Judged]:
+def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE) -> list[Judged]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
     doubts = {group: tuple(_doubts(group, asked, run)) for group in {each.group for each in asked}}
-    confidence = 1 - (1 - CONFIDENCE) / max(1, sum(map(_without_margin, asked)))
+    shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, asked)))
     looked = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
     return [
         _judged(
@@ -106,7 +107,7 @@ def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, E
             looked if each.is_looked_at else run,
             base := baselines.get(each.group),
             doubts[each.group],
-            _confidence(each, run.facts, base, confidence if _without_margin(each) else CONFIDENCE),
+            _confidence(each, run.facts, base, shared if _without_margin(each) else confidence),
         )
         for each in asked
     ]
@@ -172,6 +173,8 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
     if doubts:
         decision = replace(decision, reason="; ".join(filter(None, (*doubts, decision.reason))))
     notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
+    if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in left_out]):
+        notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
     notes += _notes(asked, run, base) if base and rule.versus else ()
     notes += _broken_word(asked, run, base) if base and asked.deterministic and rule.versus and rule.of == SUITE else ()
     return Judged(asked, decision, tuple(notes), _suspects(asked, run, base) if base and rule.versus else ())
@@ -180,7 +183,7 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
 def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
     """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
     group, rule = asked.group, asked.rule
-    if rule.kind in TIMED and (why := _badly_timed(rule, run, base if rule.versus else None)):
+    if _is_timed(rule) and (why := _badly_timed(rule, run, base if rule.versus else None)):
         return why
     if rule.kind in ("latency", "goodput"):
         calls = [call for trial in run.groups.get(group, ()) for call in trial.calls]
@@ -201,6 +204,10 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
 def _unscored(asked: Asked, run: Evidence) -> int:
     """How many of the scores that a rule looks at are missing because their scorer failed."""
     return sum(asked.score in trial.unscored for trial in run.groups.get(asked.group, ())) if asked.score else 0
+
+
+def _is_timed(rule: Rule) -> bool:
+    return rule.kind in TIMED or (rule.kind == "rate" and single()[rule.metric].timed)
 
 
 def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
@@ -240,7 +247,7 @@ def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
         if here and there and here != there:
             yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
-    if asked.rule.kind in TIMED and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
+    if _is_timed(asked.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
@@ -282,10 +289,11 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
             q = int(rule.statistic.removeprefix("p"))
             new = latencies(trials, rule.metric)
             if rule.versus:
-                return compare_latency(new, latencies(old, rule.metric), q, rule.margin, confidence=CONFIDENCE)
-            return latency_limit(new, q, rule.limit, confidence=CONFIDENCE)
+                return compare_latency(new, latencies(old, rule.metric), q, rule.margin, confidence=confidence)
+            return latency_limit(new, q, rule.limit, confidence=confidence)
         case "rate":
-            return _fact(rule, run.facts.rates.get(rule.metric), base.facts.rates.get(rule.metric) if base else None, trials)
+            number, before = (each.facts.number(rule.metric, asked.group) if each else None for each in (run, base))
+            return _fact(rule, number, before, trials)
     return _fact(rule, sum(trial.status == rule.metric for trial in trials) / len(trials) if trials else None, None, trials)
 
 
@@ -298,8 +306,7 @@ def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confiden
         return against_share(passes(trials, asked.floor), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
     new = samples(trials, rule.metric, falling=asked.falling)
     base = samples(old, rule.metric, falling=asked.falling)
-    every = [score for found in (new, base) for each in found.values() for score in each.scores]
-    limits = (0.0, 1.0) if better and all(0 <= score <= 1 for score in every) else None
+    limits = score_limits(new, base, falling=asked.falling)
     if rule.versus:
         return compare(
             new,

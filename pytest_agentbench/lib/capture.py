@@ -87,10 +87,10 @@ class _Stream(io.TextIOBase):
         self.behind.flush()
 
 
-def install() -> None:
-    """Makes this process capture: root logger from INFO up, stdout and stderr. For processes that are ours alone."""
+def install(level: str) -> None:
+    """Makes this process capture: root logger from a level up (`info`), stdout and stderr. For processes that are ours alone."""
     handler = _Handler()
     handler.setFormatter(logging.Formatter(FORMAT))
     logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger().setLevel(level.upper())
     sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)

@@ -19,7 +19,7 @@ from pytest_agentbench.lib.file_lock import lock
 def folder() -> Path:
     """Where the locks are: AGENTBENCH_LOCKS, or below /tmp whatever TMPDIR says, for other users have another TMPDIR."""
     named = os.environ.get("AGENTBENCH_LOCKS")
-    return Path(named) if named else Path("/tmp/pytest-agentbench-gpus")  # noqa: S108 - the place that all users share
+    return Path(named) if named else Path("/tmp/pytest-agentbench-locks")  # noqa: S108 - the place that all users share
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _folder_for_all() -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BackendError(f"the folder of GPU locks, {path}, cannot be made: {error.strerror}; AGENTBENCH_LOCKS names another") from error
+        raise BackendError(f"the folder of locks, {path}, cannot be made: {error.strerror}; AGENTBENCH_LOCKS names another") from error
     with contextlib.suppress(PermissionError):  # it is another user's, who has done this
         if stat.S_IMODE(path.stat().st_mode) != 0o1777:
             path.chmod(0o1777)
@@ -76,7 +76,7 @@ def _open(path: Path) -> int:
         return _open_existing(path)
     except OSError as error:
         raise BackendError(
-            f"the GPU lock {path} cannot be opened: {error.strerror}; remove it, or name a folder in AGENTBENCH_LOCKS"
+            f"the lock {path} cannot be opened: {error.strerror}; remove it, or name a folder in AGENTBENCH_LOCKS"
         ) from error
 
 

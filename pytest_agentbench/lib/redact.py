@@ -30,7 +30,7 @@ _NAMES = frozenset(
     suite scenario variant variants status kind cluster name id tool tool_call_id role type dialect model served_model
     answered_by response_id token_source finish_reason stamp problem agent backend scorer scorers score expected_tools actual_tools
     error_kind verdict schema label_source file folder format sha256 hash commit diff revision version gate baseline wraps policy
-    metric group arm method ab cache
+    metric group arm base_arm new_arm method ab cache
     """.split()  # noqa: SIM905 - a list would be fifty lines
 )
 _LABELS = frozenset({"expected", "chunks"})  # nothing below them is rewritten

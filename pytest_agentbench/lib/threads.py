@@ -7,6 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
@@ -73,6 +74,22 @@ async def _waited_for(function: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """A coroutine function of the loop that runs here, as one that blocks: for code in other threads."""
+    import asyncio
+
+    loop, its_thread = asyncio.get_running_loop(), threading.get_ident()
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.get_ident() != its_thread:
+            return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), loop).result()
+        with ThreadPoolExecutor(1) as threads:  # of `no_threads`: this loop waits, so the coroutine has one of its own
+            return threads.submit(contextvars.copy_context().run, asyncio.run, function(*args, **kwargs)).result()
+
+    return run
 
 
 def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, Any]]:

@@ -1,16 +1,23 @@
-"""The addresses under which one attempt calls models: the agent's own, and those of the judges that it and the scorers ask."""
+"""The addresses under which one attempt calls models: the agent's own, and those of the roles that it and the scorers ask."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Json, LLMCall, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, RolloutKey
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+#: Of a rollout that names no roles.
+NOBODY: Mapping[str, Json] = {}
 
 
 class Tap(Protocol):
@@ -29,27 +36,41 @@ class Tap(Protocol):
 class Lines:
     """The tokens of one attempt."""
 
-    def __init__(self, tap: Tap, key: RolloutKey, session: aiohttp.ClientSession | None, unstructured: set[str] | None = None) -> None:
-        self._tap, self._key, self._session = tap, key, session
-        self._unstructured = set() if unstructured is None else unstructured  # judges that take no schema; attempts tell each other
+    def __init__(
+        self,
+        tap: Tap,
+        key: RolloutKey,
+        session: aiohttp.ClientSession | None,
+        unstructured: set[str] | None = None,
+        roles: Mapping[str, Json] = NOBODY,
+        limits: Mapping[str, Json] = NOBODY,
+    ) -> None:
+        """`roles` has what the suite says of each role by name, `limits` what the agent and its roles may spend together."""
+        self._tap, self._key, self._session, self._roles = tap, key, session, roles
+        self._account: Json = {"account": secrets.token_hex(8), "limits": dict(limits)} if limits else {}
+        self._unstructured = set() if unstructured is None else unstructured  # endpoints that take no schema; attempts tell each other
         self._agent: str | None = None
-        self._judges: dict[str, tuple[str, LLM]] = {}  # what is said of the endpoint -> token and client
+        self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # role and what is said of its endpoint -> token and client
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
         """The agent's; raises InfraError when there is no backend to speak to."""
-        self._agent, base_url, model = await self._tap.open(self._key, access)
+        self._agent, base_url, model = await self._tap.open(self._key, replace(access, **self._account))
         rest = {name: value for name, value in sampling.items() if name != "model"}
-        return LLM(base_url, str(sampling.get("model") or model), rest, self._session, self.judge, self._said)
+        return LLM(base_url, str(sampling.get("model") or model), rest, self._session, self.role, self._said)
 
-    async def judge(self, endpoint: Json) -> LLM:
-        """A judge's: the backend under test, or an endpoint of its own. The same one for the same endpoint."""
-        known = repr(sorted(endpoint.items()))
-        if known not in self._judges:
-            access = Access(upgrade=True, judge=True, endpoint=endpoint or None)
-            id, base_url, model = await self._tap.open(self._key, access)
-            self._judges[known] = id, LLM(base_url, model, session=self._session)
-            self._judges[known][1].structured = known not in self._unstructured
-        return self._judges[known][1]
+    async def role(self, name: str, endpoint: Json | None = None) -> LLM:
+        """That of whoever plays a role: the backend under test, or an endpoint of its own, `endpoint` where that is given.
+
+        The same one for the same endpoint. Raises InfraError for a role that nobody plays, and where it cannot be asked.
+        """
+        facts = self._roles.get(name) if endpoint is None else endpoint
+        known = name, repr(sorted((facts or {}).items()))
+        if known not in self._open:
+            account = {} if name == JUDGE else self._account
+            id, base_url, model = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
+            self._open[known] = id, LLM(base_url, model, session=self._session)
+            self._open[known][1].structured = known[1] not in self._unstructured
+        return self._open[known][1]
 
     async def _said(self) -> list[Json]:
         """To the agent, since this was asked last. Raises InfraError when the tap cannot be asked."""
@@ -57,24 +78,32 @@ class Lines:
         return await self._tap.said(self._agent)
 
     async def agent_is_done(self) -> tuple[LLMCall, ...]:
-        """Ends the agent's address; its calls. Raises InfraError when the tap cannot be asked."""
+        """Ends the agent's address and those of its roles; their calls. Raises InfraError when the tap cannot be asked."""
         assert self._agent is not None
         id, self._agent = self._agent, None
-        return tuple(map(LLMCall.from_dict, await self._tap.close(id)))
+        calls = [*map(LLMCall.from_dict, await self._tap.close(id))]
+        return _in_order([*calls, *await self._closed([known for known in self._open if known[0] != JUDGE])])
 
     async def judges_are_done(self) -> tuple[LLMCall, ...]:
         """Ends the judges' addresses; their calls. Raises InfraError when the tap cannot be asked."""
+        return _in_order(await self._closed([*self._open]))
+
+    async def _closed(self, which: Iterable[tuple[str, str]]) -> list[LLMCall]:
         calls: list[LLMCall] = []
-        while self._judges:
-            known, (id, judge) = self._judges.popitem()
-            self._unstructured.update([] if judge.structured else [known])
+        for known in which:
+            id, llm = self._open.pop(known)
+            self._unstructured.update([] if llm.structured else [known[1]])
             calls += map(LLMCall.from_dict, await self._tap.close(id))
-        return tuple(sorted(calls, key=lambda call: call.received_ns))
+        return calls
 
     async def hang_up(self) -> None:
         """Ends whatever is still open; nobody wants the calls."""
-        ids = [id for id, _ in self._judges.values()] + ([self._agent] if self._agent else [])
-        self._judges, self._agent = {}, None
+        ids = [id for id, _ in self._open.values()] + ([self._agent] if self._agent else [])
+        self._open, self._agent = {}, None
         for id in ids:
             with suppress(InfraError):
                 await self._tap.close(id)
+
+
+def _in_order(calls: Iterable[LLMCall]) -> tuple[LLMCall, ...]:
+    return tuple(sorted(calls, key=lambda call: call.received_ns))

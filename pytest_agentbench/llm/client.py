@@ -13,8 +13,8 @@ import orjson
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.almost_json import object_text
-from pytest_agentbench.metrics.blame import context_is_full
-from pytest_agentbench.records import Json
+from pytest_agentbench.metrics.blame import LIMIT, context_is_full
+from pytest_agentbench.records import JUDGE, Json
 from pytest_agentbench.tap.heads import OURS
 from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
 
@@ -92,7 +92,7 @@ class LLM:
         model: str,
         sampling: Mapping[str, Any] | None = None,
         session: aiohttp.ClientSession | None = None,
-        judges: Callable[[Json], Awaitable[LLM]] | None = None,
+        roles: Callable[[str, Json | None], Awaitable[LLM]] | None = None,
         said: Callable[[], Awaitable[list[Json]]] | None = None,
     ) -> None:
         self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
@@ -100,17 +100,27 @@ class LLM:
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
         self.transcript: list[Json] = []  # the conversation of the last call, its answer included
         self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
-        self._session, self._judges, self._said = session, judges, said
+        self._session, self._roles, self._said = session, roles, said
+
+    async def role(self, name: str) -> LLM:
+        """Calls whoever plays a role of the suite: its calls are recorded as the role's.
+
+        Raises InfraError for a role that nobody plays, and when it cannot be asked.
+        """
+        return await self._played(name, None)
 
     async def judge(self, endpoint: Json | None = None) -> LLM:
         """Calls a model that judges: its calls are recorded as a judge's, and are no part of the agent's work.
 
-        `endpoint` is {url, model, api_key}, the last one the name of an environment variable; without it the judge is the backend
-        under test. Raises InfraError when it cannot be asked.
+        `endpoint` is {url, model, api_key}, the last one the name of an environment variable; without it the judge is the suite's, or
+        where that names none the backend under test. Raises InfraError when it cannot be asked.
         """
-        if self._judges is None:
-            raise InfraError("nobody judges here")
-        return await self._judges(endpoint or {})
+        return await self._played(JUDGE, endpoint)
+
+    async def _played(self, role: str, endpoint: Json | None) -> LLM:
+        if self._roles is None:
+            raise InfraError(f"nobody plays the role {role!r} here")
+        return await self._roles(role, endpoint)
 
     async def said(self) -> list[Json]:
         """What the model said since this was asked last, {text, tool_calls: [{id, name, arguments}]} for each answer that came whole.
@@ -185,7 +195,7 @@ def failure(status: int, content: bytes, asked: bytes = b"") -> Exception:
         error = orjson.loads(content)["error"]
         message, code = str(error["message"]), str(error.get("code"))
         if error.get("type") == OURS:
-            return InfraError(message)
+            return LimitReached(message) if code == LIMIT else InfraError(message)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         message, code = text[:300], ""
     if context_is_full(status, f"{code} {message}"):

@@ -77,7 +77,7 @@ def calls_text(calls: Iterable[ToolCall]) -> str:
     lines = []
     for call in calls:
         arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False, default=str)}" for name, value in call.arguments.items())
-        lines.append(f"{call.name}({arguments}){f' failed: {call.detail}' if call.problem else ''}")
+        lines.append(f"{call.name}({arguments}){f' failed: {call.detail or call.refusal}' if call.problem or call.refusal else ''}")
     return numbered(lines) or "No tool calls were made."
 
 
@@ -109,7 +109,7 @@ async def _answer(judge: LLM, messages: list[Json], form: Form, parameters: Mapp
                 judge.structured = False
         return await judge.chat(messages, **parameters)
     except LimitReached as error:  # the judge's limit is none of the agent's
-        raise JudgeError(f"the judge could not read it all: {error}") from error
+        raise JudgeError(f"the judge ran into a limit: {error}") from error
 
 
 def _objects(text: str) -> Iterator[Json]:

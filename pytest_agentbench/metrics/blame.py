@@ -1,7 +1,7 @@
 """Whose fault a rollout was, by what the tap saw of its calls: what the agent made of them does not matter.
 
-A call that the backend failed is made good by one that went well: the same request again, or any that began after the failure.
-One that nothing made good leaves the rollout without a measurement, however it ended.
+A call that the backend failed is made good by one in the same role that went well: the same request again, or any that began after the
+failure. One that nothing made good leaves the rollout without a measurement, however it ended.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from itertools import pairwise
 
 from pytest_agentbench.records import LLMCall
 
+#: Kind of a call that would have exceeded a limit.
+LIMIT = "limit"
+
 #: Kinds of failed calls that are the agent's doing.
-AGENTS = frozenset({"client_gone", "bad_history", "refused"})
+AGENTS = frozenset({"client_gone", "bad_history", "refused", LIMIT})
 
 #: Statuses with which a server turns down whoever asks, whatever is asked: a key, a permission, a model or an address.
 TURNED_DOWN = frozenset({401, 403, 404})
@@ -39,6 +42,8 @@ def judged(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns: int |
         return "infra_error", f"{failed[-1].error}; the agent {end}"
     if any(_waits(call) for call in calls if time_up_ns is not None and call.ended_ns >= time_up_ns):
         return "infra_error", f"{reason or 'its time was over'}, and the backend owed a token of a call"
+    if (beyond := next((call for call in calls if call.error_kind == LIMIT), None)) is not None:
+        return "limit", beyond.error
     if status == "agent_error" and calls and context_is_full(calls[-1].http_status, calls[-1].error):
         return "limit", f"context: {calls[-1].error}"
     return status, reason
@@ -51,7 +56,7 @@ def refusal(calls: Sequence[LLMCall]) -> str:
     """
     for call in unmended(calls):
         if call.error_kind == "http_status" and 400 <= (call.http_status or 0) < 500 and call.http_status not in PASSING:
-            answered = any(other.error_kind is None and other.received_ns < call.received_ns for other in calls)
+            answered = any(_same(other, call) and other.error_kind is None and other.received_ns < call.received_ns for other in calls)
             if call.http_status in TURNED_DOWN or not answered:
                 return call.error
     return ""
@@ -68,10 +73,15 @@ def _backend_failed(call: LLMCall) -> bool:
 
 def _makes_good(other: LLMCall, failed: LLMCall) -> bool:
     """Whether this call went well, and is the failed one again or began after its end. One that ran beside it says nothing of it."""
-    if other.error_kind is not None or other.received_ns <= failed.received_ns:
+    if other.error_kind is not None or other.received_ns <= failed.received_ns or not _same(other, failed):
         return False
     same = failed.request_crc is not None and (other.request_crc, other.request_bytes) == (failed.request_crc, failed.request_bytes)
     return same or other.received_ns >= failed.ended_ns
+
+
+def _same(one: LLMCall, other: LLMCall) -> bool:
+    """Whether two calls are made in one role at one endpoint: what another one answers says nothing of it."""
+    return (one.role, one.endpoint) == (other.role, other.endpoint)
 
 
 def _waits(call: LLMCall) -> bool:

@@ -7,11 +7,14 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from pytest_agentbench.metrics import registry, timings, windows
+from pytest_agentbench.metrics.chosen_window import ChosenWindow, Offsets, WindowSummary
 from pytest_agentbench.metrics.goodput import Goodput, GoodputSummary
 from pytest_agentbench.metrics.lateness import Lateness
 from pytest_agentbench.metrics.registry import Metric
+from pytest_agentbench.metrics.slow_calls import SlowCall, SlowCalls
 from pytest_agentbench.metrics.stopwatch import Reading, Stopwatch, busiest, judge
 from pytest_agentbench.metrics.windows import InFlight, Span, Timeline
 from pytest_agentbench.records import OPEN, LLMCall, Rollout
@@ -82,15 +85,20 @@ class PerformanceSummary:
     call_output_tokens_per_s: RateSpread | None  # output tokens per second of a call
     rollouts_per_hour: float | None  # `ok` and `limit` rollouts
     steps_per_minute: float | None  # successful LLM calls
+    # [output tokens per second](metrics.md#throughput) of the run / their mean of a call; null when no call has both
+    speedup: float | None
     rollout_steps_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout
     steady: Steady
+    window: WindowSummary | None  # null without `--agentbench-window`
     goodput: GoodputSummary | None  # null without `--agentbench-slo`
     split: Mapping[str, PartOfTime] | None  # [who had the time](metrics.md#who-had-the-time): `decoding`, `first_token`, `tools`, ...
-    prefix_cache_hit_ratio: float | None  # 0 to 1; null when no usage names cached tokens
+    prefix_cache_hit_ratio: float | None  # cached prompt tokens / prompt tokens, 0 to 1; null when no usage names both
+    call_prefix_cache_hit_ratio: float | None  # the mean over calls of the same ratio of each
     token_sources: Mapping[str, int]  # where token counts are from (`usage`, `continuous`, `chunks`, `none`) -> calls
     stamps: Mapping[str, int]  # where stamps were taken (`user`, `kernel`) -> calls
     rollouts_in_flight: InFlight | None  # how many overlapped
     calls_in_flight: InFlight | None  # how many overlapped
+    slowest_calls: tuple[SlowCall, ...]  # [five](profile.md#slowest-llm-calls) of them at most, the slowest first
 
     def latency(self, name: str) -> LatencySpread | None:
         """By its name without the unit, such as `ttft`; None when there is no value."""
@@ -108,6 +116,7 @@ class Performance:
     asked: int = 1  # rollouts in flight
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     asked_by: Mapping[int, int] = field(default_factory=dict)  # session -> rollouts in flight, where it asked for another number
+    window: Offsets | None = None  # that the user chose
     latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
     gaps: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))  # of metrics that events have
     lag: Pool = field(default_factory=Pool)
@@ -121,18 +130,21 @@ class Performance:
     held_ns: int = 0  # by the backend's rate limit
     output_tokens: int = 0
     prompt_tokens: int = 0
-    cached: int | None = None
-    cached_of: int = 0
+    cached: int = 0
+    cached_of: int = 0  # prompt tokens of calls whose usage names both
+    hit_ratios: array[float] = field(default_factory=numbers)  # of the same calls
     token_sources: Counter[str] = field(default_factory=Counter)
     stamps: Counter[str] = field(default_factory=Counter)
     queued_ns: int = 0  # of successful calls whose agents said when they made them
     asked_ns: int = 0  # of the same calls, from there to the end of the answer
     programs_cpu_s: float = 0.0  # of command agents
     program_spans: list[Span] = field(default_factory=list)
+    slow: SlowCalls = field(default_factory=SlowCalls)
 
     def __post_init__(self) -> None:
         self.goodput = Goodput(self.slo)
         self.lateness = Lateness(self.slo)
+        self._chosen = ChosenWindow(self.window) if self.window else None
         self._of_calls = [(name, each.of_call) for name, each in registry.latencies("call").items() if each.of_call]
         self._of_events = [(name, each.of_events) for name, each in registry.latencies("event").items() if each.of_events]
 
@@ -153,8 +165,11 @@ class Performance:
         for attempt in rollout.attempts:
             timeline = self.sessions[attempt.session]
             timeline.rollouts.append((attempt.started_ns, attempt.ended_ns))
-            for call in attempt.calls:
+            for number, call in enumerate(attempt.calls, 1):
+                self.slow.add(rollout, attempt, number, call)
                 self._add_call(call, timeline)
+                if self._chosen:
+                    self._chosen.add(call, attempt.session)
 
     def _add_call(self, call: LLMCall, timeline: Timeline) -> None:
         self.calls += 1
@@ -190,14 +205,16 @@ class Performance:
         if (rate := timings.tokens_per_s(call)) is not None:
             self.call_rates.append(rate)
         if call.cached_tokens is not None and call.prompt_tokens:
-            self.cached = (self.cached or 0) + call.cached_tokens
+            self.cached += call.cached_tokens
             self.cached_of += call.prompt_tokens
+            self.hit_ratios.append(call.cached_tokens / call.prompt_tokens)
 
     def summary(self) -> PerformanceSummary:
         """Rates are over the time of all sessions together, without the pauses between them."""
         timelines = self.sessions.values()
         span = sum(windows.duration_ns(each.rollouts) for each in timelines) / 1e9
         evaluable = sum(len(each.evaluable) for each in timelines)
+        tokens_per_s, call_rates = self.output_tokens / span if span else None, rate_spread(self.call_rates)
         return PerformanceSummary(
             calls=self.calls,
             failed_calls=_most_first(self.failed),
@@ -207,19 +224,23 @@ class Performance:
             held_s=self.held_ns / 1e9,
             output_tokens=self.output_tokens,
             prompt_tokens=self.prompt_tokens,
-            output_tokens_per_s=self.output_tokens / span if span else None,
-            call_output_tokens_per_s=rate_spread(self.call_rates),
+            output_tokens_per_s=tokens_per_s,
+            call_output_tokens_per_s=call_rates,
             rollouts_per_hour=evaluable * 3600 / span if span else None,
             steps_per_minute=(self.calls - self.failed.total()) * 60 / span if span else None,
+            speedup=timings.speedup(tokens_per_s, call_rates.mean if call_rates else None),
             rollout_steps_per_minute=rate_spread(self.step_rates),
             steady=self._steady(span),
+            window=self._chosen.summary(self.sessions) if self._chosen else None,
             goodput=self.goodput.summary(span),
             split=self._split(),
-            prefix_cache_hit_ratio=None if self.cached is None or not self.cached_of else self.cached / self.cached_of,
+            prefix_cache_hit_ratio=self.cached / self.cached_of if self.cached_of else None,
+            call_prefix_cache_hit_ratio=fmean(self.hit_ratios) if self.hit_ratios else None,
             token_sources=_most_first(self.token_sources),
             stamps=_most_first(self.stamps),
             rollouts_in_flight=in_flight(*(each.rollouts for each in timelines)),
             calls_in_flight=in_flight(*(each.calls for each in timelines)),
+            slowest_calls=tuple(call for _, call in self.slow.ranked()),
         )
 
     def _values(self, metric: Metric) -> Iterable[float]:
@@ -272,14 +293,14 @@ class Performance:
         )
 
     def _split(self) -> Mapping[str, PartOfTime] | None:
-        """Who had the time of the rollouts, `judge` only where one was asked; None without any."""
+        """Who had the time of the rollouts, `judge` and `roles` only where one was asked; None without any."""
         total = sum(map(sum, self.parts.values()))
         if not total:
             return None
         return {
             part: PartOfTime(share=sum(values) / total, mean_ms=sum(values) / len(values), p50_ms=percentile(values, 50))
             for part, values in ((part, self.parts[part]) for part in windows.PARTS)
-            if part != "judge" or any(values)
+            if part not in ("judge", "roles") or any(values)
         }
 
 

@@ -9,16 +9,17 @@ from typing import Literal
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import LLMCall, Rollout
 
-Level = Literal["event", "call", "rollout", "session"]
+Level = Literal["event", "call", "rollout", "session", "suite", "score"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One of them. Its values are durations, nanoseconds in records and milliseconds (`ttft_ms`) everywhere else, or a rate."""
+    """One of them. Its values are durations, nanoseconds in records and milliseconds (`ttft_ms`) everywhere else, or single numbers."""
 
     name: str  # in rules, options and run.json
     title: str  # in reports
-    level: Level  # what has one value: an event has one of `itl`, a session one of `rollouts_per_hour`
+    # what has one value: an event has one of `itl`, a session one of `rollouts_per_hour`, a suite one of `cost`, a score one of `accuracy`
+    level: Level
     definition: str  # a line of docs/metrics.md; where the term is not the field's own it says by whom
     of_call: Callable[[LLMCall], float | None] | None = None  # nanoseconds; of an event's metric the call's largest, which objectives judge
     of_events: Callable[[LLMCall], list[int]] | None = None  # nanoseconds
@@ -27,11 +28,13 @@ class Metric:
     expected: bool = False  # a call without one cannot be judged by an objective; otherwise it breaks none
     rising: bool = False  # more is better
     digits: int = 1  # of a rate, in reports
+    timed: bool = True  # a client that cannot keep up spoils it
+    money: bool = False  # in the currency of the backend's prices
 
     @property
     def key(self) -> str:
         """In run.json and in properties of tests."""
-        return self.name if self.level == "session" else f"{self.name}_ms"
+        return self.name if self.level in ("session", "suite", "score") else f"{self.name}_ms"
 
     def values_of(self, call: LLMCall) -> list[float]:
         """Nanoseconds of a call, or of its events."""
@@ -86,6 +89,22 @@ METRICS = (
         of_call=timings.client_queue_ns,
         compared=False,
     ),
+    Metric(
+        "server_queue",
+        "queued",
+        "call",
+        "what the server says a call waited before its prefill began: ThunderAgent's pause, Dynamo's prefill wait. TTFT has it in it",
+        of_call=timings.server_queue_ns,
+        compared=False,
+    ),
+    Metric(
+        "served_ttft",
+        "TTFT served",
+        "call",
+        "TTFT without the time that the server says the call was queued",
+        of_call=timings.served_ttft_ns,
+        compared=False,
+    ),
     Metric("rollout", "rollout", "rollout", "start to end of a rollout, its last attempt", of_rollout=duration_ns),
     Metric(
         "first_event",
@@ -119,6 +138,79 @@ METRICS = (
         digits=0,
     ),
     Metric("steps_per_minute", "steps/min", "session", "successful LLM calls per minute over the same time", rising=True),
+    Metric(
+        "speedup",
+        "speedup",
+        "session",
+        "output tok/s of the run / mean output tok/s of its calls: how many calls' worth of output came at a time",
+        rising=True,
+        digits=2,
+    ),
+    Metric(
+        "prefix_cache_hit_ratio",
+        "hit ratio",
+        "session",
+        "prefix cache: cached prompt tokens / prompt tokens, over the calls whose usage names both; unknown when none does",
+        rising=True,
+        digits=2,
+        timed=False,
+    ),
+    Metric(
+        "call_prefix_cache_hit_ratio",
+        "hit ratio/call",
+        "session",
+        "the mean of the same ratio of each call, in which a short prompt weighs as much as a long one",
+        rising=True,
+        digits=2,
+        timed=False,
+    ),
+    Metric(
+        "tokens_per_rollout",
+        "tokens/rollout",
+        "suite",
+        "prompt and output tokens of calls to the backend in the last attempt of a measured rollout, their mean. "
+        "Unknown when a call that went well names no prompt tokens",
+        timed=False,
+    ),
+    Metric("seconds_per_rollout", "s/rollout", "suite", "duration of the last attempt of a measured rollout, their mean"),
+    Metric(
+        "score_per_1k_tokens",
+        "score/1k tok",
+        "suite",
+        "the main score's mean over all / tokens per rollout x 1,000",
+        rising=True,
+        timed=False,
+    ),
+    Metric("score_per_second", "score/s", "suite", "the main score's mean over all / seconds per rollout", rising=True),
+    Metric(
+        "cost",
+        "cost",
+        "suite",
+        "what calls to the backend of all rollouts cost by its `prices`, those of all attempts and failed ones with the tokens "
+        "that they name. Unknown when a call that went well names no prompt tokens",
+        timed=False,
+        money=True,
+    ),
+    Metric("cost_per_rollout", "cost/rollout", "suite", "cost / measured rollouts", timed=False, money=True),
+    Metric("cost_per_pass", "cost/pass", "suite", "cost / rollouts that [passed](#pass-rates)", timed=False, money=True),
+    Metric(
+        "accuracy",
+        "accuracy",
+        "score",
+        "share of right answers, of each question first; agents that raised are wrong. Its 95 % interval is Wilson's, of the questions",
+        compared=False,
+        rising=True,
+        timed=False,
+    ),
+    Metric(
+        "calibration_error",
+        "calibration",
+        "score",
+        "[how far confidence is from accuracy](hle.md#accuracy-and-calibration): root of the mean square over bins of 100 answers "
+        "(Hendrycks et al. 2019), from 0 to 1",
+        compared=False,
+        timed=False,
+    ),
 )
 
 
@@ -132,6 +224,21 @@ def latencies(*levels: Level, compared: bool = False) -> dict[str, Metric]:
 def rates() -> dict[str, Metric]:
     """What a run has one number of, by name."""
     return {each.name: each for each in METRICS if each.level == "session"}
+
+
+def efficiency() -> dict[str, Metric]:
+    """What a suite has one number of, by name."""
+    return {each.name: each for each in METRICS if each.level == "suite"}
+
+
+def answers() -> dict[str, Metric]:
+    """What a score of answers has one number of, by name."""
+    return {each.name: each for each in METRICS if each.level == "score"}
+
+
+def single() -> dict[str, Metric]:
+    """What a run, or each of its suites, has one number of, by name."""
+    return rates() | efficiency()
 
 
 def objectives() -> dict[str, Metric]:

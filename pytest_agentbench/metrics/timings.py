@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from pytest_agentbench.records import Chunk, LLMCall
 
+SERVER_QUEUE = ("router_queue_ms", "prefill_wait_time_ms")  # in `server.timing`: of ThunderAgent, of Dynamo
+
 
 def ttft_ns(call: LLMCall) -> int | None:
     """Time to first token: from the send to the first output chunk."""
@@ -66,12 +68,30 @@ def tokens_per_s(call: LLMCall) -> float | None:
     return output_tokens(call) * 1e9 / duration if duration else None
 
 
+def speedup(together: float | None, mean_of_calls: float | None) -> float | None:
+    """Tokens per second of all calls together over the mean of theirs: how many calls' worth came at a time. None without either."""
+    return together / mean_of_calls if together and mean_of_calls else None
+
+
 def client_queue_ns(call: LLMCall) -> int | None:
     """From the agent's call to the send, without what a rate limit held it back: what the client, not the backend, took.
 
     None when the client did not say when it called.
     """
     return None if call.called_ns is None or call.sent_ns is None else call.sent_ns - call.called_ns - call.held_ns
+
+
+def server_queue_ns(call: LLMCall) -> float | None:
+    """What the server says that a call waited before its prefill began: ThunderAgent's pause, Dynamo's wait. TTFT has it in it."""
+    told = (call.server or {}).get("timing") or {}
+    waited = next((told[name] for name in SERVER_QUEUE if told.get(name) is not None), None)
+    return waited * 1e6 if waited is not None and _measured(call) else None
+
+
+def served_ttft_ns(call: LLMCall) -> float | None:
+    """TTFT without the time that the call waited at the server; None where that is not known."""
+    ttft, waited = ttft_ns(call), server_queue_ns(call)
+    return None if ttft is None or waited is None else max(0.0, ttft - waited)
 
 
 def output_tokens(call: LLMCall) -> int:

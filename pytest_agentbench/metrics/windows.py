@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
-from pytest_agentbench.records import LLMCall, Rollout
+from pytest_agentbench.records import JUDGE, LLMCall, Rollout
 
 Span = tuple[int, int]  # start and end, monotonic nanoseconds
 
 #: Who may have an instant of a rollout. Where calls overlap each other or a tool, the first of these has it.
-PARTS = ("decoding", "first_token", "tools", "client_queue", "judge", "agent")
+PARTS = ("decoding", "first_token", "tools", "client_queue", "roles", "judge", "agent")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def split(rollout: Rollout) -> dict[str, int]:
     """Nanoseconds of a rollout that each of PARTS had; they sum to its duration.
 
     `decoding`: a call had its first token and no end yet. `first_token`: a call was sent and had none. `tools`: a tool ran.
-    `client_queue`: a call was made and not sent. `judge`: a judge was asked. `agent`: none of these. A call without output events
+    `client_queue`: a call was made and not sent. `roles`: an endpoint of its own was asked that
+    plays a role. `judge`: a judge was asked. `agent`: none of these. A call without output events
     waits until its end.
     """
     steps: list[tuple[int, str, int]] = [(rollout.started_ns, "agent", 1), (rollout.ended_ns, "agent", -1)]
@@ -167,8 +168,8 @@ def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:
         yield "client_queue", call.received_ns if call.called_ns is None else call.called_ns, sent
         yield "first_token", sent, first
         yield "decoding", first, call.ended_ns
-    for call in rollout.judge_calls:
-        yield "judge", call.received_ns if call.called_ns is None else call.called_ns, call.ended_ns
+    for call in rollout.other_calls:
+        yield "judge" if call.role == JUDGE else "roles", call.received_ns if call.called_ns is None else call.called_ns, call.ended_ns
     for tool in rollout.tool_calls:
         if tool.started_ns is not None and tool.ended_ns is not None:
             yield "tools", tool.started_ns, tool.ended_ns

@@ -77,9 +77,9 @@ def _scores(scores: Table, name: str) -> dict[Key, float]:
 
 
 def _good(calls: Table) -> NDArray[np.bool_]:
-    """The agent's calls that went well."""
+    """Those of a run's timings that went well."""
     went_well = np.array([kind is None for kind in calls["error_kind"]], dtype=bool)
-    good: NDArray[np.bool_] = went_well & ~calls["judge"]
+    good: NDArray[np.bool_] = went_well & calls["measured"]
     return good
 
 

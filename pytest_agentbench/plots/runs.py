@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle
 from typing import NamedTuple
@@ -32,21 +33,28 @@ class Load(NamedTuple):
 
 def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
     """File name without its end -> figure; none of runs that were not measured."""
-    qualities = [each for run in runs for each in qualities_of(run)]
-    loads = [load for run in runs if (load := load_of(run))]
+    named = titles(runs)
+    qualities = [each for run, title in zip(runs, named, strict=True) for each in qualities_of(run, title)]
+    loads = [load for run, title in zip(runs, named, strict=True) if (load := load_of(run, title))]
     drawn = {"quality_vs_speed": _quality(qualities)} if qualities else {}
     return {**drawn, "throughput_vs_latency": _throughput(loads)} if loads else drawn
 
 
-def qualities_of(run: Run) -> list[Quality]:
+def titles(runs: Sequence[Run]) -> list[str]:
+    """What legends call runs: the names that users gave them, as long as they tell them apart."""
+    counts = Counter(run.name for run in runs)
+    return [run.name if run.name and counts[run.name] == 1 else run.id for run in runs]
+
+
+def qualities_of(run: Run, title: str) -> list[Quality]:
     speed = run.performance.rollouts_per_hour
     means = {name: suite.main_mean for name, suite in run.suites.items()}
-    return [Quality(f"{run.id} {name}", mean, speed) for name, mean in means.items() if mean and mean.value is not None and speed]
+    return [Quality(f"{title} {name}", mean, speed) for name, mean in means.items() if mean and mean.value is not None and speed]
 
 
-def load_of(run: Run) -> Load | None:
+def load_of(run: Run, title: str) -> Load | None:
     ttft, rate = run.performance.latency("ttft"), run.performance.output_tokens_per_s
-    return Load(run.id, ttft.p50, rate) if ttft and ttft.p50 is not None and rate else None
+    return Load(title, ttft.p50, rate) if ttft and ttft.p50 is not None and rate else None
 
 
 def _quality(qualities: Sequence[Quality]) -> Figure:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: `write(run, directory) -> path`.
 Report = Callable[["Run", Path], Path]
 
-REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write"}
+REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write", "html": "pytest_agentbench.reports.page:write"}
 
 
 def load_report(name: str, known: Mapping[str, str] = REPORTS) -> Report:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_agentbench.gate.ab import SLOWER, WORSE
 from pytest_agentbench.lib.foreign import block, one_line
+from pytest_agentbench.reports.comparison import comparison_text, essentials
 from pytest_agentbench.reports.outcome import failed_tests, headline, means, rules, suspects, unmeasured
+from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import Run
 
 MOST = 10  # that GitHub shows of a step
@@ -34,6 +37,8 @@ def _all(run: Run, workspace: Path) -> Iterator[str]:
             folder = run.suites[rule.suite].folder if rule.suite in run.suites else ""
             place = (_within(workspace, Path(folder, "suite.yaml")), 1) if folder else None
             yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.text}", f"{rule.verdict}: {rule.found}", place)
+    if run.ab:
+        yield from _losers(run.ab)
     for about, scenario in suspects(run):
         yield command("warning", f"{about}: {scenario.scenario}", f"{scenario.base:.3f} in the baseline, now {scenario.new:.3f}")
     for status, tests in unmeasured(run).items():
@@ -42,6 +47,13 @@ def _all(run: Run, workspace: Path) -> Iterator[str]:
     for test in failed_tests(run):
         place = _within(workspace, Path(test.file)), test.line
         yield command("error", test.id.rpartition("::")[2], test.message, place)
+
+
+def _losers(ab: ArmsCompared) -> Iterator[str]:
+    """A warning for each arm that is worse, or slower, than another one."""
+    for each in essentials(ab):
+        if each.finding in (WORSE, SLOWER):
+            yield command("warning", f"{each.suite}: {each.new_arm} is {each.finding} than {each.base_arm}", comparison_text(ab, each))
 
 
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

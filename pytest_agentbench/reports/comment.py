@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pytest_agentbench.reports.comparison import arms_text, comparison_text, essentials, losses_text
 from pytest_agentbench.reports.excerpts import cut
 from pytest_agentbench.reports.markup import code, known_name, prose, table
 from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
 from pytest_agentbench.reports.wording import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text
+from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import Failure, Run
 
 LIMIT = 65_536  # that GitHub takes, in characters; bytes here, of which there are never fewer
@@ -43,6 +45,8 @@ def lines(run: Run) -> Iterator[str]:
     yield from table(["suite", "score", "mean, 95 % interval", "rollouts"], rows)
     if run.backend.failure:
         yield f"\nThe backend failed: {code(run.backend.failure)}"
+    if run.ab:
+        yield from _arms(run.ab)
     if found := rules(run):
         yield "\n### Limits and gate\n"
         yield from table(
@@ -62,6 +66,13 @@ def lines(run: Run) -> Iterator[str]:
         yield f"\n{throughput_text(run.performance)}.\n\nStopwatch: {prose(stopwatch_text(run.stopwatch))}."
     if run.plan.not_run:
         yield f"\n{run.plan.not_run} of {run.plan.rollouts} planned rollouts were not run."
+
+
+def _arms(ab: ArmsCompared) -> Iterator[str]:
+    yield f"\n### A/B: {prose(arms_text(ab))}\n"
+    yield from table(["suite", "comparison"], [[prose(each.suite), prose(comparison_text(ab, each))] for each in essentials(ab)])
+    if losses := losses_text(ab):
+        yield f"\n{prose(losses)}."
 
 
 def _tests(title: str, tests: Sequence[Failure]) -> Iterator[str]:

@@ -15,8 +15,21 @@ COLOURS = {BETTER: "green", FASTER: "green", WORSE: "red", SLOWER: "red"}
 
 
 def arms_text(ab: ArmsCompared) -> str:
-    base, new = ab.arms
-    return f"{new.name} ({new.value}) against {base.name} ({base.value}), {ab.order}"
+    base, *others = (f"{arm.name} ({arm.value})" for arm in ab.arms)
+    return f"{', '.join(others)} against {base}, {ab.order}"
+
+
+def losses_text(ab: ArmsCompared) -> str:
+    """Which arms are not there, or are gone, and what is not compared for it; empty where all is well."""
+    failures = [arm.failure.partition("\n")[0] for arm in ab.arms if arm.failure]
+    what = "they are not compared" if whole(ab) else "nothing is compared"
+    return f"{what}: {'; '.join(failures)}" if failures else ""
+
+
+def whole(ab: ArmsCompared) -> list[MetricCompared]:
+    """The comparisons of arms that ran to their end."""
+    lost = {arm.name for arm in ab.arms if arm.failure}
+    return [each for each in ab.comparisons if not {each.base_arm, each.new_arm} & lost]
 
 
 def arm_text(arm: ArmResult) -> str:
@@ -27,20 +40,29 @@ def arm_text(arm: ArmResult) -> str:
         f"{evaluable} of {sum(arm.rollouts.values())} rollouts evaluable in {arm.blocks} blocks",
         f"{number(arm.rollouts_per_hour)} rollouts/h" if arm.rollouts_per_hour else "",
         f"{number(arm.output_tokens_per_s)} output tokens/s" if arm.output_tokens_per_s else "",
+        f"goodput {number(arm.goodput.goodput_per_s, 2)} calls/s ({percent(arm.goodput.attainment)})" if arm.goodput else "",
         f"prefix cache hits {percent(ratio)}" if ratio is not None else "prefix cache hits unknown",
         f"loaded in {arm.load_s:.1f} s" if arm.load_s is not None else "",
     ]
     return ", ".join(filter(None, parts))
 
 
+def essentials(ab: ArmsCompared) -> list[MetricCompared]:
+    """What is known to differ, and the first score of each suite, whatever is known of it."""
+    comparisons = whole(ab)
+    firsts = {each.suite: each.metric for each in reversed(comparisons)}
+    return [each for each in comparisons if each.finding in COLOURS or firsts[each.suite] == each.metric]
+
+
 def comparison_text(ab: ArmsCompared, each: MetricCompared) -> str:
-    """`tsq 0.900 -> 0.850, -0.050 (-0.090 to -0.010): new is worse`."""
-    values = f"{number(each.base, 3)} -> {number(each.new, 3)}"
+    """`tsq 0.900 -> 0.850, -0.050 (-0.090 to -0.010): new is worse`; of more than two arms each value has the name of its own."""
+    base, new = (f"{arm} " if len(ab.arms) > 2 else "" for arm in (each.base_arm, each.new_arm))
+    values = f"{base}{number(each.base, 3)} -> {new}{number(each.new, 3)}"
     if each.low is None:
         return f"{each.metric:<12} {values}: {each.finding}, {each.reason}"
     interval = each.estimate, each.low, each.high
     change, low, high = (f"{value:.3f}" if _is_ratio(each) else f"{value:+.3f}" for value in interval)
-    found = f"{ab.arms[1].name} is {each.finding}" if each.finding in COLOURS else each.finding
+    found = f"{each.new_arm} is {each.finding}" if each.finding in COLOURS else each.finding
     why = f", {each.reason}" if each.reason else ""
     return f"{each.metric:<12} {values}, {'x' if _is_ratio(each) else ''}{change} ({low} to {high}, n {each.n}): {found}{why}"
 
@@ -55,18 +77,17 @@ def is_worth_a_line(each: MetricCompared) -> bool:
 
 
 def comparison_lines(run: Run) -> Iterator[tuple[str, str, str]]:
-    """(what about, the line, its colour) of a session with two arms; nothing of others."""
+    """(what about, the line, its colour) of a session with arms; nothing of others."""
     ab = run.ab
     if not ab:
         return
     yield "A/B", arms_text(ab), ""
     for arm in ab.arms:
         yield arm.name, arm_text(arm), ""
-    if failures := [arm.failure.partition("\n")[0] for arm in ab.arms if arm.failure]:
-        yield "", f"nothing is compared: {'; '.join(failures)}", "yellow"
-        return
+    if losses := losses_text(ab):
+        yield "", losses, "yellow"
     suite = ""
-    for each in filter(is_worth_a_line, ab.comparisons):
+    for each in filter(is_worth_a_line, whole(ab)):
         yield each.suite if each.suite != suite else "", comparison_text(ab, each), COLOURS.get(each.finding, "")
         suite = each.suite
     for warning in ab.warnings:
@@ -101,8 +122,10 @@ def markdown(run: Run) -> Iterator[str]:
         yield f"- **{prose(arm.name)}**: {arm_text(arm)}{f'. **{failure}**' if failure else ''}"
     yield ""
     yield from table(
-        ["suite", "paired by scenario, 95 % interval"],
+        ["suite", "paired by scenario, 95 % interval" if len(ab.arms) == 2 else "paired by scenario"],
         [[prose(each.suite), prose(comparison_text(ab, each))] for each in ab.comparisons],
     )
     yield "\nScores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
+    if len(ab.arms) > 2:
+        yield "\nOf each metric all comparisons together are wrong in 5 % of runs at most (Holm); their intervals are of 95 % or more."
     yield from (f"\n**Not equal**: {prose(warning)}." for warning in ab.warnings)

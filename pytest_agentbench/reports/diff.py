@@ -12,7 +12,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.gates import MISSING
 from pytest_agentbench.reports.terminal import Terminal
-from pytest_agentbench.reports.wording import mean_text, number, retried_text, statuses_text
+from pytest_agentbench.reports.wording import mean_text, number, retried_text, significant, statuses_text
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
@@ -103,6 +103,10 @@ def suite_lines(old: ComparedRun, new: ComparedRun, group: str, scores: Sequence
         yield "", f"{found} {_scenarios(each.decision.n)} of both runs{_left_out(each.decision)}"
         for moved in each.moved:
             yield "", f"{moved.scenario} {moved.old:.3f} -> {moved.new:.3f}"
+    for metric in registry.efficiency().values():
+        before, after = (getattr(suite.efficiency, metric.name) for suite in (was, now))
+        if before is not None or after is not None:
+            yield metric.title, _both(significant(before), significant(after))
 
 
 def _both(old: str, new: str) -> str:

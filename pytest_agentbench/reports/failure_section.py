@@ -8,9 +8,11 @@ import json
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry, windows
 from pytest_agentbench.records import Draft, Json, Rollout
+from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.stats.percentiles import percentile
 
 TAIL = 8  # messages of the transcript that a failure shows
+OUTPUT = 20  # lines of a verifier
 WIDTH = 400  # characters of one message
 BRIEF = 200  # characters of a reason that is shown elsewhere as well
 
@@ -55,7 +57,12 @@ def rollout_section(rollout: Rollout) -> str:
     lines += map(draft_line, rollout.drafts)
     lines.append(f"time      {split_text(rollout)}")
     lines += [f"attempt {each.attempt} was {each.status}: {each.reason}" for each in rollout.earlier_attempts]
-    lines += ["", *tool_table(rollout), "", f"the end of the transcript ({len(rollout.messages)} messages):"]
+    lines += [
+        "",
+        *(verifier_lines(rollout.verification) if rollout.verification else tool_table(rollout)),
+        "",
+        f"the end of the transcript ({len(rollout.messages)} messages):",
+    ]
     lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:
         lines += ["", "what the rollout logged and printed:", *rollout.log.rstrip().split("\n")]
@@ -86,7 +93,16 @@ def tool_table(rollout: Rollout) -> list[str]:
         mark = "" if (name in expected) == (name in actual) else ("  missing" if name in expected else "  unexpected")
         lines.append(f"{name:<34} {expected.count(name):>8} {actual.count(name):>6}{mark}")
     lines += [f"{call.name}: {call.problem}: {call.detail}" for call in rollout.tool_calls if call.problem]
+    lines += [f"{call.name}: refused: {call.refusal}" for call in rollout.tool_calls if call.refusal]
     return lines
+
+
+def verifier_lines(verification: Verification) -> list[str]:
+    """What the verifier of a task said, and the end of what it printed."""
+    ended = "was killed" if verification.exit_code is None else f"exit code {verification.exit_code}"
+    rewards = ", ".join(f"{name} {value:g}" for name, value in verification.rewards.items())
+    first = f"; the first check that failed: {verification.first_failure}" if verification.first_failure else ""
+    return [f"the verifier: {rewards}; {ended}{first}", "the end of its output:", *verification.output.rstrip().split("\n")[-OUTPUT:]]
 
 
 def message_line(message: Json) -> str:

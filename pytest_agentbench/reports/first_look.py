@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports.gates import result_text, worst_first
@@ -18,35 +19,45 @@ FLIPS = 3  # scenarios that a line names
 GREAT = 0.5  # a share of the rollouts' time that is worth a line
 
 
-def lines(run: Run) -> list[str]:
-    """The lines in Markdown, each a sentence without its full stop."""
-    return [*islice(_lines(run), MOST)]
+class Writing(NamedTuple):
+    """How words of others are written in a format."""
+
+    prose: Callable[[str], str]  # a sentence with names of others in it
+    code: Callable[[str], str]  # a name
 
 
-def _lines(run: Run) -> Iterator[str]:
+MARKDOWN = Writing(prose, code)
+
+
+def lines(run: Run, writing: Writing = MARKDOWN) -> list[str]:
+    """The lines in a format, each a sentence without its full stop."""
+    return [*islice(_lines(run, writing), MOST)]
+
+
+def _lines(run: Run, writing: Writing) -> Iterator[str]:
     if run.gate:
-        yield from (prose(result_text(rule)) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
+        yield from (writing.prose(result_text(rule)) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
     for name, suite in run.suites.items():
-        about = f"{prose(name)}: " if len(run.suites) > 1 else ""
-        yield from (f"{about}{line}" for line in _of_suite(suite))
+        about = f"{writing.prose(name)}: " if len(run.suites) > 1 else ""
+        yield from (f"{about}{line}" for line in _of_suite(suite, writing))
     if failed := sum(run.performance.failed_calls.values()):
         yield f"{failed} of {run.performance.calls} LLM calls failed"
     if run.stopwatch.verdict != OK:
-        yield f"timings are {prose(stopwatch_text(run.stopwatch))}"
+        yield f"timings are {writing.prose(stopwatch_text(run.stopwatch))}"
     for part, of_time in (run.performance.split or {}).items():
         if of_time.share >= GREAT:
             yield f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
 
 
-def _of_suite(suite: SuiteResult) -> Iterator[str]:
+def _of_suite(suite: SuiteResult, writing: Writing) -> Iterator[str]:
     if unmeasured := {status: count for status, count in suite.rollouts.items() if status != "ok" and count}:
         yield f"not all rollouts ended well: {statuses_text(unmeasured)}"
     if (triage := suite.triage) and triage.faulty:
         yield f"{faulty_text(triage)}: {kinds_text(triage)}"
         if triage.confused:
-            yield f"most confused: {confusion_text(triage.confused[0], code)}"
+            yield f"most confused: {confusion_text(triage.confused[0], writing.code)}"
         if triage.tools:
-            yield f"the tool with the most mistakes: {tool_text(triage.tools[0], code)}"
+            yield f"the tool with the most mistakes: {tool_text(triage.tools[0], writing.code)}"
     if mixed := flips(suite.passes):
-        some = f"{', '.join(map(code, mixed[:FLIPS]))}{' and others' * (len(mixed) > FLIPS)}"
+        some = f"{', '.join(map(writing.code, mixed[:FLIPS]))}{' and others' * (len(mixed) > FLIPS)}"
         yield f"trials of {len(mixed)} scenario{'s' * (len(mixed) > 1)} do not agree whether it passes: {some}"

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, WARN
-from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text
+from pytest_agentbench.reports import answers
+from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text, essentials, losses_text, whole
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.triage import kinds_text
 from pytest_agentbench.reports.wording import (
+    chosen_text,
     damage_lines,
     goodput_text,
     imported_lines,
@@ -97,6 +99,8 @@ def trouble_rows(run: Run) -> Iterator[Row]:
         yield Row("restarted", f"{restarts}, in the middle of the run", "yellow")
     if unknown := unknown_text(run):
         yield Row("not known", unknown, "red")
+    if (window := run.performance.window) and not window.seconds:
+        yield Row("window", chosen_text(window), "yellow")
     if run.plan.not_run:
         yield Row("not run", f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts", "yellow")
 
@@ -135,15 +139,13 @@ def _arms(ab: ArmsCompared | None) -> Iterator[Row]:
     if not ab:
         return
     yield Row("A/B", arms_text(ab))
-    if failures := [arm.failure.partition("\n")[0] for arm in ab.arms if arm.failure]:
-        yield Row("", f"nothing is compared: {'; '.join(failures)}", "yellow")
-        return
-    firsts = {each.suite: each.metric for each in reversed(ab.comparisons)}
-    told = [each for each in ab.comparisons if each.finding in COLOURS or firsts[each.suite] == each.metric]
+    if losses := losses_text(ab):
+        yield Row("", losses, "yellow")
+    told = essentials(ab)
     for each in told:
         short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
         yield Row(each.suite, comparison_text(ab, short), COLOURS.get(each.finding, ""))
-    if more := len(ab.comparisons) - len(told):
+    if more := len(whole(ab)) - len(told):
         yield Row("", f"of {more} other figures no difference is shown")
     yield from (Row("not equal", warning, "yellow") for warning in ab.warnings)
 
@@ -156,12 +158,15 @@ def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[Row]:
             mean = suite.scores[score].mean
             if mean is None or score not in LOWER_IS_BETTER or mean.value:  # of what can go wrong only what did
                 yield Row(score, _mean_text(mean))
+        yield from (Row(about, line) for about, line in answers.lines(suite))
         if (triage := suite.triage) and triage.faulty:
             yield Row("mistakes", kinds_text(triage))
         for score, count in suite.score_errors.items():
             yield Row("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
         if quarantined := len(suite.quarantined):
             yield Row("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
+        if unsupported := len(suite.unsupported):
+            yield Row("unsupported", f"{unsupported} of {suite.dataset.size} tasks ask for what is not supported", "yellow")
         for each in suite.worst[:lowest]:
             question = f' "{each.question}"' if each.question else ""
             yield Row("lowest", f"{each.id} {each.score:.3f}{question}", shape="cut")

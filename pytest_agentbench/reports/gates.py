@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pytest_agentbench.reports.wording import number, score_of
+from pytest_agentbench.reports.wording import number, score_of, significant
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult, RuleResult
 from pytest_agentbench.stats.decisions import RUN
 from pytest_agentbench.stats.multiple import FEWEST, Suspect
@@ -194,7 +194,9 @@ def _value(rule: RuleResult, value: float) -> str:
         return f"{value * 100:.2f} %"
     if kind == "latency":
         return f"{number(value)} ms"
-    return f"{value:+.3f}" if versus else number(value, 3 if kind in ("score", "passes") else 1)
+    if kind == "rate":
+        return significant(value)
+    return f"{value:+.3f}" if versus else number(value, 3)
 
 
 def _reach(rule: RuleResult, reach: float) -> str:

@@ -13,7 +13,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.plots import drawn
-from pytest_agentbench.reports import comparison, first_look, triage
+from pytest_agentbench.reports import answers, comparison, first_look, roles, slow_calls, tasks, triage
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
@@ -24,15 +24,18 @@ from pytest_agentbench.reports.wording import (
     RATES,
     boot_text,
     calls_text,
+    chosen_text,
+    costs_text,
     damage_lines,
     dataset_text,
     doubt_lines,
+    draft_lines,
+    efficiency_text,
     failed_lines,
     few_text,
     goodput_text,
     imported_lines,
     interruptions_text,
-    judging_lines,
     loss_lines,
     mean_text,
     number,
@@ -53,13 +56,14 @@ from pytest_agentbench.reports.wording import (
     throughput_text,
     tools_text,
     unknown_text,
+    unsupported_text,
     verdict_text,
 )
 from pytest_agentbench.runs.contents import Imported, Run
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import Passes, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
-from pytest_agentbench.stats.percentiles import INFINITE, Percentiles
+from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percentiles
 
 PASS_RATES = 20  # scenarios whose trials did not all pass
 SCENARIOS = 200  # with their scores
@@ -90,11 +94,15 @@ def lines(run: Run) -> Iterator[str]:
         yield f"\nServices that died and were started again in the middle of the run: {prose(restarts)}."
     yield from _progress(run)
     yield f"\nTimings: **{verdict_text(run.stopwatch)}**."
+    if run.costs:
+        yield f"\nTokens cost {costs_text(run.costs)}."
     if first := first_look.lines(run):
         yield "\n## What to look at first\n"
         yield from (f"- {line}" for line in first)
     for name, suite in run.suites.items():
         yield from _suite(name, suite)
+        yield from _scenarios(suite, run.id)
+        yield from _unmeasured(suite)
     yield from comparison.markdown(run)
     yield from _gate(run.gate, run.rounds)
     yield from _performance(run.performance, run.stopwatch)
@@ -139,14 +147,21 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
         "\nOver all: an agent's error counts as 0, an infra_error is left out. "
         "Intervals are over scenarios; trials of one scenario are averaged first."
     )
-    if lines := [*judging_lines(suite)]:
+    if efficiency := efficiency_text(suite.efficiency):
+        yield f"\nEfficiency: {efficiency}."
+    if lines := [*answers.lines(suite), *draft_lines(suite)]:
         yield ""
         yield from (f"- {about}: {line}" for about, line in lines)
+    yield from roles.markdown(suite.roles)
     if quarantined := quarantine_text(suite):
         yield f"\nIn quarantine: {prose(quarantined.partition(':')[0])}; means are with them.\n"
         rows = [[code(each.scenario), prose(each.owner), each.expires, prose(each.reason), passed_text(each)] for each in suite.quarantined]
         yield from table(["scenario", "owner", "expires", "reason", "tests"], rows)
+    if suite.unsupported:
+        yield f"\nSkipped, not supported: {prose(unsupported_text(suite).partition(':')[0])}.\n"
+        yield from table(["task", "why"], [[code(task), prose(why)] for task, why in suite.unsupported.items()])
     yield from _passes(suite.passes)
+    yield from tasks.markdown(suite.tasks)
     yield from triage.markdown(suite.triage)
     if suite.score_errors:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
@@ -160,17 +175,10 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
             for each in suite.worst
         ]
         yield from table(["scenario", suite.main_score, "the customer asks", "expected tools", "actual tools"], rows)
-    yield from _scenarios(suite)
-    if suite.errors:
-        yield "\n### Not measured\n"
-        yield from table(
-            ["scenario", "status", "reason"],
-            [[code(each.id), each.status, code(each.reason.partition("\n")[0])] for each in suite.errors],
-        )
 
 
-def _scenarios(suite: SuiteResult) -> Iterator[str]:
-    """Every scenario with its scores."""
+def _scenarios(suite: SuiteResult, run: str) -> Iterator[str]:
+    """Every scenario with its scores, and where they are trial by trial."""
     if not suite.scenarios:
         return
     yield "\n### Every scenario\n"
@@ -181,6 +189,17 @@ def _scenarios(suite: SuiteResult) -> Iterator[str]:
     yield from table(["scenario", *suite.scorers], rows)
     if (more := len(suite.scenarios) - SCENARIOS) > 0:
         yield f"\nThe lowest {SCENARIOS}; {more} more are in run.json."
+    command = code(f"agentbench export {run} --as csv", WHOLE)
+    yield f"\nFor a spreadsheet, each trial with the parts of its scores: {command} writes scores.csv."
+
+
+def _unmeasured(suite: SuiteResult) -> Iterator[str]:
+    if suite.errors:
+        yield "\n### Not measured\n"
+        yield from table(
+            ["scenario", "status", "reason"],
+            [[code(each.id), each.status, code(each.reason.partition("\n")[0])] for each in suite.errors],
+        )
 
 
 def _passes(passes: Passes | None) -> Iterator[str]:
@@ -233,18 +252,25 @@ def _performance(performance: PerformanceSummary, stopwatch: Stopwatch) -> Itera
         yield from (f"- failed: {line}" for line in failed_lines(performance))
         yield ""
     yield f"{throughput_text(performance)}.\n"
-    yield f"Steady: {steady_text(performance)}.\n"
+    if performance.window:
+        yield f"Window: {chosen_text(performance.window)}.\n"
+    else:
+        yield f"Steady: {steady_text(performance)}.\n"
     if performance.goodput:
         yield f"Goodput: {goodput_text(performance.goodput)}.\n"
     yield from _timings(performance)
+    if performance.window and performance.window.seconds:
+        yield "\n### The window: calls that were sent in it\n"
+        yield from table(["milliseconds", "n", *COLUMNS], _latency_rows(performance.window.latencies))
     yield from _split(performance.split)
+    yield from slow_calls.markdown(performance.slowest_calls)
 
 
 def _timings(performance: PerformanceSummary) -> Iterator[str]:
-    rows = [[each.title, *_cells(found, COLUMNS)] for each in registry.latencies().values() if (found := performance.latency(each.name))]
+    rows = _latency_rows(performance.latencies)
     if adjusted := performance.ttft_adjusted_ms:
         cells = ("never" if value == INFINITE else number(value) for value in (adjusted.p50, adjusted.p90, adjusted.p95, adjusted.p99))
-        rows.append(["TTFT, failed calls as never", str(adjusted.n), "-", *cells, "never"])
+        rows.append(["TTFT, failed calls as never", str(adjusted.n), "-", "-", *cells, "never"])
     yield from table(["milliseconds", "n", *COLUMNS], rows)
     rates = [[title, *_cells(spread, RATE_COLUMNS)] for name, title in RATES if (spread := getattr(performance, name))]
     if rates:
@@ -261,6 +287,11 @@ def _timings(performance: PerformanceSummary) -> Iterator[str]:
     )
     if why := few_text(performance):
         yield f"\n{why[0].upper()}{why[1:]}."
+
+
+def _latency_rows(latencies: Mapping[str, LatencySpread | None]) -> list[list[str]]:
+    known = ((metric.title, latencies.get(metric.key)) for metric in registry.latencies().values())
+    return [[title, *_cells(spread, COLUMNS)] for title, spread in known if spread]
 
 
 def _cells(found: Percentiles, columns: Sequence[str]) -> Iterator[str]:

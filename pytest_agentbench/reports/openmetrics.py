@@ -62,8 +62,15 @@ class _Run:
             found = performance.latency(latency)
             seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(found, name, None)) is not None)
             yield _gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
-        for name in ("calls", *registry.rates(), "prefix_cache_hit_ratio"):
+        for name in ("calls", *registry.rates()):
             yield _gauge(name, f"performance.{name} of run.json.", [({}, getattr(performance, name))])
+        for name in registry.efficiency():
+            of_suites = (({"suite": suite}, getattr(each.efficiency, name)) for suite, each in run.suites.items())
+            yield _gauge(name, f"efficiency.{name} of a suite of run.json.", of_suites)
+        for name in registry.answers():
+            answers = ((suite, score, each) for suite, result in run.suites.items() for score, each in result.answers.items())
+            samples = (({"suite": suite, "score": score}, getattr(each, name)) for suite, score, each in answers)
+            yield _gauge(name, f"answers.{name} of a score of a suite of run.json.", samples)
         yield _gauge(
             "failed_calls", "LLM calls that failed, by kind.", (({"kind": kind}, n) for kind, n in performance.failed_calls.items())
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,23 +12,28 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
+from pytest_agentbench.reports import answers, roles
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.reports.tasks import failure_lines, tasks_text
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, kinds_text
 from pytest_agentbench.reports.wording import (
     COLUMNS,
     boot_text,
     calls_text,
+    chosen_text,
+    costs_text,
     dataset_text,
     doubt_lines,
+    draft_lines,
+    efficiency_text,
     failed_lines,
     few_text,
     goodput_text,
     imported_lines,
-    judging_lines,
     mean_text,
     number,
     passes_text,
@@ -44,12 +49,15 @@ from pytest_agentbench.reports.wording import (
     stopwatch_text,
     throughput_text,
     tools_text,
+    unsupported_text,
 )
 from pytest_agentbench.runs.contents import BackendUse, Run
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.runs.tasks import TasksSummary
 from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
+from pytest_agentbench.stats.percentiles import LatencySpread
 
 WIDTH = 80  # columns, where nobody knows
 CONFUSED = 3  # pairs of tools
@@ -112,6 +120,8 @@ def write_whole(terminal: Terminal, run: Run, shown: str, write_rollouts: Callab
         terminal.write_line(f"imported    {line}")
     for name, suite in run.suites.items():
         _write_suite(terminal, name, suite)
+    if len(run.suites) > 1 and run.costs:
+        terminal.write_line(f"cost        {costs_text(run.costs)}, all suites together")
     write_rollouts()
     _write_performance(terminal, run.performance, run.stopwatch)
     if run.serving:
@@ -181,6 +191,23 @@ def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
         terminal.write_line(f"retried     {retried}")
     if quarantined := quarantine_text(suite):
         terminal.write_line(f"quarantined {quarantined}", yellow=True)
+    if unsupported := unsupported_text(suite):
+        terminal.write_line(f"unsupported {unsupported}", yellow=True)
+    _write_scores(terminal, suite)
+    _write_tasks(terminal, suite.tasks)
+    _write_mistakes(terminal, suite.triage)
+    for score, count in suite.score_errors.items():
+        terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
+    for about, line in (*answers.lines(suite), *draft_lines(suite), *roles.lines(suite.roles)):
+        terminal.write_line(f"{about:<11} {line}")
+    for each in suite.worst:
+        terminal.write_line(f"lowest      {each.id} {each.score:.3f}: expected {tools_text(each.expected_tools)}")
+        terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        actual   {tools_text(each.actual_tools)}")
+        if question := each.question:
+            terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
+
+
+def _write_scores(terminal: Terminal, suite: SuiteResult) -> None:
     for score, means in suite.scores.items():
         terminal.write_line(f"{score:<11} {score_text(means.mean)}")
         if means.mean != means.mean_evaluable:
@@ -189,16 +216,15 @@ def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
             terminal.write_line(f"{'':<11} {only}")
     if suite.passes:
         terminal.write_line(f"passed      {passes_text(suite.passes)}")
-    _write_mistakes(terminal, suite.triage)
-    for score, count in suite.score_errors.items():
-        terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
-    for about, line in judging_lines(suite):
-        terminal.write_line(f"{about:<11} {line}")
-    for each in suite.worst:
-        terminal.write_line(f"lowest      {each.id} {each.score:.3f}: expected {tools_text(each.expected_tools)}")
-        terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        actual   {tools_text(each.actual_tools)}")
-        if question := each.question:
-            terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
+    if efficiency := efficiency_text(suite.efficiency):
+        terminal.write_line(f"efficiency  {efficiency}")
+
+
+def _write_tasks(terminal: Terminal, tasks: TasksSummary | None) -> None:
+    if tasks:
+        terminal.write_line(f"tasks       {tasks_text(tasks)}")
+        for line in failure_lines(tasks):
+            terminal.write_line(f"{'':<11} {line}")
 
 
 def _write_mistakes(terminal: Terminal, triage: Triage | None) -> None:
@@ -218,12 +244,19 @@ def _write_performance(terminal: Terminal, performance: PerformanceSummary, stop
     for line in failed_lines(performance):
         terminal.write_line(f"failed      {line}", yellow=True)
     terminal.write_line(f"throughput  {throughput_text(performance)}")
-    terminal.write_line(f"steady      {steady_text(performance)}")
+    terminal.write_line(
+        f"window      {chosen_text(window)}" if (window := performance.window) else f"steady      {steady_text(performance)}"
+    )
     if performance.goodput:
         terminal.write_line(f"goodput     {goodput_text(performance.goodput)}")
     if performance.split:
         terminal.write_line(f"time        {split_text(performance.split)}")
-    _write_timings(terminal, performance)
+    _write_timings(terminal, performance.latencies)
+    if window and window.seconds:
+        terminal.write_line("of the calls that were sent in the window")
+        _write_timings(terminal, window.latencies)
+    if why := few_text(performance):
+        terminal.write_line(why)
 
 
 def _write_serving(terminal: Terminal, serving: ServingSummary) -> None:
@@ -233,14 +266,12 @@ def _write_serving(terminal: Terminal, serving: ServingSummary) -> None:
         terminal.write_line(f"{about:<11} {line}", yellow=True)
 
 
-def _write_timings(terminal: Terminal, performance: PerformanceSummary) -> None:
+def _write_timings(terminal: Terminal, latencies: Mapping[str, LatencySpread | None]) -> None:
     terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS) + "   median, 95 %")
     for metric in registry.latencies().values():
-        if found := performance.latency(metric.name):
-            cells = "".join(f"{number(getattr(found, column)):>10}" for column in COLUMNS)
-            terminal.write_line(f"{metric.title:<16}{cells}   {range_text(found.intervals['p50'])}".rstrip())
-    if why := few_text(performance):
-        terminal.write_line(why)
+        if spread := latencies.get(metric.key):
+            cells = "".join(f"{number(getattr(spread, column)):>10}" for column in COLUMNS)
+            terminal.write_line(f"{metric.title:<16}{cells}   {range_text(spread.intervals['p50'])}".rstrip())
 
 
 def _write_rollouts(terminal: Terminal, directory: Path, with_tools: bool) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
 from pytest_agentbench.gate.exit_status import SKIPPED
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.chosen_window import WindowSummary
+from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.goodput import GoodputSummary
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import ERROR_KINDS
@@ -26,13 +31,14 @@ RATES = (
 )
 ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
 LATE = 2.5  # times the time between two looks, from which on a gap is told of
-COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
-RATE_COLUMNS = ("mean", "p50", "p10", "p5", "p1", "min")
+COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
+RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
 PARTS = {
     "decoding": "decoding",
     "first_token": "waiting for the first token",
     "tools": "tools",
     "client_queue": "client queue",
+    "roles": "other roles",
     "judge": "judge",
     "agent": "agent",
 }
@@ -71,18 +77,14 @@ def statuses_text(rollouts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in rollouts.items() if count) or "none"
 
 
-def judging_lines(suite: SuiteResult) -> Iterator[tuple[str, str]]:
-    """(what it is about, a line) of an agent's drafts and of judges, where there were any."""
+def draft_lines(suite: SuiteResult) -> Iterator[tuple[str, str]]:
+    """(what it is about, a line) of an agent's drafts, where there were any."""
     if drafts := suite.drafts:
         each = drafts.drafts / drafts.rollouts
         accepted = f"{drafts.accepted} ({percent(drafts.accepted / drafts.rollouts)}) with an accepted one"
         yield "drafts", f"{drafts.drafts} of {drafts.rollouts} rollouts ({each:.2f} each), {accepted}"
         for name, means in drafts.scores.items():
             yield "drafts", f"{name} {means.first:.3f} of the first drafts, {means.chosen:.3f} of the chosen ones"
-    if judge := suite.judge:
-        failed = f" ({judge.failed_calls} failed)" if judge.failed_calls else ""
-        tokens = f"{judge.prompt_tokens:,} + {judge.output_tokens:,} tokens"
-        yield "judge", f"{judge.calls} calls{failed}, {tokens}, {judge.seconds:.1f} s, none of it in the timings of calls"
 
 
 def imported_lines(imported: Imported) -> Iterator[str]:
@@ -109,6 +111,11 @@ def number(value: Any, digits: int = 1) -> str:
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:,.{digits}f}"
+
+
+def significant(value: float | None) -> str:
+    """A number of any size: four digits that count, and at least one behind the point; `-` for nothing."""
+    return number(value, max(1, 3 - math.floor(math.log10(abs(value)))) if value else 1)
 
 
 def percent(share: float | None) -> str:
@@ -166,6 +173,17 @@ def steady_text(performance: PerformanceSummary) -> str:
     return "; ".join(_window_text(window, f"90 % of {steady.asked} {name} in flight") for name, window in windows)
 
 
+def chosen_text(window: WindowSummary) -> str:
+    """Rates of the window that the user chose, or that there is nothing in it."""
+    asked = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
+    if not window.seconds:
+        return f"nothing was measured from {asked} after the first call: the run was over {window.run_s:.1f} s after it"
+    failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
+    rates = f"{number(window.output_tokens_per_s)} output tok/s, {number(window.rollouts_per_hour, 0)} rollouts/h"
+    steps = f"{number(window.steps_per_minute)} steps/min, {window.calls} LLM calls{failed}"
+    return f"{rates}, {steps} in the {window.seconds:.1f} s from {asked} after the first call"
+
+
 def _window_text(window: SteadyCalls | None, what: str) -> str:
     if window is None:
         return f"never {what}"
@@ -202,13 +220,29 @@ def few_text(performance: PerformanceSummary) -> str:
 
 def throughput_text(performance: PerformanceSummary) -> str:
     """One line on how much was served."""
-    ratio = performance.prefix_cache_hit_ratio
+    ratio, of_calls = performance.prefix_cache_hit_ratio, performance.call_prefix_cache_hit_ratio
     flight = performance.rollouts_in_flight or InFlight(0, 0.0)
+    speedup = "" if performance.speedup is None else f" ({performance.speedup:.2f} times the mean of a call)"
     return (
-        f"{number(performance.output_tokens_per_s)} output tok/s, {number(performance.rollouts_per_hour, 0)} rollouts/h, "
-        f"prefix cache hit ratio {'unknown' if ratio is None else f'{ratio:.2f}'}, "
+        f"{number(performance.output_tokens_per_s)} output tok/s{speedup}, {number(performance.rollouts_per_hour, 0)} rollouts/h, "
+        f"prefix cache hit ratio {'unknown' if ratio is None else f'{ratio:.2f} ({of_calls:.2f} mean of calls)'}, "
         f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
     )
+
+
+def efficiency_text(efficiency: Efficiency) -> str:
+    """What the scores of a suite took, as far as it is known; empty where nothing is."""
+    known = {metric: value for metric in registry.efficiency().values() if (value := getattr(efficiency, metric.name)) is not None}
+    return ", ".join(f"{metric.title} {significant(value)}{_unit(metric, efficiency)}" for metric, value in known.items())
+
+
+def _unit(metric: Metric, efficiency: Efficiency) -> str:
+    return f" {efficiency.currency}" if metric.money else ""
+
+
+def costs_text(costs: Mapping[str, float | None]) -> str:
+    """`1.25 USD`; empty where nobody said what tokens cost."""
+    return ", ".join(f"unknown, in {currency}" if cost is None else f"{significant(cost)} {currency}" for currency, cost in costs.items())
 
 
 def calls_text(performance: PerformanceSummary) -> str:
@@ -303,6 +337,11 @@ def quarantine_text(suite: SuiteResult) -> str:
     return f"{len(entries)} of {suite.dataset.size} scenarios, in no gate: {', '.join(said)}" if said else ""
 
 
+def unsupported_text(suite: SuiteResult) -> str:
+    """Which tasks were skipped for what they ask for; empty where there are none."""
+    return f"{len(suite.unsupported)} of {suite.dataset.size} tasks: {', '.join(suite.unsupported)}" if suite.unsupported else ""
+
+
 def passed_text(counts: QuarantineResult) -> str:
     """`2 of 3 tests passed`."""
     return f"{counts.passed} of {counts.tests} test{'s' * (counts.tests != 1)} passed"
@@ -340,7 +379,8 @@ def resume_text(run: Run) -> str:
 def dataset_text(suite: SuiteResult) -> str:
     """One line on what was run, so that nobody takes one data set for another."""
     data = suite.dataset
-    return f"{data.name}: {data.size} scenarios, labels: {data.label_source}, sha256 {data.sha256[:12] or 'unknown'}"
+    left = "".join(f", {count} {what} left out" for what, count in data.left_out.items())
+    return f"{data.name}: {data.size} scenarios{left}, labels: {data.label_source}, sha256 {data.sha256[:12] or 'unknown'}"
 
 
 def tools_text(tools: Sequence[str]) -> str:

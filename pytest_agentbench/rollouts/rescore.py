@@ -29,8 +29,9 @@ from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, loa
 from pytest_agentbench.stats.decisions import POPULATION
 from pytest_agentbench.stats.pass_rates import Bar, PassRate
 from pytest_agentbench.suites.disclosure import public_of
+from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
-from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, load_suite, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 
 
 class Change(NamedTuple):
@@ -160,7 +161,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, Group]) -> tuple[
 def _performance(run: Run) -> Performance:
     """What rollouts are timed by, as the sessions were asked."""
     asked = {each.session: each.concurrency for each in run.sessions}
-    return Performance(run.settings.concurrency or 1, run.settings.slo, asked)
+    return Performance(run.settings.concurrency or 1, run.settings.slo, asked, run.settings.window)
 
 
 def _beside(source: Path) -> Path:
@@ -204,7 +205,7 @@ def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> 
         rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
     )
     new = build_run(facts, [_asked(group, each) for group, each in groups.items()], tallies)
-    return dataclasses.replace(new, suites={group: _with_new_scores(each, new.suites[group]) for group, each in groups.items()})
+    return dataclasses.replace(new, suites={group: _as_asked(each, new.suites[group]) for group, each in groups.items()})
 
 
 def _without_scores(ab: ArmsCompared, groups: Iterable[Group]) -> ArmsCompared:
@@ -237,18 +238,18 @@ def _of_population(old: SuiteResult) -> Iterator[str]:
         yield from (PassRate(every, rate.k).name for rate in rates if asked(rate))
 
 
-def _with_new_scores(group: Group, new: SuiteResult) -> SuiteResult:
-    """What was found of a suite, as it was then, but for what follows from its scores."""
+def _as_asked(group: Group, new: SuiteResult) -> SuiteResult:
+    """What is counted from the rollouts as they are now; what the session asked for, and what only its tests knew, as it was then."""
+    old = group.old
     return dataclasses.replace(
-        group.old,
-        folder=new.folder,
-        scorers=new.scorers,
-        scored_by={**group.old.scored_by, **{score: new.scored_by[score] for score in group.scorers}},
-        scores=new.scores,
-        passes=new.passes,
-        retried_scores=new.retried_scores,
-        score_errors=new.score_errors,
-        worst=new.worst,
+        new,
+        dataset=old.dataset,
+        agent=old.agent,
+        scored_by={**old.scored_by, **{score: new.scored_by[score] for score in group.scorers}},
+        gate=old.gate,
+        deterministic=old.deterministic,
+        quarantined=old.quarantined,
+        unsupported=old.unsupported,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, is_black_box, make_agent
+from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, is_black_box, make_agent, needs_task
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
@@ -23,11 +23,15 @@ from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
-from pytest_agentbench.records import Access, Json, Rollout, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.scoring import scored
-from pytest_agentbench.rollouts.underway import AGENT, underway
+from pytest_agentbench.rollouts.underway import AGENT, VERIFIER, underway
+from pytest_agentbench.rollouts.verified import agents_time, verified
+from pytest_agentbench.sandbox.opening import OpenSandbox, open_sandbox, sandbox_for
 from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
+from pytest_agentbench.tools import factory as tool_factory
+from pytest_agentbench.tools.source import DecisionOnly, Tools
 from pytest_agentbench.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
@@ -43,7 +47,9 @@ class Setup:
     sampling: Json  # sampling parameters of every request
     upgrade: bool | None  # whether calls that do not stream travel as streams; None: those of the built-in client do
     settings: Json  # the agent's settings as they are recorded
-    judge: Json = field(default_factory=dict)  # the endpoint that scorers ask; empty: the backend under test
+    roles: Mapping[str, Json] = field(default_factory=dict)  # what the suite says of each; scorers ask the one called `judge`
+    limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, for the agent and its roles together
+    tools: Tools = field(default_factory=DecisionOnly)  # where they are carried out
     unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
@@ -53,7 +59,10 @@ def prepare(suite: Suite, variant: str) -> Setup:
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
         scorers = {score_name(name): _scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
-    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), suite.judge)
+        tools = tool_factory.load_tools(suite.tools_of(variant), suite.folder, suite.scenarios)
+        _check_agents_calls(settings, agent, suite.tools_of(variant))
+    shared = suite.roles, suite.limits, tools
+    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
 
 
 def _scorer(name: str, folder: Path, options: Json) -> Scorer:
@@ -67,10 +76,28 @@ def _scorer(name: str, folder: Path, options: Json) -> Scorer:
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
     """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
     with _names_its_file(suite):
-        for settings in map(suite.agent_of, variants):
+        for variant in variants:
+            settings, tools = suite.agent_of(variant), suite.tools_of(variant)
+            tool_factory.tool_kind(tools)
             if not brings_code(settings, suite.folder):
-                make_agent(settings, suite.folder)
+                agent = make_agent(settings, suite.folder)
+                _check_tasks(suite, settings, agent)
+                _check_agents_calls(settings, agent, tools)
     check_scores(suite)
+
+
+def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
+    """Raises ConfigError for an agent that works in a sandbox and a scenario that has none."""
+    other = next((each.id for each in suite.scenarios if each.task is None), None)
+    if other is not None and needs_task(agent):
+        how = "a data set of format harbor has tasks"
+        raise ConfigError(f"agent: {settings['kind']!r} works in a sandbox, and scenario {other!r} is no task; {how}")
+
+
+def _check_agents_calls(settings: Json, agent: Agent, tools: Json) -> None:
+    """Raises ConfigError for tools that are carried out and an agent whose calls do not come to them."""
+    if not isinstance(tool_factory.tool_kind(tools), DecisionOnly) and (is_black_box(agent) or needs_task(agent)):
+        raise ConfigError(f"tools: the agent {settings['kind']!r} calls none of the suite's tools, so there is nothing to carry out")
 
 
 @contextmanager
@@ -82,24 +109,36 @@ def _names_its_file(suite: Suite) -> Iterator[None]:
 
 
 async def run_rollout(
-    key: RolloutKey, scenario: Scenario, setup: Setup, tap: Tap, session: aiohttp.ClientSession | None, budget: float | None
+    key: RolloutKey,
+    scenario: Scenario,
+    setup: Setup,
+    tap: Tap,
+    session: aiohttp.ClientSession | None,
+    budget: float | None,
+    opening: OpenSandbox = open_sandbox,
 ) -> Rollout:
     """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
 
-    Only a cancellation leaves this function as an exception.
+    Leaves as an exception: a cancellation, and an InfraError where there is no backend to speak to, or no sandbox.
     """
-    lines = Lines(tap, key, session, setup.unstructured)
+    scenario = setup.tools.for_scenario(scenario)
+    lines = Lines(tap, key, session, setup.unstructured, setup.roles, setup.limits)
+    async with sandbox_for(key, scenario.task, budget, opening) as sandbox, setup.tools.opened(scenario) as source:
+        return await _run(key, scenario, setup, lines, Toolbox(scenario.tools, sandbox, source), budget)
+
+
+async def _run(key: RolloutKey, scenario: Scenario, setup: Setup, lines: Lines, tools: Toolbox, budget: float | None) -> Rollout:
     llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
-    tools = Toolbox(scenario.tools)
+    agents = agents_time(budget, scenario.task)
     started_at, started = time.time(), time.monotonic_ns()
     with capture() as log, underway(key, log) as mark:
-        mark.begin(AGENT, budget)
+        mark.begin(AGENT, agents)
         try:
-            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, budget)
+            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents)
             ended = time.monotonic_ns()
             try:
                 calls = await lines.agent_is_done()
-                time_up = None if budget is None else started + int(budget * 1e9)
+                time_up = None if agents is None else started + int(agents * 1e9)
                 status, reason = judged(status, reason, calls, time_up)
             except InfraError as error:
                 status, reason, calls = error.status, str(error), ()
@@ -110,26 +149,39 @@ async def run_rollout(
                 started_at=started_at,
                 started_ns=started,
                 ended_ns=ended,
-                calls=calls,
+                calls=tuple(call for call in calls if call.measured),
+                other_calls=tuple(call for call in calls if not call.measured),
                 tool_calls=tuple(tools.calls),
                 drafts=tuple(tools.drafts),
+                final_state=tools.final_state,
                 programs=tuple(tools.programs),
                 expected=scenario.expected,
                 answer=answer,
-                turns=len(calls),
+                turns=sum(not call.role for call in calls),
                 messages=tuple(llm.transcript),
                 settings={**setup.settings, "model": llm.model},
             )
-            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.judge(setup.judge), budget)
+            mark.begin(VERIFIER, None)
+            rollout = await verified(rollout, scenario.task, tools.sandbox)
+            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget)
             with suppress(InfraError):  # the judgements are there
-                rollout = dataclasses.replace(rollout, judge_calls=await lines.judges_are_done())
+                rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.judges_are_done()))
         finally:
             await lines.hang_up()
     return dataclasses.replace(rollout, log=log.text)
 
 
 async def outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:
-    """(status, reason, answer) of one run of the agent."""
+    """(status, reason, answer) of one run of the agent, unless its tools have failed: that is nobody's fault but theirs."""
+    ended = await _worked(agent, scenario, llm, tools, seconds)
+    try:
+        tools.settle()
+    except InfraError as error:
+        return error.status, str(error), ""
+    return ended
+
+
+async def _worked(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:
     budget = asyncio.timeout(seconds)
     try:
         async with budget:

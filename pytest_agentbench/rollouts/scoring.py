@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
-from pytest_agentbench.records import EVALUABLE, Draft, Rollout, Score
+from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
 from pytest_agentbench.rollouts.underway import current
 from pytest_agentbench.scorers import Scorer
 
@@ -47,7 +47,8 @@ async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[
     for draft in rollout.drafts:
         scores: dict[str, Score] = {}
         if draft.status in EVALUABLE and not scenario.turns:
-            as_if = dataclasses.replace(rollout, status=draft.status, reason=draft.reason, answer=draft.answer, tool_calls=draft.tool_calls)
+            done: Json = {name: getattr(draft, name) for name in ("status", "reason", "answer", "tool_calls", "final_state")}
+            as_if = dataclasses.replace(rollout, **done)
             await _score_all(scores, {}, as_if, scenario, scorers, no_judge, seconds)  # of the chosen one the rollout itself has the errors
         drafts.append(dataclasses.replace(draft, scores=scores))
     return tuple(drafts)

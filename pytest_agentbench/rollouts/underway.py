@@ -12,6 +12,7 @@ from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import Rollout, RolloutKey
 
 AGENT = "the agent"
+VERIFIER = "the verifier"
 
 
 @dataclass

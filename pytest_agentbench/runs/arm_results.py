@@ -1,4 +1,4 @@
-"""The prefix cache of a run, and the comparison of two arms."""
+"""The prefix cache of a run, and the comparison of its arms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
+from pytest_agentbench.metrics.goodput import GoodputSummary
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.suites.arms import Arm
 
@@ -33,6 +34,7 @@ class ArmResult(Arm):
     failed_calls: int
     busy_s: float  # seconds in which any of its rollouts ran
     rollouts_per_hour: float | None  # over these seconds
+    goodput: GoodputSummary | None  # over these seconds; null without `--agentbench-slo`
     output_tokens_per_s: float | None  # over these seconds
     cached_share: float | None  # of prompt tokens, by the usage of the calls
     prefix_cache: CacheHits  # by the server's counters, its blocks together
@@ -40,20 +42,22 @@ class ArmResult(Arm):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricCompared(Decision):
-    """A metric under both arms."""
+    """A metric under two of the arms."""
 
     suite: str  # suite, or `suite-variant`
     metric: str  # a score, or `ttft.p50` and the like
-    base: float | None  # of the first arm; milliseconds, or a mean
-    new: float | None  # of the second arm
+    base_arm: str  # the arm that the other one is compared with
+    new_arm: str
+    base: float | None  # of `base_arm`; milliseconds, or a mean
+    new: float | None  # of `new_arm`
     finding: str  # `better`, `worse`, `faster`, `slower`, `no difference shown` or `inconclusive`
 
 
 @dataclass(frozen=True)
 class ArmsCompared:
-    """Two [arms](ab.md) against each other, paired by scenario."""
+    """[Arms](ab.md) against each other, paired by scenario."""
 
-    arms: tuple[ArmResult, ...]  # the first is what the second is compared with
+    arms: tuple[ArmResult, ...]  # the first is what the others are compared with
     order: str  # `interleaved` or `in sequence`
     comparisons: tuple[MetricCompared, ...]
     warnings: tuple[str, ...]  # sentences on what was not equal

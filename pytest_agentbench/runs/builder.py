@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 
+from pytest_agentbench.lib.config import validate
+from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.performance import Performance
-from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.contents import Run, SessionFacts
+from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
 from pytest_agentbench.runs.tally import SuiteTally, build_suite
+from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.suites.suite import Suite
 
 
@@ -43,10 +48,40 @@ class Tallies:
 def build_run(facts: SessionFacts, groups: Sequence[AskedSuite], tallies: Tallies) -> Run:
     """The run of a session, of another tool's results, or of a run that is scored again."""
     suites = {
-        each.name: build_suite(each.suite, each.variant, tallies.suites[each.name], each.thresholds, each.quarantined, each.population)
+        each.name: build_suite(
+            *(_with_roles(each, facts.backend), each.variant, tallies.suites[each.name]),
+            *(each.thresholds, each.quarantined, each.population),
+            prices=prices_of(facts.backend, each.variant),
+        )
         for each in groups
     }
     performance = tallies.performance.summary()
     if facts.imported and facts.stopwatch.verdict is None:  # the other tool took no times of calls
         performance = replace(performance, split=None)
-    return Run(**facts.facts(), suites=suites, performance=performance)
+    return Run(**facts.facts(), suites=suites, performance=performance, costs=total_costs([each.efficiency for each in suites.values()]))
+
+
+def prices_of(backend: BackendUse, variant: str) -> Prices | None:
+    """Those of the backend that served a variant."""
+    prices = _described(backend, variant).get("prices")
+    return validate(Prices, prices, f"backend {backend.name}: prices") if prices else None
+
+
+def _with_roles(asked: AskedSuite, backend: BackendUse) -> Suite:
+    """The suite with the roles that the backend's YAML names in the place of its own."""
+    return replace(asked.suite, roles={**asked.suite.roles, **_described(backend, asked.variant).get("roles", {})})
+
+
+def _described(backend: BackendUse, variant: str) -> Json:
+    """What the YAML says of the backend that served a variant: in a session with two of them, the one of its arm."""
+    described: Json = backend.more.get("arms", {}).get(arm_of(variant), {}) if backend.kind == "ab" else backend.more
+    return described
+
+
+def total_costs(suites: Iterable[Efficiency]) -> dict[str, float | None]:
+    """Currency -> what suites cost together; None where that of one is not known."""
+    costs = defaultdict[str, list[float | None]](list)
+    for each in suites:
+        if each.currency:
+            costs[each.currency].append(each.cost)
+    return {currency: None if None in values else fsum(filter(None, values)) for currency, values in costs.items()}

@@ -17,7 +17,7 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResult
 from pytest_agentbench.suites.models import ModelUse
 
-SCHEMA = "agentbench-run/3"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/4"  # docs/run-json.md describes it
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class BackendUse:
 
     name: str
     note: str
-    kind: str  # `embedded`, `url` or `stack`; `ab`: two [arms](ab.md), each described under `arms`; `imported`: that of another tool
+    kind: str  # `embedded`, `url` or `stack`; `ab`: [arms](ab.md), each described under `arms`; `imported`: that of another tool
     served_model: str | None  # that calls asked for, and the one that answers name: `big (answered by small)`; null: it did not start
     failure: str  # why it could not be used any more; empty when all was well
     models: tuple[ModelUse, ...] = ()  # of the agents' calls, by name
@@ -181,6 +181,7 @@ class SessionFacts:
 
     schema: str = SCHEMA
     id: str  # name of the run directory
+    name: str = ""  # that the user [gave it](running.md#a-name-for-a-run), which `id` ends in; empty without one
     started_at: str  # of the first session, ISO 8601 with the local offset, whole seconds
     finished_at: str  # of the last session
     command: tuple[str, ...]  # the command line
@@ -211,7 +212,7 @@ class SessionFacts:
     processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # `pool`, `tap`, `engine` -> what it cost
     tests: OutcomeCounts = field(default_factory=OutcomeCounts)
     cache: Cache | None = None  # null of an imported run
-    ab: ArmsCompared | None = None  # null without two [arms](ab.md)
+    ab: ArmsCompared | None = None  # null without [arms](ab.md)
     gate: GateResult | None = None  # null without a [gate](gates.md), and when nothing ran that it is about
 
     def facts(self) -> dict[str, Any]:
@@ -225,6 +226,8 @@ class Run(SessionFacts):
 
     suites: Mapping[str, SuiteResult]  # suite, or `suite-variant`, -> what was found
     performance: PerformanceSummary  # of all rollouts of the run; [what each number is](metrics.md#serving-metrics)
+    # currency -> what all suites [cost](metrics.md#efficiency) together; null where that of one is unknown; empty without prices
+    costs: Mapping[str, float | None]
 
     @property
     def unknown_suites(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -10,22 +11,39 @@ PRIVATE = 0o700  # prompts, answers and logs are nobody else's
 LATEST = "latest"  # also what --agentbench-resume stands for without a value
 
 
-def new_directory(reports: Path, now: datetime) -> Path:
-    """A fresh directory named after the time; a second run within the same second gets a number."""
-    return named_directory(reports, now.strftime("%Y%m%d-%H%M%S"))
+#: What a user may call a run: it stands in paths, labels of pictures and lists that are separated by commas.
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,79}")
+
+#: The directory of a run that has a name: the time, a number where there was one of that time, the name. No name begins like a number.
+NAMED = re.compile(rf"\d{{8}}-\d{{6}}(?:-\d+)?-(?P<name>{NAME.pattern})")
 
 
-def named_directory(reports: Path, name: str) -> Path:
-    """A fresh directory of this name, or with a number behind it where it exists already."""
+def new_directory(reports: Path, now: datetime, name: str = "") -> Path:
+    """A fresh directory named after the time, and after the run where it has a name; a second one within the same second gets a number."""
+    return named_directory(reports, now.strftime("%Y%m%d-%H%M%S"), f"-{name}" if name else "")
+
+
+def name_of(directory: Path) -> str:
+    """The name that the user gave the run of a directory; empty where it has none."""
+    return match["name"] if (match := NAMED.fullmatch(directory.name)) else ""
+
+
+def runs_called(name: str, reports: Path) -> list[Path]:
+    """The directories of runs with this name, the oldest first."""
+    return sorted(each for each in reports.glob(f"*-{name}") if name_of(each) == name) if NAME.fullmatch(name) else []
+
+
+def named_directory(reports: Path, name: str, ending: str = "") -> Path:
+    """A fresh directory of this name, or with a number between it and the ending where it exists already."""
     keep_out_of_git(reports)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
-        directory = reports / f"{name}{suffix}"
+        directory = reports / f"{name}{suffix}{ending}"
         try:
             directory.mkdir(PRIVATE)
         except FileExistsError:
             continue
         return directory
-    raise FileExistsError(f"{reports}/{name} and 998 more of it exist already")
+    raise FileExistsError(f"{reports}/{name}{ending} and 998 more of it exist already")
 
 
 def keep_out_of_git(reports: Path) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_agentbench.metrics.drafts import DraftsSummary, JudgeCost
+from pytest_agentbench.metrics.answers import AnswersSummary
+from pytest_agentbench.metrics.drafts import DraftsSummary
+from pytest_agentbench.metrics.efficiency import Efficiency
+from pytest_agentbench.metrics.roles import RoleUse
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.tasks import TasksSummary
 from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.suites.suite import DatasetInfo
 
@@ -136,18 +140,22 @@ class SuiteResult:
     gate: tuple[str, ...]  # the rules of its `suite.yaml`, as they are written
     deterministic: bool  # whether its `suite.yaml` says that trials of a scenario never differ
     quarantined: tuple[QuarantineResult, ...]  # also of scenarios that did not run
+    unsupported: Mapping[str, str]  # task whose tests are skipped -> what it [asks for that is not supported](suites.md#harbor-tasks)
     rollouts: Mapping[str, int]  # counts by [status](metrics.md#status)
     retried: int  # rollouts with more than one attempt
     retried_scores: Mapping[str, RetriedMeans]  # score -> means; empty when none was tried again
     scores: Mapping[str, Means]  # score -> its two means
     passes: Passes | None  # null where its first score has no floor, or nothing was measured
+    efficiency: Efficiency
+    answers: Mapping[str, AnswersSummary]  # score -> of its answers; empty where no score is about answers
     score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
     drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
-    judge: JudgeCost | None  # what judges of agents and scorers cost; null where none was asked
+    roles: Mapping[str, RoleUse]  # [role](roles.md), `judge` and the `agent` itself among them; empty where no other called
     worst: tuple[LowScore, ...]  # five scenarios by their lowest first score, equal ones by id, without what could not be better
     errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
     scenarios: tuple[ScenarioScores, ...]  # all that ran, the lowest first score first, equal ones by id, those without a score last
     triage: Triage | None  # null where nothing was measured
+    tasks: TasksSummary | None  # null where nothing was verified
 
     @property
     def main_score(self) -> str:

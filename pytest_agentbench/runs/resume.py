@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
-from pytest_agentbench.runs.directory import LATEST
+from pytest_agentbench.runs.directory import LATEST, runs_called
 from pytest_agentbench.runs.journal import FILE, Entry, Journal, record_line
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session
@@ -42,14 +42,15 @@ class Stored:
 def find_resumable(name: str, reports: Path) -> Path:
     """The directory of a run that can be gone on with: a path, a name under the reports, or `latest`; raises ConfigError.
 
-    The latest run is the one whose journal was written to last: a session that was killed had no time to say that it was the newest.
+    Of several that the user has given one name the newest is meant. The latest run is the one whose journal was written to last:
+    a session that was killed had no time to say that it was the newest.
     """
     runs = [path.parent for path in reports.glob(f"*/{SESSIONS}") if (path.parent / FILE).is_file() and not path.parent.is_symlink()]
     if name == LATEST:
         if not runs:
             raise ConfigError(f"there is no run in {reports} to go on with; leave out --agentbench-resume to start one")
         return max(runs, key=lambda run: ((run / FILE).stat().st_mtime_ns, run.name))
-    for directory in (reports / name, Path(name)):
+    for directory in (reports / name, Path(name), *reversed(runs_called(name, reports))):
         if (directory / SESSIONS).is_file() and (directory / FILE).is_file():
             return directory.resolve()
     wanted = f"a run that sessions have worked on holds {FILE} and {SESSIONS}"

@@ -20,10 +20,15 @@ from statistics import fmean
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.whole_file import write_whole
+from pytest_agentbench.metrics.answers import Answers
 from pytest_agentbench.metrics.drafts import Drafts
+from pytest_agentbench.metrics.efficiency import Spending
+from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.metrics.roles import Roles
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import SCHEMA, Environment, Run
+from pytest_agentbench.runs.directory import runs_called
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import (
     LowScore,
@@ -39,6 +44,7 @@ from pytest_agentbench.runs.results import (
     SuiteResult,
     UnmeasuredRollout,
 )
+from pytest_agentbench.runs.tasks import Tasks
 from pytest_agentbench.runs.triage import Mistakes
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.binary import binomial_interval
@@ -86,12 +92,20 @@ class SuiteTally:
     worst: list[LowScore] = field(default_factory=list)  # scenarios, each by its lowest trial: lowest first, equal ones by id
     best: float = 1.0  # first score: what there is to reach, as far as is known
     errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
+    answers: Answers = field(default_factory=Answers)
     drafts: Drafts = field(default_factory=Drafts)
+    roles: Roles = field(default_factory=Roles)
     mistakes: Mistakes = field(default_factory=Mistakes)
+    tasks: Tasks = field(default_factory=Tasks)
+    spending: Spending = field(default_factory=Spending)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
+        self.answers.add(rollout)
         self.drafts.add(rollout)
+        self.roles.add(rollout)
+        self.spending.add(rollout)
         self.mistakes.add(rollout)
+        self.tasks.add(rollout)
         self.statuses[rollout.status] += 1
         self.clusters[rollout.scenario] = rollout.cluster
         self.retried += bool(rollout.earlier_attempts)
@@ -141,14 +155,17 @@ def build_suite(
     thresholds: Mapping[str, float],
     quarantined: Mapping[str, Mapping[str, int]] | None = None,
     population: Collection[str] = (),
+    prices: Prices | None = None,
 ) -> SuiteResult:
     """What was found of one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran.
 
-    `population` are the scores of which a rule asks the population, so that their intervals are of it.
+    `population` are the scores of which a rule asks the population, so that their intervals are of it; `prices` are the backend's.
     """
-    counts = quarantined or {}
+    counts, bar = quarantined or {}, bar_of(suite.score_names, thresholds)
+    passes = _pass_counts(tally, bar)
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
     retried = suite.score_names if tally.retried else ()
+    scores = {name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names}
     return SuiteResult(
         dataset=suite.dataset,
         variant=variant,
@@ -160,19 +177,30 @@ def build_suite(
         gate=suite.gate,
         deterministic=suite.deterministic,
         quarantined=tuple(_quarantined(each, counts.get(each.scenario, {})) for each in suite.quarantine),
+        unsupported=suite.unsupported,
         rollouts={status: tally.statuses[status] for status in STATUSES},
         retried=tally.retried,
         retried_scores={name: _retried_summary(tally, name, _question(name, population)) for name in retried},
-        scores={name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names},
-        passes=_passes(tally, bar_of(suite.score_names, thresholds), population),
+        scores=scores,
+        passes=_passes(tally, bar, passes, population),
+        efficiency=tally.spending.efficiency(_worth(suite, scores), sum(passed for passed, _ in passes.values()), prices),
+        answers=tally.answers.summary(),
         score_errors=dict(tally.score_errors),
         drafts=tally.drafts.summary(),
-        judge=tally.drafts.cost(),
+        roles=tally.roles.uses(prices_by_endpoint(suite, prices)),
         worst=tally.worst_first(questions),
         scenarios=_scenarios(tally, suite.score_names),
         triage=tally.mistakes.triage(),
+        tasks=tally.tasks.summary(),
         errors=tuple(tally.errors),
     )
+
+
+def prices_by_endpoint(suite: Suite, backend: Prices | None) -> dict[str, Prices]:
+    """Endpoint -> its prices; that of the backend under test is an empty text."""
+    elsewhere = (role for role in suite.roles.values() if role.get("url") and role.get("prices"))
+    roles = {str(role["url"]).rstrip("/"): Prices(**role["prices"]) for role in elsewhere}
+    return {**roles, **({"": backend} if backend else {})}
 
 
 def _quarantined(entry: Quarantined, counts: Mapping[str, int]) -> QuarantineResult:
@@ -221,9 +249,19 @@ def bar_of(scores: Sequence[str], thresholds: Mapping[str, float]) -> Bar | None
     return Bar(scores[0], thresholds[scores[0]], scores[0] in LOWER_IS_BETTER) if scores[0] in thresholds else None
 
 
-def _passes(tally: SuiteTally, bar: Bar | None, population: Collection[str]) -> Passes | None:
+def _worth(suite: Suite, scores: Mapping[str, Means]) -> float | None:
+    """The main score's mean over all; None where there is none, or less of it is better: nothing is gained per token by that."""
+    main = suite.score_names[0]
+    return mean.value if main not in LOWER_IS_BETTER and (mean := scores[main].mean) else None
+
+
+def _pass_counts(tally: SuiteTally, bar: Bar | None) -> Mapping[str, tuple[int, int]]:
+    """Scenario -> (trials that passed, measured trials); none where nobody said what passes."""
+    return pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
+
+
+def _passes(tally: SuiteTally, bar: Bar | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]) -> Passes | None:
     """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
-    counts = pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
     if bar is None or not counts:
         return None
     most = max(trials for _, trials in counts.values())
@@ -334,9 +372,12 @@ def _of_another_schema(path: Path, data: Json) -> str:
 
 
 def find_run(name: str, reports: Path) -> Path:
-    """The directory of a finished run: its path, that of its run.json, or its name under the reports; raises ConfigError."""
+    """The directory of a finished run: its path, that of its run.json, or its name under the reports; raises ConfigError.
+
+    Of several that the user has given one name the newest is meant.
+    """
     given = Path(name)
-    for directory in (given, reports / name, *([given.parent] if given.name == FILE else [])):
+    for directory in (given, reports / name, *([given.parent] if given.name == FILE else []), *reversed(runs_called(name, reports))):
         if (directory / FILE).is_file():
             return directory
     if given.is_dir():

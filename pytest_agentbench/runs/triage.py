@@ -75,7 +75,7 @@ class Mistakes:
         for kind in dict.fromkeys(each.kind for each in made):
             self.kinds[kind] += 1
             self._keep(kind, rollout.key.id, next(_text(each) for each in made if each.kind == kind))
-        self.confused.update({(each.expected, each.actual) for each in made if each.kind == "wrong tool"})
+        self.confused.update({(tool, each.actual) for each in made if each.kind == "wrong tool" for tool in each.expected})
         for tool, what in {fault for each in made for fault in _faults(each)}:
             self.tools[tool][what] += 1
 
@@ -119,10 +119,8 @@ def _weight(tool: ToolMistakes) -> int:
 def _faults(mistake: Mistake) -> list[tuple[str, str]]:
     """(tool, field of ToolMistakes) for each tool that a mistake is about."""
     match mistake.kind:
-        case "wrong tool" | "missing call" | "extra call":
-            return [(mistake.expected, "missing")] * bool(mistake.expected) + [(mistake.actual, "unexpected")] * bool(mistake.actual)
-        case "gave up":
-            return [(tool, "missing") for tool in mistake.expected.split(", ")]
+        case "gave up" | "wrong tool" | "missing call" | "extra call":
+            return [*((tool, "missing") for tool in mistake.expected), *[(mistake.actual, "unexpected")] * bool(mistake.actual)]
         case "bad argument" | "malformed":
             return [(mistake.actual, "bad_arguments")]
     return []
@@ -132,7 +130,7 @@ def _text(mistake: Mistake) -> str:
     """`get_balance instead of get_history`, `get_balance: account is missing`."""
     match mistake.kind:
         case "wrong tool":
-            return f"{mistake.actual} instead of {mistake.expected}"
+            return f"{mistake.actual} instead of {', '.join(mistake.expected)}"
         case "gave up" | "missing call":
-            return f"no {mistake.expected}"
+            return f"no {', '.join(mistake.expected)}"
     return ": ".join(part for part in (mistake.actual, mistake.detail) if part)

@@ -35,7 +35,7 @@ class Mistake(NamedTuple):
     """One thing that went wrong."""
 
     kind: str  # one of KINDS
-    expected: str = ""  # the tool that the labels have; empty where they have none for it
+    expected: tuple[str, ...] = ()  # the tools that the labels have: all that are missing of one that gave up, else one, or none
     actual: str = ""  # the tool that was called
     detail: str = ""  # what is wrong with its arguments, or why the rollout ended
 
@@ -47,7 +47,8 @@ def mistakes(rollout: Rollout) -> Iterator[Mistake]:
     elif rollout.evaluable:
         yield from _of_its_end(rollout)
         yield from _of_its_calls(rollout)
-        yield from _of_its_choice(rollout)
+        if rollout.verification is None:  # whoever works in a sandbox may use its tools as it likes
+            yield from _of_its_choice(rollout)
 
 
 def _of_its_end(rollout: Rollout) -> Iterator[Mistake]:
@@ -71,7 +72,7 @@ def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
     for label in rollout.expected:
         calls = [call for call in rollout.tool_calls if normalised(call.name) == normalised(str(label["tool"])) and not call.problem]
         if accepted(label) and calls and (wrong := min((faults(call, label) for call in calls), key=len)):
-            yield Mistake("bad argument", str(label["tool"]), calls[0].name, "; ".join(dict.fromkeys(wrong.values())))
+            yield Mistake("bad argument", (str(label["tool"]),), calls[0].name, "; ".join(dict.fromkeys(wrong.values())))
 
 
 def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
@@ -80,11 +81,11 @@ def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
     missing = [name for key, name in expected.items() if key not in actual]
     extra = [name for key, name in actual.items() if key not in expected]
     if missing and not actual:
-        yield Mistake("gave up", ", ".join(missing))
+        yield Mistake("gave up", tuple(missing))
         return
     pairs = min(len(missing), len(extra))
-    yield from (Mistake("wrong tool", *pair) for pair in zip(missing, extra, strict=False))
-    yield from (Mistake("missing call", name) for name in missing[pairs:])
+    yield from (Mistake("wrong tool", (wanted,), called) for wanted, called in zip(missing, extra, strict=False))
+    yield from (Mistake("missing call", (name,)) for name in missing[pairs:])
     yield from (Mistake("extra call", actual=name) for name in extra[pairs:])
 
 

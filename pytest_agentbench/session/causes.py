@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.reports.failure_section import brief
-from pytest_agentbench.session.worker import UNMEASURED
+from pytest_agentbench.session.marks import UNMEASURED
 
 
 class Causes:

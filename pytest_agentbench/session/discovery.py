@@ -7,7 +7,7 @@ import fnmatch
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -55,12 +55,13 @@ class Found:
             "description": self.suite.description,
             "ids": [scenario.id for scenario in self.suite.scenarios],
             "variants": [*self.variants],
-            "limits": {name: limit for name, limit in self.suite.limits.items() if name in self.variants},
+            "sizes": {name: limit for name, limit in self.suite.sizes.items() if name in self.variants},
             "trials": self.trials,
             "thresholds": self.thresholds,
             "scorers": [*self.suite.score_names],
             "label_source": self.suite.dataset.label_source,
             "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
+            "unsupported": self.suite.unsupported,
         }
 
 
@@ -111,6 +112,22 @@ def not_named(folder: Path, args: Sequence[str], marks: str) -> str:
     return f"{folder / SUITE_FILE}: this suite runs only when it is named: pytest {os.path.relpath(folder)}, or pytest -m {name}"
 
 
+def suite_name(folder: Path) -> str:
+    """What its suite.yaml calls it; of one that cannot be read the folder's name."""
+    from pytest_agentbench.lib.config import load_yaml
+
+    try:
+        return str(load_yaml(folder / SUITE_FILE).get("name"))
+    except ConfigError:  # whoever loads it will say so
+        return folder.name
+
+
+def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
+    """Whether the expression of -m names other suites and nothing else, so that no test of this one runs."""
+    words = re.split(r"\s+or\s+", marks.strip())
+    return name not in words and all(word in suites for word in words)
+
+
 def find(
     folder: Path,
     changes: Sequence[tuple[str, Any]],
@@ -125,7 +142,7 @@ def find(
     A data set that is not here is no fault, unless somebody `insists` on a verdict.
     """
     from pytest_agentbench.rollouts.rollout import preflight
-    from pytest_agentbench.suites.suite import load_suite
+    from pytest_agentbench.suites.folder import load_suite
 
     try:
         suite = load_suite(folder / SUITE_FILE, changes, agent)

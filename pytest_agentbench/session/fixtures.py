@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
-from pytest_agentbench.session.worker import refuse
+from pytest_agentbench.session.worker import Worker, refuse
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
-    from pytest_agentbench.session.worker import Worker
     from pytest_agentbench.suites.suite import Scenario, SuiteInfo
 
 
@@ -130,6 +129,33 @@ def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]
 
 
 FIXTURES = (_rollout_key, rollout, scenario, thresholds, suite, backend, llm)
+
+
+class Homes:
+    """A pytest plugin beside the worker: it makes the fixtures known in suite folders, and nowhere else."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._homes: set[pytest.Collector] = set()  # whose tests know the fixtures
+
+    def pytest_sessionstart(self) -> None:
+        """Pytest gives fixtures of the rootdir's conftest.py to all tests, now; ours have to be there before, for it to override them."""
+        if self._everywhere:
+            self._worker.config.pluginmanager.register(everywhere(), "agentbench-fixtures")
+
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Once, where a suite's folder begins, and before its conftest.py is looked at: what that defines wins."""
+        if self._everywhere or not isinstance(collector, (pytest.Directory, pytest.File)):
+            return
+        inside = str(collector.path) in self._worker.suites or self._worker.suite_of(collector.path) is not None
+        if inside and self._homes.isdisjoint(collector.listchain()):
+            self._homes.add(collector)
+            bring(collector)
+
+    @property
+    def _everywhere(self) -> bool:
+        """Whether all of the project is in a suite's folder."""
+        return str(self._worker.config.rootpath) in self._worker.suites
 
 
 def everywhere() -> ModuleType:

@@ -135,7 +135,7 @@ class Asking(Protocol):
     def baseline(self) -> str | None: ...
 
     @property
-    def reports(self) -> Path: ...
+    def reports_directory(self) -> Path: ...
 
     @property
     def verdict(self) -> str: ...
@@ -150,8 +150,8 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     Of an A/B session only what its thresholds ask of each arm.
     """
     if settings.ab and (settings.gate or settings.baseline):
-        raise ConfigError("--agentbench-ab compares its two arms with each other; gates and baselines are for sessions of one backend")
-    explicit = read_evidence(find_baseline(settings.baseline, settings.reports)) if settings.baseline else None
+        raise ConfigError("--agentbench-ab compares its arms with each other; gates and baselines are for sessions of one backend")
+    explicit = read_evidence(find_baseline(settings.baseline, settings.reports_directory)) if settings.baseline else None
     groups = [*_groups(found)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
@@ -167,7 +167,7 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)
         asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
-        promoted = default_baseline(each.name, settings.reports)
+        promoted = default_baseline(each.name, settings.reports_directory)
         if explicit and group in explicit.groups:
             baselines[group] = explicit
         elif promoted.is_file() and any(rule.versus for _, rule in rules):
@@ -195,7 +195,7 @@ def judge_again(run: Run, directory: Path, found: Sequence[Found], asking: Askin
 def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]:
     """Ids of what a session runs of a suite, without those in quarantine."""
     left_out = {each.scenario for each in suite.quarantine}
-    return [each.id for each in suite.scenarios[:limit][: suite.limits.get(variant)] if each.id not in left_out]
+    return [each.id for each in suite.scenarios[:limit][: suite.sizes.get(variant)] if each.id not in left_out]
 
 
 def rules_of(found: Found, asking: Asking) -> Iterator[tuple[bool, Rule]]:

@@ -53,7 +53,7 @@ class Handover:
                 self._attempts.setdefault(RolloutKey(*key), []).append((attempt, interrupted))
                 self.interrupted += interrupted
             case {"op": "opened", "token": token, "tally": tally}:
-                self._tokens[token] = {name: message[name] for name in ("key", "lent", "judge", "label")}
+                self._tokens[token] = {name: message[name] for name in ("key", "lent", "label")}
                 self._tally = tally
             case {"op": "closed", "token": token, "calls": calls, "unreleased": unreleased, "tally": tally}:
                 self._closed(token, calls, unreleased=unreleased)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_agentbench_make_backend(config: pytest.Config, name: str) -> Backend | None:
-    """Returns the backend for what --agentbench-backend says, or None to leave it to others; the built-in one comes last."""
+def pytest_agentbench_make_backend(config: pytest.Config, name: str, changes: Sequence[tuple[str, Any]]) -> Backend | None:
+    """Returns the backend for what --agentbench-backend says, or None to leave it to others; the built-in one comes last.
+
+    `changes` are what --agentbench-set and --agentbench-ab change of its YAML: (dotted path, value).
+    """
 
 
 @pytest.hookspec

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.lib import wire
@@ -17,9 +17,8 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.rollout import prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line
-
-if TYPE_CHECKING:
-    from pytest_agentbench.session.controller import Controller
+from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.suites.suite import Suite
 
 
 class Asker(Protocol):
@@ -63,17 +62,15 @@ def answered(asker: Asker, question: Json, body: bytes = b"") -> wire.Frame:
     return answer, content
 
 
-def run_inline(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
+def run_inline(asker: Asker, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey) -> Rollout:
     """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
-    assert controller.ledger is not None
     try:
-        return Rollout.from_json(controller.ledger.recorded(key))
+        return Rollout.from_json(ledger.recorded(key))
     except KeyError:
-        return submitted(asker, _run(asker, controller, key))
+        return submitted(asker, _run(asker, suites[key.suite], key))
 
 
-def _run(asker: Asker, controller: Controller, key: RolloutKey) -> Rollout:
-    suite = next(found.suite for found in controller.found if found.suite and found.suite.name == key.suite)
+def _run(asker: Asker, suite: Suite, key: RolloutKey) -> Rollout:
     scenario = next(each for each in suite.scenarios if each.id == key.scenario)
     started_at, started = time.time(), time.monotonic_ns()
     try:

@@ -50,24 +50,25 @@ class Interrupts:
 
     def _handle(self, number: signal.Signals, handler: Handler) -> None:
         """Leaves a signal alone that is ignored (`nohup`), and a session that runs no rollouts, or not in the main thread."""
-        ours = self._controller.services is not None and threading.current_thread() is threading.main_thread()
+        ours = self._controller.opened is not None and threading.current_thread() is threading.main_thread()
         if ours and signal.getsignal(number) is not signal.SIG_IGN:
             before = signal.signal(number, handler)
             self._before.setdefault(number, before)
 
     def _hurry(self, _number: int, _frame: FrameType | None) -> None:
-        assert self._controller.services is not None
-        daemon(self._controller.services.hurry, name="hurry")  # for it takes locks
+        assert self._controller.opened is not None
+        daemon(self._controller.opened.services.hurry, name="hurry")  # for it takes locks
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
         """Pytest's last line counts rollouts where it would say that no tests ran: they ran before the first test was over."""
         result = yield  # plugins take what they find among these statistics for reports
-        ledger = self._controller.ledger
+        opened = self._controller.opened
         outcomes = [reports for category, reports in terminalreporter.stats.items() if category]  # phases of tests that run have none
-        if ledger is not None and ledger.in_journal and not any(outcomes):
-            rollouts = f"rollout{'s' * (ledger.in_journal > 1)} recorded, no test was over"
-            terminalreporter._add_stats(rollouts, [None] * ledger.in_journal)
+        recorded = opened.ledger.in_journal if opened is not None else 0
+        if recorded and not any(outcomes):
+            rollouts = f"rollout{'s' * (recorded > 1)} recorded, no test was over"
+            terminalreporter._add_stats(rollouts, [None] * recorded)
         return result
 
 

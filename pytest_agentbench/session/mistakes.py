@@ -22,7 +22,7 @@ MEANING = {
     "gpu-wait": STACK,
     "inconclusive": GATE,
     "verdict": GATE,
-    **dict.fromkeys(("concurrency", "retries", "time-limit", "budget-rollout"), POOL),
+    **dict.fromkeys(("concurrency", "retries", "time-limit", "budget-rollout", "log-level"), POOL),
     **dict.fromkeys(("budget-connect", "budget-first-token", "budget-idle", "budget-call"), POOL),
 }
 
@@ -36,21 +36,22 @@ class Mistakes:
 
     @pytest.hookimpl(trylast=True)  # when the controller knows backend and gate
     def pytest_sessionstart(self) -> None:
-        controller = self._controller
-        if controller.backend is not None:
-            given = [name for name in MEANING if controller.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
+        setup = self._controller.setup
+        if setup is not None:
+            given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
             absent = {
-                STACK: not controller.backend.waits,
-                GATE: controller.gate is None,
-                POOL: controller.settings.inline,
+                STACK: not setup.backend.waits,
+                GATE: setup.gate is None,
+                POOL: setup.settings.inline,
             }
             for name in given:
                 if absent[MEANING[name]]:
-                    advise(controller.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
+                    advise(setup.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
-        wrong = [each.folder for each in self._controller.found if each.error and not each.skip]
+        found = self._controller.setup.found if self._controller.setup else ()
+        wrong = [each.folder for each in found if each.error and not each.skip]
         self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -60,7 +61,7 @@ class Mistakes:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Where a run is summed up, its tests and limits have a say too: `exits` decides."""
         alone = 0 < self._controller.outcomes.wrong_files == session.testsfailed
-        ledger = self._controller.ledger
-        ran = ledger is not None and ledger.planned_keys > 0
+        opened = self._controller.opened
+        ran = opened is not None and opened.ledger.planned_keys > 0
         if alone and not self._broken_off and not ran and session.exitstatus in (FAILED, INTERRUPTED):
             session.exitstatus = USAGE_ERROR

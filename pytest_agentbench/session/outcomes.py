@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_agentbench.session.worker import IN_QUARANTINE
+from pytest_agentbench.session.marks import BELOW, IN_QUARANTINE, OVER, UNMEASURED
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Failure, OutcomeCounts
@@ -24,11 +24,19 @@ class Outcomes:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.wrong_files = 0  # that were not collected, for their suite cannot be used
+        self.failed = 0  # tests, errors included
+        self.unmeasured = 0  # of them, those that had nothing to judge
+        self.below = 0  # tests below a threshold where the gate decides
+        self.cut_short = False  # whether the session ends because nothing more can run
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
         self._failures: list[Failure] = []
         self._quarantined: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def add(self, report: pytest.TestReport) -> None:
+        self.failed += report.failed
+        self.unmeasured += hasattr(report, UNMEASURED)
+        self.below += hasattr(report, BELOW)
+        self.cut_short = self.cut_short or hasattr(report, OVER)
         if where := getattr(report, IN_QUARANTINE, None):
             group, scenario = where
             self._quarantined[group, scenario].update(tests=1, passed=int(report.passed))

@@ -64,6 +64,7 @@ class Parts:
         self._pool: PoolProcess | None = None
         self._taps: TapProcesses | None = None
         self._endpoint: Endpoint | None = None
+        self._unbuilt: Mapping[str, str] = {}
         self._began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self._failed: Json | None = None  # what tests are told when nothing can run any more
         self._alone: set[RolloutKey] = set()
@@ -87,10 +88,10 @@ class Parts:
                 raise
         self._taps.ready()
 
-    def begin(self, endpoint: Endpoint) -> None:
-        """The backend answers: rollouts run from now on."""
+    def begin(self, endpoint: Endpoint, unbuilt: Mapping[str, str]) -> None:
+        """The backend answers: rollouts run from now on. `unbuilt` are images of tasks that there are not, and why."""
         with self._changed:
-            self._endpoint, self._began = endpoint, time.monotonic()
+            self._endpoint, self._unbuilt, self._began = endpoint, unbuilt, time.monotonic()
             self._tell_start()
         assert self._taps is not None
         for name in self._taps.children:
@@ -187,7 +188,8 @@ class Parts:
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
             elapsed = time.monotonic() - self._began
-            self.send({"op": "start", "endpoint": asdict(self._endpoint), "taps": self._taps.facts, "elapsed_s": elapsed})
+            facts = {"endpoint": asdict(self._endpoint), "taps": self._taps.facts, "elapsed_s": elapsed, "unbuilt": self._unbuilt}
+            self.send({"op": "start", **facts})
 
     def _start_pool(self, inherited: Json | None) -> None:
         stored = [{"key": key, "status": status} for key, status in self._owner.kept().items()]

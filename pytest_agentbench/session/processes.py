@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol
 
@@ -21,10 +22,10 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
-from pytest_agentbench.runs.verdicts import RoundsResult
 from pytest_agentbench.session.block_turns import Turns
 from pytest_agentbench.session.parts import Parts
 from pytest_agentbench.session.pool_process import PoolProcess
+from pytest_agentbench.session.task_images import TaskImages
 from pytest_agentbench.suites.arms import arm_of
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
@@ -70,10 +71,6 @@ class Rounds(Protocol):
     def end(self) -> None:
         """Nothing can run any more."""
 
-    @property
-    def summary(self) -> RoundsResult:
-        """What became of them."""
-
 
 def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
     """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
@@ -99,18 +96,23 @@ class Services:
         tap_config: Json,
         desk: Desk,
         redactor: Redactor,
+        sayings: queue.SimpleQueue[str],
         turns: Turns | None = None,
         rounds: Rounds | None = None,
         *,
+        images: TaskImages,
         insists: bool,
+        sample_interval: float | None = None,
     ) -> None:
-        """`directory` is for logs and samples.
+        """`directory` is for logs and samples, `sayings` for sentences for the user that cannot wait.
+
+        `sample_interval` are seconds, None: as the backend says.
 
         `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
-        self.insists, self.turns, self.rounds = insists, turns, rounds
-        self._redactor = redactor
+        self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
+        self._redactor, self.sayings, self._sample_interval = redactor, sayings, sample_interval
         self.endpoint: Endpoint | None = None
         self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
         self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
@@ -118,7 +120,6 @@ class Services:
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
         self.missing = False  # whether the backend did not start for something that this machine lacks
-        self.sayings: queue.SimpleQueue[str] = queue.SimpleQueue()  # sentences for the user that cannot wait
         self.failure = ""  # why nothing can run any more: the backend did not start or died, the tap or the pool died
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._connected = threading.Event()  # the pool can be told, or never will
@@ -145,8 +146,10 @@ class Services:
 
     @property
     def boot_status(self) -> str:
-        """What the backend's boot waits for; empty when it does not boot, or is quick."""
-        return "" if self.endpoint or self.failure else self.backend.status
+        """What the backend's boot waits for, or what image is made; empty when nothing has to be waited for, or it is quick."""
+        if self.failure:
+            return ""
+        return self.images.status or ("" if self.endpoint else self.backend.status)
 
     def fail(self, reason: str) -> None:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
@@ -183,7 +186,7 @@ class Services:
         return self.backend.processes
 
     def unused(self, key: RolloutKey) -> Collection[str]:
-        """Processes of the other arm."""
+        """Processes of the other arms."""
         return self.backend.unused(arm_of(key.variant))
 
     def _saved(self) -> str:
@@ -219,6 +222,7 @@ class Services:
         self.costs = self._costs()
         stopping = [daemon(child.stop, name="stop") for child in self._parts.stop()]
         self.backend.stop()
+        self.images.end()
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
@@ -235,6 +239,7 @@ class Services:
             self._parts.start()
             self.cpu.start(self._parts.children)
             self._connected.set()
+            self._make_images()
             booting.join()
         except Exception as error:
             self._connected.set()
@@ -245,8 +250,16 @@ class Services:
             return
         self.desk.begun()
         self.backend.follow(self._gone)
-        self._parts.begin(self.endpoint)
+        self._parts.begin(self.endpoint, self.images.unbuilt)
         daemon(self._watch_backend, name="watch-backend")
+
+    def _make_images(self) -> None:
+        """Of the planned tasks, while the backend boots: when rollouts run nothing is built."""
+        if self.images.tasks:
+            self.desk.wanted.wait()
+            self.boot_began = self.boot_began or time.monotonic()
+            if not self._finishing:
+                self.images.make()
 
     def _start_backend(self) -> None:
         logs = self.directory / "backend"
@@ -269,7 +282,7 @@ class Services:
     def _start_sampler(self) -> None:
         sources = self.backend.metrics()
         if (sources.targets or sources.gpus) and not self._finishing:
-            self.sampler = Sampler(sources, self.directory / SAMPLES)
+            self.sampler = Sampler(replace(sources, every_s=self._sample_interval or sources.every_s), self.directory / SAMPLES)
             self.sampler.start()
 
     @_refuses_waiting
@@ -346,6 +359,7 @@ class Services:
             case "plan":
                 keys = [RolloutKey(*key) for key in message["keys"]]
                 self._parts.handover.planned(keys)
+                self.images.planned = keys
                 self.desk.planned(len(set(keys)), message["stored"], message["selected"])
                 return self._planned(keys)
             case "finished":

@@ -52,11 +52,11 @@ class Notes:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self) -> None:
-        services = self._controller.services
-        if self._said or services is None or services.endpoint is None:
+        opened = self._controller.opened
+        if self._said or opened is None or opened.services.endpoint is None:
             return
         self._said = True
-        for sentence in self._controller.model_warnings:
+        for sentence in opened.setup.model_warnings:
             self._reporter.ensure_newline()
             self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
 
@@ -69,13 +69,13 @@ class Sayings:
         self._thread: threading.Thread | None = None
 
     def pytest_runtestloop(self) -> None:
-        if (services := self._controller.services) is not None:
-            self._thread = daemon(self._say, services.sayings, name="sayings")
+        if (opened := self._controller.opened) is not None:
+            self._thread = daemon(self._say, opened.services.sayings, name="sayings")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        if self._thread is not None and self._controller.services is not None:
-            self._controller.services.sayings.put("")
+        if self._thread is not None and self._controller.opened is not None:
+            self._controller.opened.services.sayings.put("")
             self._thread.join()
 
     def _say(self, sayings: queue.SimpleQueue[str]) -> None:
@@ -114,12 +114,12 @@ class Progress:
                 self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
     def _text(self) -> str:
-        ledger, services = self._controller.ledger, self._controller.services
-        if ledger is None or services is None:
+        opened = self._controller.opened
+        if opened is None:
             return ""
-        if services.boot_status:
-            return boot_line(services)
-        return status_line(ledger, time.monotonic()) if ledger.planned_keys else ""
+        if opened.services.boot_status:
+            return boot_line(opened.services)
+        return status_line(opened.ledger, time.monotonic()) if opened.ledger.planned_keys else ""
 
 
 class Line:
@@ -189,11 +189,13 @@ class Heartbeat:
                 self._reporter.write_line(one_line(text))
 
     def _text(self) -> str:
-        ledger, services = self._controller.ledger, self._controller.services
-        if services is not None and services.boot_status:
-            return boot_line(services)
-        if self._rollouts and ledger is not None and ledger.planned_keys:
-            return log_line(ledger, self._controller.failed_tests, time.monotonic())
+        opened = self._controller.opened
+        if opened is None:
+            return ""
+        if opened.services.boot_status:
+            return boot_line(opened.services)
+        if self._rollouts and opened.ledger.planned_keys:
+            return log_line(opened.ledger, self._controller.outcomes.failed, time.monotonic())
         return ""
 
 

@@ -6,9 +6,10 @@ them when its tests are over. A run that is gone on with looks again at what it 
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,31 +20,24 @@ from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.verdicts import Look, RoundsResult
 from pytest_agentbench.session.gate import Gate
 from pytest_agentbench.stats.sequential import FIRST_LOOK
-
-if TYPE_CHECKING:
-    from pytest_agentbench.session.controller import Controller
+from pytest_agentbench.suites.suite import Suite
 
 
-def make_rounds(controller: Controller) -> Rounds | None:
-    """None where the number of trials is fixed. Raises ConfigError where no rule could end the rounds."""
-    most, gate = controller.settings.rounds, controller.gate
-    if most is None:
-        return None
-    if gate is None or not gate.looked_at:
+def refuse_endless(most: int | None, gate: Gate | None) -> None:
+    """Raises ConfigError where there are to be rounds of trials, so many at `most`, and no rule could end them."""
+    if most is not None and (gate is None or not gate.looked_at):
         raise ConfigError(
             "--agentbench-trials=auto runs rounds of trials until a rule about a score or a pass rate is decided, and there is none: "
             "--agentbench-gate or --agentbench-baseline asks for one, or give a number of trials"
         )
-    rounds = Rounds(controller, gate, most)
-    controller.config.pluginmanager.register(rounds, "agentbench-rounds")
-    return rounds
 
 
 class Rounds:
     """A pytest plugin, in the process that the user started."""
 
-    def __init__(self, controller: Controller, gate: Gate, most: int) -> None:
-        self._controller, self._gate, self._most = controller, gate, most
+    def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, sayings: queue.SimpleQueue[str]) -> None:
+        """`directory` is the run's; into `sayings` goes a sentence for the user on each look."""
+        self._gate, self._most, self._suites, self._directory, self._sayings = gate, most, suites, directory, sayings
         self._first: list[RolloutKey] = []  # what tests read
         self._looks: list[Look] = []
         self._over = threading.Event()
@@ -74,24 +68,20 @@ class Rounds:
         return [key._replace(trial=number) for key in self._first]
 
     def _look(self, rounds: int) -> Look:
-        directory = self._controller.directory
-        assert directory is not None
-        suites = {key.group: key.suite for key in self._first}
-        found = {each.name: each.suite for each in self._controller.found if each.suite}
+        suites = {key.group: self._suites[key.suite] for key in self._first}
         facts = Facts(
-            run=directory.name,
-            scenarios={group: found[suite].dataset.size for group, suite in suites.items()},
-            quarantined={group: [each.scenario for each in found[suite].quarantine] for group, suite in suites.items()},
+            run=self._directory.name,
+            scenarios={group: suite.dataset.size for group, suite in suites.items()},
+            quarantined={group: [each.scenario for each in suite.quarantine] for group, suite in suites.items()},
+            unsupported={group: [*suite.unsupported] for group, suite in suites.items()},
             most_rounds=self._most,
             rounds=rounds,
         )
-        records = read_journal(directory, lambda _: None)  # what is damaged is told when the session ends
+        records = read_journal(self._directory, lambda _: None)  # what is damaged is told when the session ends
         return self._gate.look(Evidence.of(facts, (trial_of(each) for each in records if each.kind == "scenario")))
 
     def _say(self, look: Look, follows: str) -> None:
-        services = self._controller.services
-        assert services is not None
-        services.sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
+        self._sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
 
     # ------------------------------------------------------------------------------------------ the session's side
 

@@ -1,45 +1,167 @@
-"""The start of a session that runs: a run directory of its own, or one that an earlier session left."""
+"""The start of a session that runs: a run directory, of its own or one that an earlier session left, and the services."""
 
 from __future__ import annotations
 
+import queue
+import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pytest_agentbench.runs.directory import new_directory
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.file_limits import check_limit
+from pytest_agentbench.lib.loading import search_path
+from pytest_agentbench.lib.losses import Losses
+from pytest_agentbench.lib.redact import Redactor, named_secrets
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Environment
+from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.resume import find_resumable, take_up
 from pytest_agentbench.runs.sessions import Session, append_session, folder_of, read_sessions
-from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.runs.tally import environment
+from pytest_agentbench.sandbox.slots import default_count
+from pytest_agentbench.session.block_turns import Turns
+from pytest_agentbench.session.hooks import Hooks
+from pytest_agentbench.session.opened import Opened
+from pytest_agentbench.session.processes import Services
+from pytest_agentbench.session.recorder import Ledger, known_durations
+from pytest_agentbench.session.rounds import Rounds, refuse_endless
+from pytest_agentbench.session.settings import Settings
+from pytest_agentbench.session.setup import Setup
+from pytest_agentbench.session.task_images import TaskImages
+from pytest_agentbench.suites.arms import Side, concurrencies
+from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import Contents, digest, suite_identity
-
-if TYPE_CHECKING:
-    from pytest_agentbench.session.controller import Controller
+from pytest_agentbench.suites.task import Task
 
 
-class Opened(NamedTuple):
+def open_session(setup: Setup) -> Opened:
+    """Opens the run, and starts the services in the background; raises pytest.UsageError where that cannot be."""
+    redactor = make_redactor(setup)
+    hooks = Hooks(setup.config, redactor)
+    try:
+        check_limit(setup.concurrency)
+        refuse_endless(setup.settings.rounds, setup.gate)
+        run = open_run(setup, hooks)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+    except OSError as error:
+        why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}; see --agentbench-reports"
+        raise pytest.UsageError(why) from error
+    surroundings = _look_around(setup.config.rootpath)
+    sayings: queue.SimpleQueue[str] = queue.SimpleQueue()
+    rounds = _make_rounds(setup, run.directory, sayings)
+    number = run.sessions[-1].number
+    pool_config = _pool_config(setup, run.directory, number)
+    services = Services(
+        setup.backend,
+        folder_of(run.directory, number),
+        pool_config,
+        _tap_config(setup.settings),
+        run.ledger,
+        redactor,
+        sayings,
+        Turns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
+        rounds,
+        images=TaskImages(_tasks(setup), pool_config["run"], sayings.put),
+        insists=setup.insists,
+        sample_interval=setup.settings.sample_interval,
+    )
+    losses = Losses(redactor.plain)
+    return Opened(setup, run.directory, run.sessions, run.ledger, services, rounds, redactor, hooks, losses, surroundings)
+
+
+def make_redactor(setup: Setup) -> Redactor:
+    """Knows the secrets that suites and backend name; what the suites publish is none."""
+    suites = [(suite.agent, suite.variants, suite.roles, suite.scorers) for suite in setup.suites.values()]
+    return Redactor({*named_secrets((setup.backend.description, suites))}, public_of(setup.suites.values()))
+
+
+class OpenRun(NamedTuple):
     """A run that a session may write to."""
 
     directory: Path
     ledger: Ledger
-    sessions: list[Session]  # of the run, this one last
+    sessions: tuple[Session, ...]  # of the run, this one last
 
 
-def open_run(controller: Controller) -> Opened:
+def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
     """Raises ConfigError for a run that cannot be gone on with, and OSError where nothing can be written."""
-    settings = controller.settings
-    old = find_resumable(settings.resume, settings.reports) if settings.resume else None
-    directory = old or new_directory(settings.reports, controller.started_at)
-    ledger = Ledger(directory, controller.redacted, controller.tell_hooks)
-    suites = {found.suite.name: found.suite for found in controller.found if found.suite}
+    settings, suites = setup.settings, setup.suites
+    old = find_resumable(settings.resume, settings.reports_directory) if settings.resume else None
+    if old and settings.name and settings.name != (name := name_of(old)):
+        raise ConfigError(
+            f"--agentbench-name {settings.name}: the run {old.name} that is to be gone on with "
+            f"{f'is called {name}' if name else 'has no name'}; leave it out"
+        )
+    directory = old or new_directory(settings.reports_directory, setup.started_at, settings.name or "")
+    ledger = Ledger(directory, hooks.redacted, hooks.rollout_finished)
     identities = {name: suite_identity(suite, prompt_hashes) for name, suite in suites.items()}
     earlier, number = read_sessions(directory), 1
     if old is not None:
-        contents = Contents(suites, digest(controller.identity), prompt_hashes)
-        ledger.stored = take_up(ledger.journal, contents, identities, controller.identity, earlier, settings.resume_rerun)
+        contents = Contents(suites, digest(setup.identity), prompt_hashes)
+        ledger.stored = take_up(ledger.journal, contents, identities, setup.identity, earlier, settings.resume_rerun)
         recorded = [each.session for each in ledger.journal.index.entries.values()]  # the line of a session may be damaged
         number += max([*(each.number for each in earlier), *recorded], default=1)
     folder_of(directory, number).mkdir(exist_ok=True)
-    started_at = controller.started_at.isoformat(timespec="seconds")
-    now = Session(number, started_at, controller.command, controller.concurrency, controller.identity, identities)
-    append_session(directory, now, controller.redacted)
-    return Opened(directory, ledger, [*earlier, now])
+    started_at = setup.started_at.isoformat(timespec="seconds")
+    now = Session(number, started_at, setup.command, setup.concurrency, setup.identity, identities)
+    append_session(directory, now, hooks.redacted)
+    return OpenRun(directory, ledger, (*earlier, now))
+
+
+def _make_rounds(setup: Setup, directory: Path, sayings: queue.SimpleQueue[str]) -> Rounds | None:
+    """None where the number of trials is fixed."""
+    if setup.gate is None or setup.settings.rounds is None:
+        return None
+    return Rounds(setup.gate, setup.settings.rounds, setup.suites, directory, sayings)
+
+
+def _look_around(root: Path) -> Future[Environment]:
+    """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
+    looking = ThreadPoolExecutor(1, "agentbench-environment")
+    surroundings = looking.submit(environment, root)
+    looking.shutdown(wait=False)
+    return surroundings
+
+
+def _tasks(setup: Setup) -> dict[tuple[str, str], Task]:
+    return {(suite.name, each.id): each.task for suite in setup.suites.values() for each in suite.scenarios if each.task}
+
+
+def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
+    settings = setup.settings
+    return {
+        "session": session,
+        "turns": _turns_config(setup) if setup.in_blocks else None,
+        "backend": digest(setup.identity),
+        "suites": {name: suite.to_wire() for name, suite in setup.suites.items()},
+        "sys_path": search_path(),
+        "log_level": settings.log_level,
+        "run": f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
+        "sandboxes": settings.sandboxes or default_count(),
+        "time_limit": settings.time_limit,
+        "budget": settings.budgets["rollout"],
+        "patience": settings.budgets["connect"],
+        "scheduling": {
+            "concurrency": setup.concurrency,
+            "retries": settings.retries,
+            "keep_order": bool(setup.config.getoption("maxfail", 0)),
+            "durations": known_durations(settings.reports_directory, settings.backend),
+        },
+    }
+
+
+def _turns_config(setup: Setup) -> Json:
+    """Variants of a session without arms are all of one, which has no name."""
+    sides = {name: found.sides.get(name, Side(name, "")) for found in setup.found for name in found.variants}
+    own = concurrencies(setup.settings.ab)
+    return {"sides": sides, "policy": setup.settings.cache, "in_sequence": setup.backend.in_sequence, "own": own}
+
+
+def _tap_config(settings: Settings) -> Json:
+    calls = {name: seconds for name, seconds in settings.budgets.items() if name != "rollout"}
+    return {"processes": settings.taps, "budgets": {} if settings.inline else calls}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, ServingSummary, summary, tally
@@ -39,7 +39,7 @@ from pytest_agentbench.runs.contents import (
     SessionFacts,
     SessionShare,
 )
-from pytest_agentbench.runs.directory import PRIVATE
+from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.identity import run_identity, suite_setup
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
@@ -47,11 +47,11 @@ from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.sessions import append_session
 from pytest_agentbench.runs.tally import unknown_environment
 from pytest_agentbench.session.discovery import Found
+from pytest_agentbench.session.opened import Opened
+from pytest_agentbench.session.outcomes import Outcomes
+from pytest_agentbench.session.processes import Services
+from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.suites.models import Models, names
-
-if TYPE_CHECKING:
-    from pytest_agentbench.session.controller import Controller
-    from pytest_agentbench.session.processes import Services
 
 
 class Gathered(NamedTuple):
@@ -75,132 +75,126 @@ class Seen:
     trials: list[Trial] = field(default_factory=list)  # for the gate; none without one
 
 
-def gather(controller: Controller) -> Gathered:
+def gather(opened: Opened) -> Gathered:
     """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
-    assert controller.directory is not None and controller.services is not None and controller.ledger is not None
-    assert controller.environment is not None
-    losses = controller.losses
+    setup, services, losses = opened.setup, opened.services, opened.losses
     with losses.step("services did not end in order"):
-        controller.services.finish()
-    if not controller.directory.is_dir():
-        put_back(controller, controller.directory)
+        services.finish()
+    if not opened.directory.is_dir():
+        put_back(opened)
     with losses.step(f"{JOURNAL} may not be whole on the disk"):
-        controller.ledger.journal.close()
-    earlier = {each.number: each.concurrency for each in controller.sessions}
-    performance = Performance(controller.concurrency, controller.settings.slo, earlier)
-    seen = read(controller.directory, controller.found, performance, controller.session, gated=controller.gate is not None)
-    stopwatch = performance.stopwatch(controller.services.cpu.samples, controller.session)
-    spans = performance.sessions[controller.session].calls
-    seen.client.add_unrecorded(controller.services.unrecorded)
-    look = functools.partial(serving, controller.services.sampler, controller.services.directory, spans, seen.client)
+        opened.ledger.journal.close()
+    earlier = {each.number: each.concurrency for each in opened.sessions}
+    performance = Performance(setup.concurrency, setup.settings.slo, earlier, setup.settings.window)
+    seen = read(opened.directory, setup.found, performance, opened.number, gated=setup.gate is not None)
+    stopwatch = performance.stopwatch(services.cpu.samples, opened.number)
+    spans = performance.sessions[opened.number].calls
+    seen.client.add_unrecorded(services.unrecorded)
+    look = functools.partial(serving, services.sampler, services.directory, spans, seen.client)
     return Gathered(
         seen,
         stopwatch,
         losses.value("what the stack told of itself is left out", look, None),
-        losses.value("what the session ran on is left out", controller.environment.result, unknown_environment(platform.python_version())),
+        losses.value("what the session ran on is left out", opened.environment.result, unknown_environment(platform.python_version())),
     )
 
 
-def put_back(controller: Controller, directory: Path) -> None:
+def put_back(opened: Opened) -> None:
     """Makes a run directory again that somebody has removed while the session ran, with what is known of it."""
-    assert controller.ledger is not None
+    directory = opened.directory
     removed = FileNotFoundError(f"somebody removed the run directory {directory.name} while the session ran")
-    controller.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
+    opened.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
     directory.mkdir(PRIVATE, parents=True)
-    controller.ledger.journal.put_back()
-    for session in controller.sessions:
-        append_session(directory, session, controller.redacted)
+    opened.ledger.journal.put_back()
+    for session in opened.sessions:
+        append_session(directory, session, opened.hooks.redacted)
 
 
-def conclude(controller: Controller, gathered: Gathered, *, interrupted: bool) -> Run:
+def conclude(opened: Opened, tests: Outcomes, gathered: Gathered, *, interrupted: bool) -> Run:
     """The run of a session that is over, without its exit status and the verdict that follows from it."""
-    services, journal = controller.services, gathered.journal
-    assert controller.backend is not None and services is not None
-    asked = [*_groups_of(controller, journal.tallies)]
-    facts = _facts(controller, gathered, resume=resume_command(controller, journal.tallies, asked, interrupted=interrupted))
-    rounds = controller.settings.rounds
+    setup, journal, losses = opened.setup, gathered.journal, opened.losses
+    asked = [*_groups_of(opened, tests, journal.tallies)]
+    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.tallies, asked, interrupted=interrupted))
+    rounds = setup.settings.rounds
     setups = {each.name: suite_setup(each.suite, each.variant, f"auto:{rounds}" if rounds else each.trials) for each in asked}
-    identity = run_identity(facts, setups, controller.backend.identity, controller.backend.facts)
+    identity = run_identity(facts, setups, setup.backend.identity, setup.backend.facts)
     run = build_run(replace(facts, identity=identity), asked, journal.tallies)
-    if controller.gate and not services.missing:
-        with controller.losses.step("the gate has not judged"):
-            run = replace(run, gate=controller.gate.judge(run, journal.trials, controller.tests_below))
-    with controller.losses.step("earlier runs of this setup are not counted"):
-        return replace(run, earlier=earlier_tries(run, controller.settings.reports))
+    if setup.gate and not opened.services.missing:
+        with losses.step("the gate has not judged"):
+            run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
+    with losses.step("earlier runs of this setup are not counted"):
+        return replace(run, earlier=earlier_tries(run, setup.settings.reports_directory))
     return run
 
 
-def _groups_of(controller: Controller, tallies: Tallies) -> Iterator[AskedSuite]:
+def _groups_of(opened: Opened, tests: Outcomes, tallies: Tallies) -> Iterator[AskedSuite]:
     """The suites of a session, under the variants of which there is something."""
-    ledger, gate = controller.ledger, controller.gate
-    assert ledger is not None
-    for found, variant, name in groups(controller.found):
-        if found.suite and (name in ledger.selected or tallies.suites[name].statuses):
+    gate = opened.setup.gate
+    for found, variant, name in groups(opened.setup.found):
+        if found.suite and (name in opened.ledger.selected or tallies.suites[name].statuses):
             yield AskedSuite(
                 name=name,
                 suite=found.suite,
                 variant=variant,
                 thresholds=found.thresholds,
                 trials=found.trials,
-                quarantined=controller.outcomes.quarantined(name),
+                quarantined=tests.quarantined(name),
                 population=gate.population(name) if gate else (),
             )
 
 
-def _facts(controller: Controller, gathered: Gathered, resume: str | None) -> SessionFacts:
+def _facts(opened: Opened, tests: Outcomes, gathered: Gathered, resume: str | None) -> SessionFacts:
     """What the session knows of its run beside the rollouts."""
-    ledger, services, journal = controller.ledger, controller.services, gathered.journal
-    assert controller.directory is not None and ledger is not None and services is not None
+    ledger, services, journal, settings = opened.ledger, opened.services, gathered.journal, opened.setup.settings
     return SessionFacts(
-        id=controller.directory.name,
-        started_at=controller.sessions[0].started_at,
+        id=opened.directory.name,
+        name=name_of(opened.directory),
+        started_at=opened.sessions[0].started_at,
         finished_at=datetime.now().astimezone().isoformat(timespec="seconds"),
-        command=controller.command,
+        command=opened.setup.command,
         sessions=tuple(
-            SessionShare(each.number, each.started_at, each.concurrency, journal.sessions[each.number]) for each in controller.sessions
+            SessionShare(each.number, each.started_at, each.concurrency, journal.sessions[each.number]) for each in opened.sessions
         ),
         repeated=ledger.journal.index.repeated + len(ledger.ran_again),
         resume=resume,
         damaged=tuple(journal.damaged),
-        settings=_options(controller),
-        environment=_environment(controller, gathered.environment),
-        backend=_backend(controller, journal.models),
-        rounds=services.rounds.summary if services.rounds else None,
+        settings=_options(opened.setup),
+        environment=_environment(opened, gathered.environment),
+        backend=_backend(opened, journal.models),
+        rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, services.labels) if services.labels else None,
         plan=Plan(ledger.planned_keys, ledger.done, max(0, ledger.planned_keys - ledger.done)),
         stopwatch=gathered.stopwatch,
         serving=gathered.serving,
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
-        tests=controller.outcomes.summary(),
-        cache=cache_state(services, controller.settings.cache),
-        ab=compare_arms(controller, gathered.stopwatch) if controller.settings.ab else None,
+        tests=tests.summary(),
+        cache=cache_state(services, settings.cache),
+        ab=compare_arms(opened, gathered.stopwatch) if settings.ab else None,
     )
 
 
-def _options(controller: Controller) -> RunOptions:
-    settings = controller.settings
-    own: dict[str, Any] = {"changes": dict(settings.changes), "reports": settings.reports.name, "concurrency": controller.concurrency}
-    return RunOptions(**{each.name: getattr(settings, each.name) for each in fields(RunOptions)} | own)
+def _options(setup: Setup) -> RunOptions:
+    asked = {each.name: getattr(setup.settings, each.name) for each in fields(RunOptions)}
+    return RunOptions(**{**asked, "concurrency": setup.concurrency})
 
 
-def _environment(controller: Controller, known: Environment) -> Environment:
+def _environment(opened: Opened, known: Environment) -> Environment:
     """With what plugins know of it; without that where one of them fails."""
     environment = plain(known)
-    with controller.losses.step("pytest_agentbench_update_environment failed"):
-        controller.config.hook.pytest_agentbench_update_environment(environment=environment)
+    with opened.losses.step("pytest_agentbench_update_environment failed"):
+        opened.hooks.update_environment(environment)
         return read_record(Environment, environment, "environment")
     return known
 
 
-def _backend(controller: Controller, models: Models) -> BackendUse:
-    backend, services = controller.backend, controller.services
-    assert backend is not None and services is not None
+def _backend(opened: Opened, models: Models) -> BackendUse:
+    backend, services = opened.setup.backend, opened.services
     used = models.summary()
     own = {
         "served_model": names(used) or (services.endpoint.model if services.endpoint else None),
         "models": plain(used),
-        "warnings": controller.model_warnings,
+        "warnings": opened.setup.model_warnings,
         "failure": services.failure,
     }
     unknown = dict.fromkeys(("reused", "passed_over", "reaped", "boot", "restarts"))  # of what is no stack
@@ -213,15 +207,14 @@ def cache_state(services: Services, policy: str) -> Cache:
     return Cache(policy, tuple(turns.blocks), turns.why_salted) if turns else Cache(policy)
 
 
-def compare_arms(controller: Controller, stopwatch: Stopwatch) -> ArmsCompared:
+def compare_arms(opened: Opened, stopwatch: Stopwatch) -> ArmsCompared:
     """The paired comparison of an A/B session."""
-    services, directory = controller.services, controller.directory
-    assert services is not None and directory is not None and services.turns is not None
-    comparison = Comparison(controller.settings.ab, controller.found)
-    for rollout in read_journal(directory, lambda _: None):  # damage is told of elsewhere
+    turns, settings = opened.services.turns, opened.setup.settings
+    assert turns is not None
+    comparison = Comparison(settings.ab, opened.setup.found, settings.slo, with_each_other=settings.ab_pairs)
+    for rollout in read_journal(opened.directory, lambda _: None):  # damage is told of elsewhere
         comparison.add(rollout)
-    facts = services.turns.facts(services.failure)
-    return comparison.summary(facts, services.turns.blocks, stopwatch)
+    return comparison.summary(turns.facts(opened.services.failure), turns.blocks, stopwatch)
 
 
 def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
@@ -263,12 +256,11 @@ def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 
-def resume_command(controller: Controller, tallies: Tallies, asked: Sequence[AskedSuite], *, interrupted: bool) -> str | None:
+def resume_command(opened: Opened, tallies: Tallies, asked: Sequence[AskedSuite], *, interrupted: bool) -> str | None:
     """The command that goes on with a run that has something left to do; None where nothing is left."""
-    ledger, services, directory = controller.ledger, controller.services, controller.directory
-    assert ledger is not None and services is not None and directory is not None
-    failed = any(tallies.suites[each.name].statuses[status] for each in asked for status in controller.settings.resume_rerun)
-    if services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
+    setup, ledger = opened.setup, opened.ledger
+    failed = any(tallies.suites[each.name].statuses[status] for each in asked for status in setup.settings.resume_rerun)
+    if opened.services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
         return None
-    words = [word for word in controller.command if word.partition("=")[0] != "--agentbench-resume"]
-    return shlex.join([words[0], f"--agentbench-resume={directory.name}", *words[1:]])
+    words = [word for word in setup.command if word.partition("=")[0] != "--agentbench-resume"]
+    return shlex.join([words[0], f"--agentbench-resume={opened.directory.name}", *words[1:]])

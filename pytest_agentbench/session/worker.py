@@ -9,7 +9,7 @@ import socket
 from collections.abc import Generator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import pytest
 
@@ -18,21 +18,16 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
+from pytest_agentbench.session.marks import BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.selection import first_scenarios
+from pytest_agentbench.suites.task import is_task_directory
 
 if TYPE_CHECKING:
-    from pytest_agentbench.session.controller import Controller
+    from pytest_agentbench.session.opened import Opened
 
 KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 
 Report = pytest.TestReport
-
-#: Attributes of reports, which xdist carries: below a threshold where a gate decides; nothing to judge: [what became of it, cause].
-BELOW, UNMEASURED = "agentbench_below", "agentbench_unmeasured"
-#: On the report after which no test of the session can have anything to judge.
-OVER = "agentbench_over"
-#: The same of a scenario in quarantine, and on every test of one, whatever came of it: [group, scenario].
-QUARANTINED, IN_QUARANTINE = "agentbench_quarantined", "agentbench_in_quarantine"
 
 POOLS = 1000  # that may die over one question
 
@@ -54,14 +49,24 @@ class Unmeasured(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # 
 Unmeasured.__module__ = "builtins"  # as those of pytest have it, so that summaries name it without its place
 
 
+class Here(Protocol):
+    """The controller, where tests run in its own process."""
+
+    @property
+    def worker_input(self) -> Json: ...
+
+    @property
+    def opened(self) -> Opened | None:
+        """The session, where it runs rollouts."""
+
+
 class Worker:
     """A pytest plugin: one in each process that runs tests."""
 
-    def __init__(self, config: pytest.Config, source: Controller | Json) -> None:
+    def __init__(self, config: pytest.Config, source: Here | Json) -> None:
         self.config, self._source = config, source
         self._line: socket.socket | None = None
         self._over = ""  # why no test of this session will have anything to judge any more
-        self._homes: set[pytest.Collector] = set()  # whose tests know our fixtures
         self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         if isinstance(source, dict):
             for suite in (each for each in self.suites.values() if each["marks"]):
@@ -94,8 +99,14 @@ class Worker:
             key = RolloutKey(suite["name"], "not_run")
             metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
             return
-        keys = suite_keys(suite)
-        metafunc.parametrize(KEY, keys, indirect=True, ids=[key.id for key in keys])
+        keys, why = suite_keys(suite), suite["unsupported"]
+        marks = {scenario: (pytest.mark.skip(reason),) for scenario, reason in why.items()}
+        parameters = [pytest.param(key, marks=marks.get(key.scenario, ())) for key in keys]
+        metafunc.parametrize(KEY, parameters, indirect=True, ids=[key.id for key in keys])
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Test files of a task are its verifier's, and run where it is carried out."""
+        return True if is_task_directory(collection_path) and self.suite_of(collection_path) is not None else None
 
     def _refused(self, suite: Json, test_file: Path) -> str:
         """Raises why a suite cannot run as the collection error of the first file that asks; tells the others where it stands."""
@@ -118,32 +129,9 @@ class Worker:
         return ""
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """Our fixtures are known in suite folders only; a suite's name marks its tests, once for all tests of a file."""
-        if isinstance(collector, (pytest.Directory, pytest.File)):
-            self._bring_fixtures(collector)
+        """A suite's name marks its tests, once for all tests of a file."""
         if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite["marks"]:
             collector.add_marker(suite["name"])
-
-    def pytest_sessionstart(self) -> None:
-        """Pytest gives fixtures of the rootdir's conftest.py to all tests, now; ours have to be there before, for it to override them."""
-        from pytest_agentbench.session.fixtures import everywhere
-
-        if self._everywhere:
-            self.config.pluginmanager.register(everywhere(), "agentbench-fixtures")
-
-    @property
-    def _everywhere(self) -> bool:
-        """Whether all of the project is in a suite's folder."""
-        return str(self.config.rootpath) in self.suites
-
-    def _bring_fixtures(self, collector: pytest.Directory | pytest.File) -> None:
-        """Once, where a suite's folder begins, and before its conftest.py is looked at: what that defines wins."""
-        from pytest_agentbench.session.fixtures import bring
-
-        inside = str(collector.path) in self.suites or self.suite_of(collector.path) is not None
-        if inside and not self._everywhere and self._homes.isdisjoint(collector.listchain()):
-            self._homes.add(collector)
-            bring(collector)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -177,9 +165,7 @@ class Worker:
 
     def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
         if self.input["inline"]:  # the pool runs none of them, but they are counted as if it did
-            assert not isinstance(self._source, dict)
-            assert self._source.ledger is not None
-            ledger = self._source.ledger
+            ledger = self._opened_here().ledger
             ledger.planned(len(set(keys)), len(ledger.stored.kept.keys() & set(keys)), selected)
         else:
             self.ask({"op": "plan", "keys": keys, "selected": selected})
@@ -208,9 +194,9 @@ class Worker:
         if self.input["inline"]:
             from pytest_agentbench.session.inline import run_inline
 
-            assert not isinstance(self._source, dict)
+            opened = self._opened_here()
             try:
-                rollout = run_inline(self, self._source, rollout_key(item))
+                rollout = run_inline(self, opened.ledger, opened.setup.suites, rollout_key(item))
                 self._keep(item, rollout, rollout.reason)
             except MissingError as error:
                 item.stash[TROUBLE] = str(error), "missing"
@@ -238,6 +224,12 @@ class Worker:
         if self._over and all(map(wants_rollout, item.session.items)):
             item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
 
+    def _opened_here(self) -> Opened:
+        """The session that runs rollouts in its tests: there are no other processes for them then."""
+        assert not isinstance(self._source, dict)
+        assert self._source.opened is not None
+        return self._source.opened
+
     def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
         """The pool's answer; one that dies over it has a successor, which is asked again. When there is none, an outcome that says why."""
         for _ in range(POOLS):
@@ -257,8 +249,8 @@ class Worker:
         return {"status": "infra_error", "reason": self._why_gone(error), "over": True}, b""
 
     def _why_gone(self, error: OSError) -> str:
-        services = None if isinstance(self._source, dict) else self._source.services
-        return (services and services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
+        opened = None if isinstance(self._source, dict) else self._source.opened
+        return (opened and opened.services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
 
     # -------------------------------------------------------------------------------------------------- reporting
 
@@ -334,7 +326,7 @@ def suite_keys(suite: Json) -> list[RolloutKey]:
         RolloutKey(suite["name"], scenario, variant, trial)
         for variant in suite["variants"]
         for trial in range(1, suite["trials"] + 1)
-        for scenario in suite["ids"][: suite["limits"].get(variant)]
+        for scenario in suite["ids"][: suite["sizes"].get(variant)]
     ]
 
 

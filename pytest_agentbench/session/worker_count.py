@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.session.discovery import Found, is_skipped
 from pytest_agentbench.session.testfiles import only_reads
+from pytest_agentbench.suites.task import is_task_directory
 
 READERS = 1  # workers where tests only read rollouts
 
@@ -41,7 +42,7 @@ def _only_read(config: pytest.Config, found: Sequence[Found]) -> bool:
     named = config.getoption("markexpr", "")
     if config.getoption("doctestmodules", False):
         return False
-    for file in _test_files(config):
+    for file in _test_files(config, suites):
         suite = next((suites[folder] for folder in file.parents if folder in suites), None)
         if suite is None:
             return False
@@ -51,8 +52,11 @@ def _only_read(config: pytest.Config, found: Sequence[Found]) -> bool:
     return True
 
 
-def _test_files(config: pytest.Config) -> Iterator[Path]:
-    """What pytest takes for test files below the paths of the command line, and paths of it that are no folders."""
+def _test_files(config: pytest.Config, suites: Container[Path]) -> Iterator[Path]:
+    """What pytest takes for test files below the paths of the command line, and paths of it that are no folders.
+
+    Those of a task in the folder of one of the `suites` are its verifier's.
+    """
     patterns = [*config.getini("python_files"), *(config.getoption("doctestglob", None) or ["test*.txt"])]
     for arg in config.args:
         path = Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
@@ -60,6 +64,9 @@ def _test_files(config: pytest.Config) -> Iterator[Path]:
             yield path
             continue
         for folder, names, files in os.walk(path):
+            if is_task_directory(Path(folder)) and any(each in suites for each in Path(folder).parents):
+                names.clear()
+                continue
             names[:] = [name for name in names if not is_skipped(Path(folder, name), config.getini("norecursedirs"))]
             yield from (Path(folder, file) for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in patterns))
 

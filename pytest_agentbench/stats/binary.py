@@ -1,4 +1,4 @@
-"""Trials that pass or fail: McNemar's test, Tango's interval of a difference, Clopper and Pearson's of a rate."""
+"""Trials that pass or fail: McNemar's test, Tango's interval of a difference, Clopper and Pearson's and Wilson's of a rate."""
 
 from __future__ import annotations
 
@@ -65,3 +65,16 @@ def binomial_interval(passed: int, trials: int, confidence: float = 0.95) -> tup
     low = _crossing(lambda rate: 1 - binomial_at_most(passed - 1, trials, rate) < tail, 0.0, 1.0) if passed else 0.0
     high = _crossing(lambda rate: binomial_at_most(passed, trials, rate) >= tail, 0.0, 1.0) if passed < trials else 1.0
     return low, high
+
+
+def wilson_interval(rate: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval for the rate of trials that pass, right on average over rates (Wilson 1927, JASA 22:209), and narrower than the exact one.
+
+    The rate need not be a whole number of trials: it may be the mean of questions that were asked several times each.
+    """
+    if not 0 <= rate <= 1 or trials < 1 or not 0 < confidence < 1:
+        raise ValueError(f"no interval of the rate {rate} of {trials} trials with confidence {confidence}")
+    z = normal_quantile((1 + confidence) / 2)
+    middle, weight = rate + z**2 / (2 * trials), 1 + z**2 / trials
+    reach = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))
+    return max(0.0, (middle - reach) / weight), min(1.0, (middle + reach) / weight)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.stats.bounded import Clusters
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
 RESAMPLES = 4999  # the quantiles of 95 % are then whole ranks
 _AT_ONCE = 2_000_000  # numbers in memory at a time

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_agentbench.stats.special import normal_quantile, student_t_quantile
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats: TypeAlias = NDArray[np.float64]
+    from pytest_agentbench.stats.arrays import Floats
 
 Number = TypeVar("Number", float, "Floats")
 

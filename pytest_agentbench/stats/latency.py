@@ -13,7 +13,7 @@ from pytest_agentbench.stats.special import student_t_quantile
 from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, Neighbours, autocorrelation, block_length, worth
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
     from pytest_agentbench.stats.time_order import Integers
 
 #: Values beyond a percentile that there should be independent rollouts for: 20 for a median, 100 for p90, 1000 for p99.

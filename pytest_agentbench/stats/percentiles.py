@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from pytest_agentbench.stats.special import binomial_at_most
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
 HIGH = (50, 90, 95, 99)  # percentiles of what is better small: latencies
 LOW = (50, 10, 5, 1)  # of what is better large: rates
@@ -37,6 +37,8 @@ class Percentiles:
     n: int  # values: calls, gaps, or rollouts
     mean: float
     p50: float  # median
+    min: float
+    max: float
     intervals: Mapping[str, tuple[float, float] | None]  # 95 % [intervals](metrics.md#percentiles-and-their-intervals) of percentiles
 
 
@@ -47,7 +49,6 @@ class LatencySpread(Percentiles):
     p90: float | None  # null of fewer than 10 values
     p95: float | None  # null of fewer than 20
     p99: float | None  # null of fewer than 100
-    max: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,6 @@ class RateSpread(Percentiles):
     p10: float | None  # null of fewer than 10 values
     p5: float | None  # null of fewer than 20
     p1: float | None  # null of fewer than 100
-    min: float
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def latency_spread(values: Iterable[float]) -> LatencySpread | None:
     if not ordered:
         return None
     p90, p95, p99 = (_told(ordered, q) for q in HIGH[1:])
-    return LatencySpread(*_common(ordered, HIGH), p90=p90, p95=p95, p99=p99, max=ordered[-1])
+    return LatencySpread(*_common(ordered, HIGH), p90=p90, p95=p95, p99=p99)
 
 
 def rate_spread(values: Iterable[float]) -> RateSpread | None:
@@ -166,15 +166,17 @@ def rate_spread(values: Iterable[float]) -> RateSpread | None:
     if not ordered:
         return None
     p10, p5, p1 = (_told(ordered, q) for q in LOW[1:])
-    return RateSpread(*_common(ordered, LOW), p10=p10, p5=p5, p1=p1, min=ordered[0])
+    return RateSpread(*_common(ordered, LOW), p10=p10, p5=p5, p1=p1)
 
 
-def _common(ordered: Sequence[float], levels: Sequence[int]) -> tuple[int, float, float, dict[str, tuple[float, float] | None]]:
-    """Number, mean, median and intervals of values in ascending order."""
+def _common(
+    ordered: Sequence[float], levels: Sequence[int]
+) -> tuple[int, float, float, float, float, dict[str, tuple[float, float] | None]]:
+    """Number, mean, median, least, greatest and intervals of values in ascending order."""
     mean = ordered.mean if isinstance(ordered, Pool) else math.fsum(ordered) / len(ordered)
     enclosing = {q: ranks(len(ordered), q) for q in levels}
     intervals = {f"p{q}": (ordered[pair[0]], ordered[pair[1]]) if pair else None for q, pair in enclosing.items()}
-    return len(ordered), mean or 0.0, _interpolated(ordered, 50), intervals
+    return len(ordered), mean or 0.0, _interpolated(ordered, 50), ordered[0], ordered[-1], intervals
 
 
 def _told(ordered: Sequence[float], q: int) -> float | None:

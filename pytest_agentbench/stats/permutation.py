@@ -12,7 +12,7 @@ from pytest_agentbench.stats.binary import mcnemar
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
 DEALS = 9999
 _WAYS = 1000  # to deal one scenario, up to which all are written down

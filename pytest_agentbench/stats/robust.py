@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.stats.special import student_t_quantile
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.bounded import Clusters, Floats
+    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.bounded import Clusters
 
 _NEGLIGIBLE, _SMALLEST = 1e-9, 1e-6  # relative to the largest value, if it is no rounding itself: a standard error below this is rounding
 

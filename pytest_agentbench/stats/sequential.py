@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.stats.special import normal_quantile
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
 #: Rounds after which the first look comes: a single trial of each scenario has no variance within it.
 FIRST_LOOK = 2

@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
 _STEPS, _CLOSE = 1000, 1e-10  # of Newton's method
 _NORMAL = 1e7  # degrees of freedom from which on t is a normal distribution

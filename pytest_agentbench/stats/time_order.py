@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
     Integers: TypeAlias = NDArray[np.int64]
 

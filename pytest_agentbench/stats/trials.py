@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pytest_agentbench.stats.bounded import Floats
+    from pytest_agentbench.stats.arrays import Floats
 
 #: Scenarios whose trials have to differ before their variance is trusted: one scenario that broke half is all the variance that a sure
 #: suite has, and its own estimate is 0 in half of the runs.

@@ -1,21 +1,19 @@
-"""The arms of an A/B session and the state of their caches: the words for them, and the variants of a suite that arms make."""
+"""The arms of an A/B session and the state of their caches: what an arm is, and the variants of a suite that arms make."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite, in_place_of
 
-AGENT = "agent:"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+BACKEND, AGENT, VARIANT, MODEL, SETTING = KINDS = ("backend", "agent", "variant", "model", "set")
 DEFAULT = "default"
+CONCURRENCY, OF_BACKEND, OF_AGENT = "concurrency", "backend.", "agent."  # settings that arms may differ in
 
 #: What is in a prefix cache when measuring begins: nothing of before, the first calls of what is measured, or whatever is there.
 COLD, PRIMED, CARRY = CACHE_POLICIES = ("cold", "primed", "carry")
@@ -23,16 +21,41 @@ COLD, PRIMED, CARRY = CACHE_POLICIES = ("cold", "primed", "carry")
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison. The first arm is what the second one is compared with."""
+    """One side of a comparison. The first arm is what the others are compared with."""
 
     name: str
-    kind: str  # backend | agent
-    value: str  # a backend's name, YAML or URL; an agent's kind or import path
+    kind: str  # `backend`, `agent`, `variant`, `model` or `set`
+    value: str  # a backend's name, YAML or URL; an agent's kind or import path; a variant; a model; PATH=VALUE of a setting
 
     @property
     def written(self) -> str:
         """As the option has it, without a name."""
-        return f"{AGENT}{self.value}" if self.kind == "agent" else self.value
+        return self.value if self.kind == BACKEND else f"{self.kind}:{self.value}"
+
+    @property
+    def path(self) -> str:
+        """Of the one setting in which arms differ, as --agentbench-set has it; empty where they differ in something else."""
+        if self.kind == MODEL:
+            return "agent.model"
+        path = self.value.partition("=")[0] if self.kind == SETTING else ""
+        return "agent.model" if path == "model" else path
+
+    @property
+    def setting(self) -> Any:
+        """The value of that setting; raises ConfigError for a text that is no YAML."""
+        from pytest_agentbench.lib.config import parse_yaml
+
+        return self.value if self.kind == MODEL else parse_yaml(self.value.partition("=")[2], self.path)
+
+    @property
+    def concurrency(self) -> int | None:
+        """Rollouts in flight in its blocks; None: as many as in the session."""
+        return int(self.value.partition("=")[2]) if self.path == CONCURRENCY else None
+
+    @property
+    def backend_changes(self) -> tuple[tuple[str, Any], ...]:
+        """What it changes of the backend under test: (dotted path, value)."""
+        return ((self.path.removeprefix(OF_BACKEND), self.setting),) if self.path.startswith(OF_BACKEND) else ()
 
 
 class Side(NamedTuple):
@@ -42,41 +65,9 @@ class Side(NamedTuple):
     arm: str
 
 
-def parse_arms(text: str) -> tuple[Arm, ...]:
-    """The arms that `A,B` or `NAME=A,NAME=B` speaks of; none of an empty text. Raises ValueError that says what would work."""
-    if not text.strip():
-        return ()
-    arms = tuple(_arm(each.strip()) for each in text.split(","))
-    if len(arms) != 2 or not all(arm.value for arm in arms):
-        raise ValueError("two arms: BACKEND,BACKEND or agent:KIND,agent:KIND, each with NAME= in front if you like")
-    if arms[0].kind != arms[1].kind:
-        raise ValueError("two backends or two agents, not one of each: what differs in both cannot be told apart")
-    if arms[0].name.lower() == arms[1].name.lower():
-        raise ValueError(f"two arms with different names, such as old={arms[0].value},new={arms[1].value}")
-    return arms
-
-
-def _arm(text: str) -> Arm:
-    name, equals, value = text.partition("=")
-    if not equals or not NAME.fullmatch(name):
-        name, value = "", text
-    kind = "agent" if value.startswith(AGENT) else "backend"
-    value = value.removeprefix(AGENT)
-    name = name or _default_name(kind, value)
-    if name == DEFAULT:
-        raise ValueError("arms that are not named `default`, which is the suite's own variant")
-    return Arm(name, kind, value)
-
-
-def _default_name(kind: str, value: str) -> str:
-    """A word that can stand in a test id: a URL's host and port, a file's name without its ending, what is behind a colon."""
-    if kind == "agent":
-        name = value.rpartition(":")[2]
-    elif value.startswith(("http://", "https://")):
-        name = urlsplit(value).netloc
-    else:
-        name = PurePath(value).stem
-    return re.sub(r"[^A-Za-z0-9_.]", "_", name).lstrip("_.")
+def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:
+    """Arm -> rollouts in flight in its blocks, where arms differ in that."""
+    return {arm.name: arm.concurrency for arm in arms if arm.concurrency is not None}
 
 
 def variant_in(variant: str, arm: str) -> str:
@@ -90,20 +81,49 @@ def arm_of(variant: str) -> str:
 
 
 def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple[Suite, tuple[str, ...]]:
-    """The suite with a variant for each chosen one under each arm, and their names; raises ConfigError for a name that is taken."""
-    made = {}
-    for variant in variants:
-        own = suite.variants.get(variant, {})
-        for arm in arms:
-            name = variant_in(variant, arm.name)
-            if name in suite.variants:
-                raise ConfigError(
-                    f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.written}"
-                )
-            made[name] = {"kind": arm.value} if arm.kind == "agent" else own
-    return dataclasses.replace(suite, variants={**suite.variants, **made}), tuple(made)
+    """The suite with a variant for each chosen one under each arm, and their names.
+
+    Raises ConfigError for a name that is taken, a variant that the suite does not have, and a setting that cannot be changed.
+    """
+    made, sizes, tools = {}, {}, {}
+    for name, (variant, arm) in _pairs(variants, arms).items():
+        source = arm.value if arm.kind == VARIANT else variant
+        if name in suite.variants and name != source:
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: it has a variant {name!r}; give the arm another name, such as a={arm.written}")
+        if source not in (DEFAULT, *suite.variants):
+            known = ", ".join((DEFAULT, *suite.variants))
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {source!r} for the arm {arm.written}; known: {known}")
+        made[name] = _agent(suite, source, arm)
+        if own_tools := suite.tools_of(source):
+            tools[name] = own_tools
+        if source in suite.sizes:
+            sizes[name] = suite.sizes[source]
+    own = {name: agent for name, agent in made.items() if name != DEFAULT}
+    changes: Json = {"variants": {**suite.variants, **own}, "sizes": {**suite.sizes, **sizes}, "tools": {**suite.tools, **tools}}
+    return dataclasses.replace(suite, **changes), tuple(made)
+
+
+def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
+    """What a variant under an arm changes of the suite's agent."""
+    from pytest_agentbench.lib.config import override
+
+    if arm.kind == AGENT:
+        own = {name: value for name, value in suite.variants.get(variant, {}).items() if name != "kind"}
+        if suite.agent_of(variant)["kind"] != arm.value:
+            own = in_place_of(own, arm.value)
+        return {**own, "kind": arm.value}
+    if not arm.path.startswith(OF_AGENT):
+        return suite.variants.get(variant, {})
+    changed: Json = override({"agent": suite.agent_of(variant)}, [(arm.path, arm.setting)], str(suite.folder / SUITE_FILE))["agent"]
+    return changed
 
 
 def sides(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, Side]:
     """Name of a variant under an arm -> both."""
-    return {variant_in(variant, arm.name): Side(variant, arm.name) for arm in arms for variant in variants}
+    return {name: Side(variant, arm.name) for name, (variant, arm) in _pairs(variants, arms).items()}
+
+
+def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str, Arm]]:
+    """Name of a variant under an arm -> both. Arms that are variants are made of the suite's own agent."""
+    chosen = (DEFAULT,) if any(arm.kind == VARIANT for arm in arms) else variants
+    return {variant_in(variant, arm.name): (variant, arm) for variant in chosen for arm in arms}

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import JUDGE, Json, RolloutKey
 from pytest_agentbench.suites.suite import Scenario, Suite, Tool, score_name
 
 
@@ -36,14 +36,21 @@ def file_digest(path: Path) -> str:
 
 
 def agent_identity(suite: Suite, variant: str) -> Json:
-    """The settings of an agent, and the hash of the file that they name."""
-    settings = suite.agent_of(variant)
-    return {**settings, **_code(settings, suite.folder)}
+    """The settings of an agent, who plays which role for it, what carries out its tools, and the hashes of the files that they name."""
+    settings, roles, tools = suite.agent_of(variant), _roles(suite, judges=False), suite.tools_of(variant)
+    more = {"roles": roles, "tools": tools}
+    return {**settings, **{name: each for name, each in more.items() if each}, **_code((settings, tools), suite.folder)}
 
 
 def scoring_identity(suite: Suite) -> Json:
     """How a suite scores: scorers with their options, who judges, and the hashes of the files that they name."""
-    return {**suite.scorers, **({"judge": suite.judge} if suite.judge else {}), **_code(suite.scorers, suite.folder)}
+    return {**suite.scorers, **_roles(suite, judges=True), **_code(suite.scorers, suite.folder)}
+
+
+def _roles(suite: Suite, *, judges: bool) -> Json:
+    """Where roles are played and by which models, that of the judge or the others: what calls cost, or may cost, is no part of it."""
+    kept = {name: role for name, role in suite.roles.items() if (name == JUDGE) == judges}
+    return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
 
 def score_hashes(suite: Suite, names: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +58,7 @@ def score_hashes(suite: Suite, names: Mapping[str, str]) -> dict[str, str]:
 
     `names` has the scorer of each score, by name or import path; one that the suite does not have has no options.
     """
-    judge = {"judge": suite.judge} if suite.judge else {}
+    judge = _roles(suite, judges=True)
     return {
         score: digest({name: suite.scorers.get(name, {}), **judge, **_code((name, suite.scorers.get(name)), suite.folder)})
         for score, name in names.items()
@@ -141,7 +148,9 @@ class Contents:
         scenario = self._found(suite, id)
         if scenario is None:
             return ""
-        said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools)
+        task = (scenario.task.digest,) if scenario.task else ()
+        states = (scenario.state, scenario.final_state) if scenario.state or scenario.final_state is not None else ()
+        said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
         return self._part(("scenario", suite.name, id), lambda: said)
 
     def _found(self, suite: Suite, id: str) -> Scenario | None:

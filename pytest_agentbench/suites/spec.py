@@ -9,6 +9,7 @@ from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_val
 
 from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.records import MOST_TRIALS
+from pytest_agentbench.suites.roles import LimitsSpec, Roles, RoleSpec
 from pytest_agentbench.suites.suite import score_name
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
@@ -23,21 +24,15 @@ class DatasetSpec(Spec):
     file: str | None = None  # relative to suite.yaml; of formats that read an installed package there is none
     tools: str | None = None  # a tools.json for entries that do not carry their own `available_tools`
     name: str | None = None  # what reports call the data set
+    options: dict[str, JsonValue] = {}  # of the format
 
 
 class VariantSpec(Spec):
     """What differs from the suite's own."""
 
     agent: dict[str, JsonValue] = {}
+    tools: dict[str, JsonValue] = {}  # in place of the suite's
     limit: int | None = Field(default=None, ge=1)  # takes so many scenarios, from the first one on
-
-
-class JudgeSpec(Spec):
-    """The endpoint of a judge that is not the backend under test."""
-
-    url: str
-    model: str
-    api_key: str | None = None  # name of an environment variable
 
 
 class QuarantineSpec(Spec):
@@ -58,7 +53,10 @@ class SuiteSpec(Spec):
     agent: dict[str, JsonValue] = Field(default={}, validate_default=True)
     variants: dict[VariantName, VariantSpec] = {}
     scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
-    judge: JudgeSpec | None = None  # that scorers ask; without it they ask the backend under test
+    tools: dict[str, JsonValue] = {}  # where they are carried out; without it they are only decided on
+    judge: RoleSpec | None = None  # the role of whoever scorers ask; without it they ask the backend under test
+    roles: Roles = {}  # that agents ask for by name
+    limits: LimitsSpec = LimitsSpec()  # of each rollout, in all roles together
     isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
     thresholds: dict[str, FiniteFloat] = {}
     gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`

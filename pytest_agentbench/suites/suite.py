@@ -1,24 +1,27 @@
-"""Suites and scenarios: a folder with a suite.yaml and data becomes frozen records, or one clear sentence about what is wrong."""
+"""Suites and scenarios, frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import SAMPLING, Json
 from pytest_agentbench.suites.quarantine import Quarantined
-
-if TYPE_CHECKING:
-    pass
+from pytest_agentbench.suites.task import Task
 
 SUITE_FILE = "suite.yaml"
 QUESTION = 300  # characters of a question that reports keep
 
+#: Scorer -> its floor in suites that name none.
+FLOORS: Mapping[str, float] = {"reward": 1.0}
+
 #: Fields of a suite that go to another process as they are.
-AS_IT_IS = ("name", "agent", "variants", "limits", "scorers", "judge", "isolation", "thresholds", "trials", "timeout", "description")
+AS_IT_IS = (
+    *("name", "agent", "variants", "sizes", "tools", "scorers", "roles", "limits"),
+    *("isolation", "thresholds", "trials", "timeout", "description"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class Scenario:
     metadata: Json = field(default_factory=dict)
     cluster: str | None = None  # scenarios of one cluster are not independent
     turns: tuple[tuple[Json, ...], ...] = ()  # what the user says later, each when the agent has answered what came before
+    task: Task | None = None  # that is carried out in a sandbox
+    state: Json = field(default_factory=dict)  # that its tools begin with
+    final_state: Json | None = None  # a label: what they should have made of it
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class DatasetInfo:
     label_source: str  # hand, heuristic-v1, ... ; several are joined by a comma
     size: int  # scenarios in it
     version: str = ""  # of the package that brings the data
+    left_out: Mapping[str, int] = field(default_factory=dict)  # entries that the format left out on purpose: what they are -> how many
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,11 @@ class Suite:
     dataset: DatasetInfo
     agent: Json = field(default_factory=lambda: {"kind": "tool_calling"})
     variants: Mapping[str, Json] = field(default_factory=dict)  # name -> agent settings that differ
-    limits: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
+    sizes: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
     scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
-    judge: Json = field(default_factory=dict)  # url, model, api_key of the judge that scorers ask; empty: the backend under test
+    tools: Mapping[str, Json] = field(default_factory=dict)  # variant -> where its tools are carried out; `default`: of all others
+    roles: Mapping[str, Json] = field(default_factory=dict)  # role -> url, model, api_key, prices, limits; `judge`: scorers ask it
+    limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, of an attempt in all roles together
     isolation: str = "none"  # none | process: where the suite's own code runs
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor of a scenario; `tsq.mean`: a rule about the run
     gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
@@ -84,10 +93,19 @@ class Suite:
         """What the scores are called: a scorer's name, or of an import path the part behind the colon."""
         return tuple(map(score_name, self.scorers))
 
+    @property
+    def unsupported(self) -> dict[str, str]:
+        """Scenario -> what it asks for that is not supported; its tests are skipped with that."""
+        return {each.id: each.task.unsupported for each in self.scenarios if each.task and each.task.unsupported}
+
     def agent_of(self, variant: str) -> Json:
         """The agent's settings under a variant; an agent of another kind has of the suite's only the sampling parameters."""
         own, kind = self.variants.get(variant, {}), self.agent.get("kind")
-        return {**(self.agent if own.get("kind", kind) == kind else _in_place_of(self.agent, str(own["kind"]))), **own}
+        return {**(self.agent if own.get("kind", kind) == kind else in_place_of(self.agent, str(own["kind"]))), **own}
+
+    def tools_of(self, variant: str) -> Json:
+        """Where the tools of a variant are carried out; empty: nowhere, they are only decided on."""
+        return self.tools.get(variant, self.tools.get("default", {}))
 
     def to_wire(self) -> Json:
         """This suite for another process; tool sets that scenarios share are sent once."""
@@ -95,8 +113,10 @@ class Suite:
         scenarios = []
         for scenario in self.scenarios:
             toolsets.setdefault(id(scenario.tools), scenario.tools)
-            facts = (scenario.expected, scenario.metadata, scenario.cluster, scenario.turns)
-            scenarios.append([scenario.id, scenario.messages, id(scenario.tools), *facts])
+            task = asdict(scenario.task) if scenario.task else None
+            facts = (scenario.expected, scenario.metadata, scenario.cluster, scenario.turns, task)
+            states = (scenario.state, scenario.final_state)
+            scenarios.append([scenario.id, scenario.messages, id(scenario.tools), *facts, *states])
         return {
             **{name: getattr(self, name) for name in AS_IT_IS},
             "folder": str(self.folder),
@@ -109,8 +129,19 @@ class Suite:
     def from_wire(cls, data: Json) -> Suite:
         toolsets = {int(number): tuple(Tool(**tool) for tool in tools) for number, tools in data.pop("toolsets").items()}
         scenarios = tuple(
-            Scenario(id, tuple(messages), toolsets[tools], tuple(expected), metadata, cluster, tuple(map(tuple, turns)))
-            for id, messages, tools, expected, metadata, cluster, turns in data.pop("scenarios")
+            Scenario(
+                id,
+                tuple(messages),
+                toolsets[tools],
+                tuple(expected),
+                metadata,
+                cluster,
+                tuple(map(tuple, turns)),
+                task and Task.from_dict(task),
+                state,
+                final_state,
+            )
+            for id, messages, tools, expected, metadata, cluster, turns, task, state, final_state in data.pop("scenarios")
         )
         return cls(
             **{
@@ -157,49 +188,7 @@ def question(messages: Sequence[Json]) -> str:
     return line if len(line) <= QUESTION else f"{line[: QUESTION - 3].rstrip()}..."
 
 
-def suite_file(given: Path) -> Path:
-    """The suite.yaml in a folder, or in the folder of that name under scenarios/; raises ConfigError where there is none."""
-    for folder in (given, "scenarios" / given):
-        if (folder / SUITE_FILE).is_file():
-            return folder / SUITE_FILE
-    raise ConfigError(f"there is no suite in {given}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
-
-
-def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
-    """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
-
-    `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
-    `agent` takes the place of the suite's agent, and inherits its sampling parameters. Whether there are such scorers and agents
-    is not looked at; `scorers.check_scores` and `rollouts.preflight` do that.
-    """
-    from pytest_agentbench.lib.config import load_yaml, override, validate
-    from pytest_agentbench.suites.datasets import read_dataset
-    from pytest_agentbench.suites.disclosure import refuse_keys_in_names
-    from pytest_agentbench.suites.spec import SuiteSpec
-
-    data = load_yaml(file)
-    if agent is not None:
-        data["agent"] = _in_place_of(data.get("agent"), agent)
-    spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
-    scenarios, dataset = read_dataset(file, spec.dataset)
-    refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
-    return Suite(
-        folder=file.parent,
-        scenarios=scenarios,
-        dataset=dataset,
-        variants={name: variant.agent for name, variant in spec.variants.items()},
-        gate=tuple(spec.gate),
-        quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
-        limits={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
-        judge=spec.judge.model_dump(exclude_none=True) if spec.judge else {},
-        **{
-            name: getattr(spec, name)
-            for name in ("name", "agent", "scorers", "isolation", "thresholds", "trials", "timeout", "description", "deterministic")
-        },
-    )
-
-
-def _in_place_of(agent: Any, kind: str) -> Json:
+def in_place_of(agent: Any, kind: str) -> Json:
     """The settings of another kind of agent, with an agent's sampling parameters."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
     return {"kind": kind, **sampling}

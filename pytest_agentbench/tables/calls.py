@@ -18,8 +18,7 @@ class CallRow(NamedTuple):
 
     place: Place
     attempt: Attempt
-    judge: bool
-    number: int  # among the agent's, or the judges', of its attempt; counted from 1
+    number: int  # among those of its attempt that are measured, or among the others; counted from 1
     call: LLMCall
 
     def epoch_s(self, stamp: int | None) -> float | None:
@@ -29,9 +28,9 @@ class CallRow(NamedTuple):
 def rows(place: Place) -> Iterator[CallRow]:
     """The calls of a rollout, attempt by attempt."""
     for attempt in place.rollout.attempts:
-        for judge, calls in ((False, attempt.calls), (True, attempt.judge_calls)):
+        for calls in (attempt.calls, attempt.other_calls):
             for number, call in enumerate(calls, 1):
-                yield CallRow(place, attempt, judge, number, call)
+                yield CallRow(place, attempt, number, call)
 
 
 def _metric(metric: Metric) -> Iterator[Column[CallRow]]:
@@ -64,8 +63,11 @@ CALLS: tuple[Column[Any], ...] = (
     *PLACE,
     Column("session", "count", "which session of the run it was made in, counted from 1", lambda row: row.attempt.session),
     Column("attempt", "count", "which attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
-    Column("judge", "flag", "whether a judge made it, whose calls are in no timing of a run", lambda row: row.judge),
-    Column("number", "count", "which call of the agent in its attempt, or of its judges, counted from 1", lambda row: row.number),
+    Column("role", "text", "who asked: nothing for the agent itself, `judge`, or a role of the suite's", lambda row: row.call.role),
+    Column(
+        "measured", "flag", "whether it is in the timings of a run, for it reached the backend under test", lambda row: row.call.measured
+    ),
+    Column("number", "count", "which of its attempt's calls that are measured, or of the others, counted from 1", lambda row: row.number),
     Column("received_s", "number", "when the tap had the request, since 1970", lambda row: row.epoch_s(row.call.received_ns), "s"),
     Column("sent_s", "number", "when its last byte was sent, since 1970", lambda row: row.epoch_s(row.call.sent_ns), "s"),
     Column(

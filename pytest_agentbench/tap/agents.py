@@ -6,24 +6,20 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import httptools
 
-from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.exchange import Carrier, Exchange
+from pytest_agentbench.tap.fair_queue import Turns
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header, response_head
+from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.routes import split_target
-
-if TYPE_CHECKING:
-    from pytest_agentbench.tap.relay import Relay
-    from pytest_agentbench.tap.upstream import UpstreamConnection
 
 LARGEST = 1 << 27  # bytes of one request
 UNKNOWN = 1 << 14  # bytes of one that does not come to the address of a rollout, or does not say so yet
 STRANGERS = 4096  # connections that have not asked for anything; one more, and the oldest is closed
 AHEAD = 1 << 16  # bytes of later requests that are read while one is being answered
-NOBODYS = 404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL"  # HTTP status, sentence
-TOO_LONG = 431, f"the head of a request may have {UNKNOWN} bytes"
 RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a socket that closes sends RST
 
 
@@ -36,10 +32,29 @@ class Arrival(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why there can be no further request."""
+    """Why a request is not relayed, or why there can be no further one."""
 
     status: int
     message: str
+    kind: str | None = None  # of the error that the agent gets
+
+
+#: What is said to those who do not come to a rollout's address.
+NOBODYS = Refusal(404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL")
+TOO_LONG = Refusal(431, f"the head of a request may have {UNKNOWN} bytes")
+
+
+class Desk(Protocol):
+    """Who knows the rollouts, and lets their requests begin."""
+
+    turns: Turns
+    strangers: dict[AgentConnection, None]  # connections that have not asked for anything; oldest first
+
+    def knows(self, id: str) -> bool: ...
+
+    def refusal(self, id: str, request: Request) -> Refusal | None: ...
+
+    def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange: ...
 
 
 class AgentConnection(asyncio.Protocol):
@@ -47,12 +62,12 @@ class AgentConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, relay: Relay) -> None:
-        self.relay = relay
+    def __init__(self, relay: Desk) -> None:
+        self.relay, self.turns = relay, relay.turns
         self.parser = httptools.HttpRequestParser(self)
         self.waiting: deque[Arrival | Refusal] = deque()  # pipelined requests
         self.exchange: Exchange | None = None
-        self.upstream: UpstreamConnection | None = None  # that the exchange is on
+        self.upstream: Carrier | None = None  # that the exchange is on
         self.keep_alive = True  # after the exchange
         self.framing = b""  # of the answer's body: chunked, content-length or close
         self.started = False  # the answer's head is out
@@ -143,12 +158,12 @@ class AgentConnection(asyncio.Protocol):
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
-            self._refuse(400, f"not an HTTP request: {error}")
+            self._refuse(Refusal(400, f"not an HTTP request: {error}"))
         if self.size > LARGEST:
-            self._refuse(413, f"a request may have {LARGEST} bytes")
+            self._refuse(Refusal(413, f"a request may have {LARGEST} bytes"))
         elif self.size > UNKNOWN and not self.known:
-            self._refuse(*(NOBODYS if self.head_is_whole else TOO_LONG))
-        self.relay.turns.take(self._next)
+            self._refuse(NOBODYS if self.head_is_whole else TOO_LONG)
+        self.turns.take(self._next)
 
     def connection_lost(self, _: Exception | None) -> None:
         self.relay.strangers.pop(self, None)
@@ -212,16 +227,16 @@ class AgentConnection(asyncio.Protocol):
         """The head of the request that has just been parsed, without its offer of another protocol: HTTP/1.1 goes on."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
-            self._refuse(405, "this is no proxy")
+            self._refuse(Refusal(405, "this is no proxy"))
         self.parser = httptools.HttpRequestParser(self)
         kept = [b"%b: %b" % each for each in self.headers if each[0].lower() != b"upgrade"]
         return b"\r\n".join((b"%b %b HTTP/%b" % (method, self.url, version), *kept, b"\r\n"))
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
         """Nothing that comes on this connection can be understood any more; what was asked before is still answered."""
         if not self.done:
             self.done, self.body = True, []
-            self.waiting.append(Refusal(status, message))
+            self.waiting.append(refusal)
 
     def _next(self) -> None:
         """Begins with the next request, if it is its turn."""
@@ -243,9 +258,9 @@ class AgentConnection(asyncio.Protocol):
             self.keep_alive, self.started = arrival.keep_alive, False
             self.exchange = self.relay.begin(arrival.id, self, arrival.request)
 
-    def _say_no(self, status: int, message: str, *, keep_alive: bool) -> None:
+    def _say_no(self, status: int, message: str, kind: str | None = None, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
-        self.answer(status, error_body(status, message, None))
+        self.answer(status, error_body(status, message, kind))
         if not keep_alive:
             self.transport.close()
 

@@ -6,10 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pytest_agentbench.tap.exchange import Exchange
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -22,13 +19,25 @@ class Budgets:
     call: float | None = None  # from the whole request at the tap, or from where a rate limit lets it go, to the end of the answer
 
 
+class Watched(Protocol):
+    """An exchange, as far as its budgets look at it."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the backend was asked for a stream."""
+
+    def last_output_ns(self) -> int | None: ...
+
+    def failed(self, kind: str, message: str) -> None: ...
+
+
 class Watch:
     """Ends an exchange that has used up a budget.
 
     What a stream brings moves no timer: a timer that comes due looks at what has come, and is set again if that was in time.
     """
 
-    def __init__(self, exchange: Exchange, budgets: Budgets) -> None:
+    def __init__(self, exchange: Watched, budgets: Budgets) -> None:
         self._exchange, self._budgets = exchange, budgets
         self._loop = asyncio.get_running_loop()
         self._since_ns = 0  # when it began to owe the first token

@@ -96,13 +96,22 @@ class Taps:
         elsewhere: Endpoint | None = None,
         salt: str = "",
         calls: int | None = None,
+        role: str = "",
+        limits: Json | None = None,
+        prices: Json | None = None,
+        account: Json | None = None,
     ) -> None:
         """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks.
 
         With `keep` the records of its calls hold what the model said. `elsewhere` is where its calls go instead. `salt` is put before
-        their system prompts, and only so many `calls` are relayed.
+        their system prompts, and only so many `calls` are relayed. Their records name the `role` in which they are made.
+        No call is relayed beyond `limits` of the role, or those of the rollout's `account` {id, limits}; `prices` are of their tokens.
+        Raises InfraError for limits where several taps would have to count together.
         """
-        more = {"keep": keep, "upstream": None if elsewhere is None else self._upstream(elsewhere), "salt": salt, "calls": calls}
+        if len(self._controls) > 1 and (limits or account):
+            raise InfraError("limits of calls, tokens and cost are counted by one tap: leave --agentbench-taps out")
+        more = {"keep": keep, "salt": salt, "calls": calls, "role": role, "upstream": elsewhere and self._upstream(elsewhere)}
+        more |= {"limits": limits, "prices": prices, "account": account}
         await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict(), **more)
 
     async def said(self, id: str) -> list[Json]:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import time
 import zlib
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.metrics.blame import context_is_full
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.answers import Answer
 from pytest_agentbench.tap.budgets import Budgets, Watch
-from pytest_agentbench.tap.dialects import DIALECTS, Dialect
+from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.dialects.reader import DialectReading, Reading, error_message
+from pytest_agentbench.tap.fair_queue import Turns
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
 from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
+from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.stream import Read
 from pytest_agentbench.tap.upgrade import Asked
 from pytest_agentbench.tap.usage import WithoutUsage
-
-if TYPE_CHECKING:
-    from pytest_agentbench.tap.agents import AgentConnection
-
-CALLED = b"x-agentbench-called-ns"
-UPGRADE = b"x-agentbench-stream-upgrade"
 
 #: Headers of a stream that do not fit the answer made from it.
 REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})
@@ -40,41 +35,51 @@ UNREAD = frozenset({"encoding", "too_large"})
 LATE = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
 
 
-@dataclass
-class Request:
-    """A complete request of an agent."""
-
-    method: bytes
-    path: str  # behind the token, e.g. /chat/completions?x=1
-    headers: Headers
-    body: bytes
-    received_ns: int = field(default_factory=time.monotonic_ns)
+class Carrier(Protocol):
+    """The connection to the backend that an exchange is on."""
 
     @property
-    def route(self) -> str:
-        return self.path.partition("?")[0]
+    def exchange(self) -> Exchange | None: ...
+
+    def hold(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Caller(Protocol):
+    """The connection of the agent that made a request."""
+
+    turns: Turns
+    upstream: Carrier | None  # that the exchange is on
+    started: bool  # the answer's head is out
 
     @property
-    def dialect(self) -> Dialect | None:
-        """Of an LLM call; None of any other request, which is relayed and not recorded."""
-        return DIALECTS.get(self.route) if self.method == b"POST" else None
+    def gone(self) -> bool:
+        """Whether nobody reads any more what is written."""
 
-    @property
-    def called_ns(self) -> int | None:
-        """When the agent made the call, if it says so and can be believed."""
-        called = header(self.headers, CALLED)
-        return int(called) if called.isdigit() and len(called) < 20 and int(called) <= self.received_ns else None
+    def start_answer(self, status: int, headers: Headers) -> None: ...
 
-    def wants_upgrade(self, of_token: bool | None) -> bool:
-        """Whether an answer that is to come whole may travel as a stream; what the rollout's token says counts more."""
-        return header(self.headers, UPGRADE) == b"yes" if of_token is None else of_token
+    def pass_on(self, data: bytes) -> None: ...
+
+    def end_answer(self) -> None: ...
+
+    def cut_answer(self, said_all: bool) -> None: ...
+
+    def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None: ...
+
+    def exchange_ended(self, exchange: Exchange) -> None: ...
+
+    def abandon(self) -> None:
+        """Its rollout is over."""
 
 
 class Exchange:
     """A request, from its last byte at the tap to the last byte of its answer."""
 
     def __init__(
-        self, agent: AgentConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
+        self, agent: Caller, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
     ) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
         self.key_advice = key_advice  # what to do when the backend turns the key down
@@ -142,13 +147,13 @@ class Exchange:
         """The answer is whole, and nothing that follows can break it; what that means for agent and record waits for its turn."""
         self.whole_ns = time.monotonic_ns()
         self._watch.stop()
-        self.agent.relay.turns.take(self._completed)
+        self.agent.turns.take(self._completed)
 
     def _completed(self) -> None:
         if self.over:
             return
         if self.answer is not None and self.answer.unpacks():
-            self.agent.relay.turns.take(self._completed)
+            self.agent.turns.take(self._completed)
         else:
             self._end()
 

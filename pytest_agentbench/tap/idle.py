@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pytest_agentbench.tap.upstream import UpstreamConnection
+from typing import Generic, Protocol, TypeVar
 
 #: Seconds for which one may lie idle. Servers close those that do (uvicorn after five seconds, Node.js too), and a request that meets
 #: the close on its way is lost; nobody could then tell it from one that the backend died of.
 LONGEST = 2.0
 
 
-class IdleConnections:
+class Connection(Protocol):
+    """One to the backend."""
+
+    def is_quiet(self) -> bool:
+        """Whether nothing waits to be read, the backend's close neither."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class IdleConnections(Generic[C]):
     """The newest is taken first, so that no more are kept than are needed."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[float, UpstreamConnection]] = deque()  # since when, seconds of time.monotonic(); oldest first
+        self._waiting: deque[tuple[float, C]] = deque()  # since when, seconds of time.monotonic(); oldest first
 
-    def add(self, connection: UpstreamConnection) -> None:
+    def add(self, connection: C) -> None:
         self._waiting.append((time.monotonic(), connection))
 
-    def remove(self, connection: UpstreamConnection) -> None:
+    def remove(self, connection: C) -> None:
         """Forgets one that has ended; one that is not here is no matter."""
         self._waiting = deque(each for each in self._waiting if each[1] is not connection)
 
-    def take(self) -> tuple[UpstreamConnection | None, int]:
+    def take(self) -> tuple[C | None, int]:
         """One that the backend still holds, if there is any; and how many it had closed that would have been taken before."""
         self._drop_old()
         gone = 0

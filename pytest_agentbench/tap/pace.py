@@ -7,12 +7,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from pytest_agentbench.tap.exchange import Exchange
 
-Send = Callable[["Exchange"], None]
+class Held(Protocol):
+    """A call that waits to be sent."""
+
+    over: bool  # nobody waits for it any more
+    held_ns: int  # how long it waited
 
 
 class Pace:
@@ -24,11 +26,11 @@ class Pace:
             raise ValueError(f"{requests_per_minute} is no number of requests a minute")
         self._gap = 60 / requests_per_minute
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Exchange, Send, int]] = deque()
+        self._waiting: deque[tuple[Held, Callable[[], None], int]] = deque()
         self._free_at = self._loop.time()  # when the next call may go
 
-    def take(self, exchange: Exchange, send: Send) -> None:
-        self._waiting.append((exchange, send, time.monotonic_ns()))
+    def take(self, call: Held, send: Callable[[], None]) -> None:
+        self._waiting.append((call, send, time.monotonic_ns()))
         if len(self._waiting) == 1:
             self._go()
 
@@ -40,9 +42,9 @@ class Pace:
             return
         early = self._free_at - self._loop.time()
         if early <= 0:
-            exchange, send, since_ns = self._waiting.popleft()
-            exchange.held_ns = time.monotonic_ns() - since_ns
+            call, send, since_ns = self._waiting.popleft()
+            call.held_ns = time.monotonic_ns() - since_ns
             self._free_at, early = self._loop.time() + self._gap, self._gap
-            send(exchange)
+            send()
         if self._waiting:
             self._loop.call_later(early, self._go)

@@ -8,16 +8,20 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap import routes
-from pytest_agentbench.tap.agents import NOBODYS, AgentConnection
+from pytest_agentbench.tap.accounts import Account
+from pytest_agentbench.tap.agents import NOBODYS, AgentConnection, Refusal
 from pytest_agentbench.tap.budgets import Budgets
-from pytest_agentbench.tap.exchange import Exchange, Request
+from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.fair_queue import Turns
 from pytest_agentbench.tap.heads import Headers, written
+from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.upgrade import LARGE, Wish, ask, ask_elsewhere
 from pytest_agentbench.tap.upstream import Upstream
 
@@ -42,6 +46,10 @@ class Caller:
     keep: bool  # whether the records of its calls hold what the model said
     salt: str  # before the system prompt of its calls; empty: none
     calls: int | None  # how many of them are relayed; None: all
+    role: str  # in which they are made
+    endpoint: str  # the URL of `upstream`; empty: where all go
+    accounts: tuple[Account, ...]  # of its role and its rollout, as far as they have limits
+    prices: Json | None  # of its tokens
     exchanges: list[Exchange] = field(default_factory=list)
     refused: list[LLMCall] = field(default_factory=list)  # what was asked and not relayed
 
@@ -49,6 +57,10 @@ class Caller:
     def has_called(self) -> bool:
         """Whether all LLM calls were made that are relayed."""
         return self.calls is not None and sum(exchange.request.dialect is not None for exchange in self.exchanges) >= self.calls
+
+    def limit(self) -> str:
+        """Why it may make no further LLM call; empty where it may."""
+        return next(filter(None, (account.refusal() for account in self.accounts)), "")
 
 
 class Relay:
@@ -63,26 +75,25 @@ class Relay:
         self.closed: OrderedDict[str, None] = OrderedDict()
         self.strangers: dict[AgentConnection, None] = {}  # connections that have not asked for a rollout's calls, the oldest first
         self.rewriting: set[asyncio.Task[None]] = set()
+        self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # of rollouts, while one of their addresses is open
 
     def knows(self, id: str) -> bool:
         """Whether this is the address of a rollout, of one that has ended perhaps."""
         return id in self.open or id in self.closed
 
-    def refusal(self, id: str, request: Request) -> tuple[int, str] | None:
-        """(HTTP status, sentence) for a request that is not relayed."""
+    def refusal(self, id: str, request: Request) -> Refusal | None:
+        """Why a request is not relayed; None where it is."""
         if id in self.closed:
-            return 410, "the rollout of this address has ended"
+            return Refusal(410, "the rollout of this address has ended")
         if id not in self.open:
             return NOBODYS
         caller = self.open[id]
         if refusal := routes.refusal(request.method, request.route):
             caller.refused.append(routes.refused(request, refusal[1]))
-            return refusal
-        if caller.has_called and request.dialect is not None:
-            return 410, "this rollout fills the prefix cache, and has made its first call"
-        if self.upstream is None and caller.upstream is None:
-            return 503, "the backend is not ready"
-        return None
+            return Refusal(*refusal)
+        if request.dialect is not None and (enough := _enough(caller, request)) is not None:
+            return enough
+        return None if self.upstream or caller.upstream else Refusal(503, "the backend is not ready")
 
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
         """Sends a request on its way that `refusal` has nothing against."""
@@ -95,6 +106,8 @@ class Relay:
         if dialect is None:
             upstream.send(exchange)
             return exchange
+        for account in caller.accounts:
+            account.entries.append((exchange, caller.prices))
         fields = {name: caller.fields[name] for name in dialect.hint_fields() if name in caller.fields}
         wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt)
         if len(request.body) < LARGE:
@@ -153,8 +166,19 @@ class Relay:
         except NoPlace as error:
             return {"error": str(error)}
         keep, salt, calls = bool(question.get("keep")), str(question.get("salt") or ""), question.get("calls")
-        self.open[id] = Caller(question.get("upgrade"), headers, fields, elsewhere, keep, salt, calls)
+        place = str(question.get("role") or ""), str(facts["url"]) if facts else ""
+        spending = self._accounts(question), question.get("prices")
+        self.open[id] = Caller(question.get("upgrade"), headers, fields, elsewhere, keep, salt, calls, *place, *spending)
         return {"ok": True}
+
+    def _accounts(self, question: Json) -> tuple[Account, ...]:
+        """Those that an address's calls are put down to."""
+        accounts = [Account(f"the role {question['role']!r}", limits)] if (limits := question.get("limits")) else []
+        if shared := question.get("account"):
+            known = self.accounts.get(shared["id"]) or Account("the rollout", shared["limits"])
+            self.accounts[shared["id"]] = known
+            accounts.append(known)
+        return tuple(accounts)
 
     def _elsewhere(self, facts: Json) -> Upstream:
         """The place that is spoken of; rollouts that go to the same one share its connections."""
@@ -191,7 +215,18 @@ class Relay:
         caller = self.open.pop(id)
         _break_off(caller.exchanges)
         records = [*caller.refused, *(exchange.record for exchange in caller.exchanges if exchange.record is not None)]
-        return [record.to_dict() for record in sorted(records, key=lambda record: record.received_ns)]
+        whose = {"role": caller.role, "endpoint": caller.endpoint}
+        return [{**record.to_dict(), **whose} for record in sorted(records, key=lambda record: record.received_ns)]
+
+
+def _enough(caller: Caller, request: Request) -> Refusal | None:
+    """Why a caller may make no further LLM call; None where it may."""
+    if caller.has_called:
+        return Refusal(410, "this rollout fills the prefix cache, and has made its first call")
+    if beyond := caller.limit():
+        caller.refused.append(routes.refused(request, beyond, LIMIT))
+        return Refusal(403, beyond, LIMIT)
+    return None
 
 
 def _break_off(exchanges: Sequence[Exchange]) -> None:

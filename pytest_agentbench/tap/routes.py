@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.dialects import DIALECTS
-
-if TYPE_CHECKING:
-    from pytest_agentbench.tap.exchange import Request
+from pytest_agentbench.tap.request import Request
 
 #: What a GET or HEAD may begin with, and go on with as it likes: models, and answers that are still being made.
 READ = ("models", "responses")
@@ -47,7 +44,7 @@ def refusal(method: bytes, route: str) -> tuple[int, str] | None:
     return status, f"{method.decode()} {route[:200]} is not relayed, because it would not be measured: behind OPENAI_BASE_URL, {known}"
 
 
-def refused(request: Request, sentence: str) -> LLMCall:
+def refused(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
     """The record of a request that is not relayed."""
     return LLMCall(
         received_ns=request.received_ns,
@@ -57,7 +54,7 @@ def refused(request: Request, sentence: str) -> LLMCall:
         dialect=DIALECTS[request.route].name if request.route in DIALECTS else "",
         request_bytes=len(request.body),
         request_crc=zlib.crc32(request.body),
-        error_kind="refused",
+        error_kind=kind,
         error=sentence,
     )
 

@@ -14,6 +14,7 @@ from pytest_agentbench.records import Json, RolloutKey
 
 LONGEST = 120  # characters of an id
 RUN = 40  # of them, those that the run may have
+ROLE = 30  # of them, those that a role may have
 FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
 
 SESSION = "x-dynamo-session-id"
@@ -86,17 +87,24 @@ class Labels:
         return None
 
 
+@dataclass(frozen=True)
 class ThunderAgentLabels(Labels):
     """ThunderAgent: calls name their program. Its router has Chat Completions and no other API, and passes no header on."""
 
     tells = True
+    profiled: str = ""  # the router's step_profiles.csv
+    job: bool = False  # an engine behind it has Continuum's scheduler; that a call is a job's last one is not known when it is made
 
     def label(self, id: str) -> Label:
-        return Label(fields={"program_id": id})
+        return Label(fields={"program_id": id, **({"job_id": id, "is_last_step": False} if self.job else {})})
 
     def release(self, url: str, model: str, id: str) -> Release:
         del model
         return Release(f"{root(url)}/programs/release", {"program_id": id})
+
+    @property
+    def trace(self) -> Path | None:
+        return Path(self.profiled) if self.profiled else None
 
     def listing(self, url: str) -> str:
         return f"{root(url)}/programs"
@@ -135,8 +143,8 @@ def none(_: Json) -> Labels:
     return Labels()
 
 
-def thunderagent(_: Json) -> Labels:
-    return ThunderAgentLabels()
+def thunderagent(options: Json) -> Labels:
+    return ThunderAgentLabels(str(options.get("trace") or ""), bool(options.get("job")))
 
 
 def dynamo(options: Json) -> Labels:
@@ -160,16 +168,23 @@ def run_prefix(run: str) -> str:
     return f"{FOREIGN.sub('_', run)[-RUN:]}:"
 
 
-def new_id(prefix: str, key: RolloutKey) -> str:
-    """`<run>:<suite>.<scenario>.<trial>:<8 hex>`: the id of one attempt. Characters that a stack might not take become `_`."""
-    end = f":{secrets.token_hex(4)}"
+def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
+    """`<run>:<suite>.<scenario>.<trial>:<8 hex>`: the id of one attempt, with `-<role>` behind it of a role in it.
+
+    Characters that a stack might not take become `_`.
+    """
+    end = f":{secrets.token_hex(4)}" + (f"-{FOREIGN.sub('_', role)[:ROLE]}" if role else "")
     name = FOREIGN.sub("_", f"{key.group}.{key.scenario}.{key.trial}")
     return prefix + name[: LONGEST - len(prefix) - len(end)] + end
 
 
 def merged(body: Json, fields: Json) -> Json:
-    """A request's body with these fields added. What the agent wrote stays: objects and lists are merged, of all else its value counts."""
-    return {**body, **{name: value if body.get(name) is None else _both(body[name], value) for name, value in fields.items()}}
+    """A request's body with these fields added.
+
+    What the agent wrote stays: objects and lists are merged, of all else its value counts. An empty text is none: no router could release
+    a program of that name.
+    """
+    return {**body, **{name: value if body.get(name) in (None, "") else _both(body[name], value) for name, value in fields.items()}}
 
 
 def _both(own: object, added: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import socket
 import ssl
@@ -62,7 +63,7 @@ class Upstream:
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = Addresses(self.host, self.port)
-        self.idle = IdleConnections()
+        self.idle = IdleConnections[UpstreamConnection]()
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
 
@@ -71,7 +72,7 @@ class Upstream:
         if self.pace is None:
             self.send_now(exchange)
         else:
-            self.pace.take(exchange, self.send_now)
+            self.pace.take(exchange, functools.partial(self.send_now, exchange))
 
     def send_now(self, exchange: Exchange) -> None:
         """Takes a free connection or a new one."""

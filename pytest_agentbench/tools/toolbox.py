@@ -1,38 +1,45 @@
-"""Decision-only tools: a call is recorded in the rollout's own record and answered with a canned response. Nothing is global."""
+"""The tools of one rollout: each call is recorded in the rollout's own record and carried out by the source. Nothing is global."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import fastjsonschema
 import orjson
 
+from pytest_agentbench.errors import InfraError, ToolError
 from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
+from pytest_agentbench.lib.threads import blocking
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
+from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.suites.suite import Tool
+from pytest_agentbench.tools.source import DecisionOnly, ToolSource, sample_response
 from pytest_agentbench.tools.wire_names import wire_names
 
 
 class Toolbox:
     """The tools of one rollout and the calls it made."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None) -> None:
+        self.sandbox = sandbox  # of a scenario that is a task
+        self.source = source or DecisionOnly()  # carries calls out
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
         self.drafts: list[Draft] = []  # of an agent that tries more than once
         self.programs: list[Program] = []  # that an agent ran which is a program
+        self.failures: list[InfraError] = []  # of the source: nobody else's fault
+        self.final_state: Json | None = None  # of the tools, once the agent is done
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
         self.user_turn = 1  # which message of the user is being worked on, counted from 1
 
     def fresh(self) -> Toolbox:
-        """The same tools, with no call made yet."""
-        other = Toolbox([*self.tools.values()])
-        other.user_turn, other.programs = self.user_turn, self.programs
+        """The same tools in the same state, with no call made yet."""
+        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy())
+        other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
         return other
 
     @property
@@ -40,20 +47,50 @@ class Toolbox:
         """The tools as a Chat Completions request carries them: real schemas, under names that every API takes."""
         return [_schema(self._wire[tool.name], tool.description, tool.parameters) for tool in self.tools.values()]
 
-    def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
-        """Records a call as what it is, and returns what the model is told: a canned result, or what was wrong.
+    async def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
+        """Records a call as what it is, and returns what the model is told: the tool's answer, or what was wrong.
 
         A tool may be called by its own name and by the one in `schemas`; recorded is its own.
         `repair` says whether arguments that are almost JSON are understood.
+        A call has its place in the record when it is made: one that nobody waits for any more is in it, too.
         """
         started = time.monotonic_ns()
-        name = self._own.get(name, name)
-        recorded = self._understood(name, arguments, turn, repair)
-        result = f"Error: {recorded.detail}" if recorded.problem else canned_response(self.tools[name])
-        self.calls.append(dataclasses.replace(recorded, user_turn=self.user_turn, started_ns=started, ended_ns=time.monotonic_ns()))
-        return result
+        call = dataclasses.replace(self.understood(name, arguments, turn, repair=repair), started_ns=started)
+        place = len(self.calls)
+        self._keep(place, call)
+        try:
+            if call.problem:
+                return f"Error: {call.detail}"
+            return await self.source.call(self.tools[call.name], call.arguments)
+        except ToolError as error:
+            call = dataclasses.replace(call, refusal=str(error))
+            return f"Error: {error}"
+        except InfraError as error:
+            self.failures.append(error)  # an agent may keep it for itself
+            raise
+        finally:
+            self._keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
 
-    def _understood(self, name: str, arguments: str, turn: int, repair: bool) -> ToolCall:
+    def record(self, name: str, arguments: str, turn: int) -> str:
+        """Records a call that was carried out elsewhere, nobody knows when; returns what stands for its answer."""
+        call = self.understood(name, arguments, turn)
+        self._keep(len(self.calls), call)
+        return f"Error: {call.detail}" if call.problem else sample_response(self.tools[call.name])
+
+    def settle(self) -> None:
+        """Takes down what has become of the tools' state; raises InfraError where they have failed."""
+        if self.failures:
+            raise self.failures[0]
+        state = self.source.state()
+        self.final_state = self.final_state if state is None else state
+
+    def _keep(self, place: int, call: ToolCall) -> None:
+        """Puts a call at its place in the record."""
+        self.calls[place : place + 1] = [call]
+
+    def understood(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
+        """A call as what it is, which is not recorded."""
+        name = self._own.get(name, name)
         meant: Json | None = None
         try:
             parsed = orjson.loads(arguments or "{}")
@@ -61,7 +98,7 @@ class Toolbox:
             meant = repaired(arguments) if repair else None
             parsed = error if meant is None else meant
         call = ToolCall(name, parsed if isinstance(parsed, dict) else {}, turn, raw=arguments if meant is not None else None,
-                        repaired=meant is not None)  # fmt: skip
+                        repaired=meant is not None, user_turn=self.user_turn)  # fmt: skip
         if name not in self.tools:
             detail = f"there is no tool {name!r}; the tools are: {', '.join(self.tools)}"
             return dataclasses.replace(call, problem="unknown_tool", detail=detail)
@@ -88,20 +125,26 @@ def _schema(name: str, description: str, parameters: Json) -> Json:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-_SAMPLES: Mapping[str, Any] = {"integer": 100, "number": 100.5, "boolean": True, "array": [], "object": {}, "null": None}
+class BlockingToolbox:
+    """A rollout's tools for code that blocks: `call` returns when the tool has answered. Made in the event loop, used in threads."""
 
+    def __init__(self, tools: Toolbox) -> None:
+        self.call = blocking(tools.call)
+        self._toolbox = tools
 
-def canned_response(tool: Tool) -> str:
-    """A response made from the tool's response schema: always the same one for the same tool."""
-    properties = tool.response_schema.get("properties") or {}
-    if not properties:
-        return f"{tool.name} is done."
-    return orjson.dumps({name: _sample(name, field) for name, field in properties.items()}).decode()
+    @property
+    def tools(self) -> dict[str, Tool]:
+        return self._toolbox.tools
 
+    @property
+    def schemas(self) -> list[Json]:
+        return self._toolbox.schemas
 
-def _sample(name: str, field: Any) -> Any:
-    field = field if isinstance(field, dict) else {}
-    enum, kind = field.get("enum"), field.get("type")
-    if isinstance(enum, list) and enum:
-        return enum[0]
-    return _SAMPLES.get(str(kind[0] if isinstance(kind, list) and kind else kind), f"sample {name}")
+    @property
+    def calls(self) -> list[ToolCall]:
+        """Those made so far."""
+        return self._toolbox.calls
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        return self._toolbox.sandbox

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,15 +209,183 @@ def test_it_goes_on(project: Project) -> None:
     assert 4 == project.run("--agentbench-ab=left=good,right=late", "--agentbench-resume").ret
 
 
+# ------------------------------------------------------------------------------------------------------------ more than two
+
+
+@WAYS
+def test_three_backends(project: Project, way: tuple[str, ...]) -> None:
+    """They take turns in a balanced order, each is compared with the first, and only the slow one is said to be slower."""
+    project.suite(scenarios=24)
+    for name, waits_ms in (("first", 0), ("alike", 0), ("slow", 200)):
+        project.backend(name=name, ttft_ms=waits_ms)
+
+    result = project.run(*way, "-v", "--agentbench-ab=first,alike,slow", "--agentbench-concurrency=4")
+
+    result.assert_outcomes(passed=72)
+    run = project.run_json
+    names = {"first": "a", "alike": "b", "slow": "c"}
+    assert "abc cba bca acb cab bac".replace(" ", "") == "".join(names[arm] for arm in arms(project))
+    assert not any(one[0] < other[1] and other[0] < one[1] for one in spans(project, "first") for other in spans(project, "slow"))
+    ttft = {each["new_arm"]: each for each in run["ab"]["comparisons"] if each["metric"] == "ttft.p50"}
+    assert [("first", "alike"), ("first", "slow")] == [(each["base_arm"], arm) for arm, each in ttft.items()]
+    doubtful = run["stopwatch"]["verdict"] == SATURATED or "ttft.p50" in run["stopwatch"]["unusable"]
+    assert ("inconclusive" if doubtful else "slower") == ttft["slow"]["finding"]
+    assert [24, 24, 24] == [arm["rollouts"]["ok"] for arm in run["ab"]["arms"]]
+    sentence = "alike (alike), slow (slow) against first (first), interleaved"
+    result.stdout.fnmatch_lines([f"A/B * {sentence}", "shop * tsq * first 1.000 -> alike 1.000, *", "* tsq * first 1.000 -> slow 1.000, *"])
+    assert f"## A/B: {sentence}" in (project.directory / "report.md").read_text()
+
+
+@WAYS
+def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> None:
+    """The others are compared with each other as if it had never been there; its tests are errors, and the run fails."""
+    project.suite(scenarios=8)
+    project.backend(name="good")
+
+    result = project.run(*way, "--agentbench-ab=a=good,gone=http://127.0.0.1:9/v1,b=good", "--agentbench-concurrency=2")
+
+    result.assert_outcomes(passed=16, errors=8)
+    run = project.run_json
+    tsq = {each["new_arm"]: each for each in run["ab"]["comparisons"] if each["metric"] == "tsq"}
+    assert ("inconclusive", "no difference shown") == (tsq["gone"]["finding"], tsq["b"]["finding"])
+    assert tsq["gone"]["reason"].startswith("arm gone: the backend 'url' is not there: ")
+    assert 0.95 == tsq["b"]["confidence"]
+    assert "NOT MEASURED" == run["verdict"]
+    result.stdout.fnmatch_lines(["*they are not compared: arm gone: *", "shop * tsq * a 1.000 -> b 1.000, *"])
+    assert "-> gone" not in result.stdout.str()
+
+
+def test_one_of_three_dies(project: Project) -> None:
+    """What it has left is an error, the others run to their end and are compared with each other; of it nothing is concluded."""
+    project.suite(scenarios=6)
+    project.backend(name="good")
+    deadly = [{"match": {"contains": f"Customer shop-{number}:"}, "exit": True} for number in range(1, 6)]
+    project.backend([*deadly, *FIND_THEN_ANSWER], name="mortal")
+
+    project.run("--agentbench-ab=good,mortal,other=good", "--agentbench-concurrency=1")
+
+    ab = project.run_json["ab"]
+    assert [6, 6] == [arm["rollouts"]["ok"] for arm in ab["arms"] if arm["name"] != "mortal"]
+    assert ab["arms"][1]["failure"].startswith("arm mortal: the backend 'mortal' is gone: ")
+    tsq = {each["new_arm"]: each["finding"] for each in ab["comparisons"] if each["metric"] == "tsq"}
+    assert {"mortal": "inconclusive", "other": "no difference shown"} == tsq
+
+
+def in_flight(project: Project, arm: str) -> int:
+    """The most rollouts of an arm that ran at a time."""
+    ends = [(at, change) for began, ended in spans(project, arm) for at, change in ((began, 1), (ended, -1))]
+    return max(itertools.accumulate(change for _, change in sorted(ends)))
+
+
+def test_arms_of_a_concurrency(project: Project) -> None:
+    """Each block runs at its arm's own; the run's number is the greatest, and one that is given beside it is refused."""
+    project.suite(scenarios=24)
+    project.backend(ttft_ms=50)
+
+    project.run("--agentbench-ab=set:concurrency=1|2|6").assert_outcomes(passed=72)
+
+    run = project.run_json
+    assert {"concurrency_1": 1, "concurrency_2": 2, "concurrency_6": 6} == {arm: in_flight(project, arm) for arm in arms(project)}
+    assert 6 == run["settings"]["concurrency"]
+    one, _, six = (arm["rollouts_per_hour"] for arm in run["ab"]["arms"])
+    assert one < six
+    assert [("set", "concurrency=1")] == [(arm["kind"], arm["value"]) for arm in run["settings"]["ab"][:1]]
+
+
+def test_another_concurrency_is_another_setup(project: Project) -> None:
+    """A run is gone on with under the same numbers of its arms, and under no others, whatever the arms are called."""
+    project.suite(scenarios=2, test=PASSES)
+    project.run("--agentbench-ab=low=set:concurrency=1,high=set:concurrency=2", "-k", "shop-0").assert_outcomes(passed=2)
+
+    changed = project.run("--agentbench-ab=low=set:concurrency=1,high=set:concurrency=3", "--agentbench-resume")
+    same = project.run("--agentbench-ab=low=set:concurrency=1,high=set:concurrency=2", "--agentbench-resume")
+
+    assert 4 == changed.ret
+    changed.stderr.fnmatch_lines(["*the backend has changed: concurrency.high 2 is now 3*"])
+    same.assert_outcomes(passed=4)
+
+
+#: Writes down what it is asked for, and leaves it to the built-in kinds.
+CURIOUS = """
+from pathlib import Path
+
+
+def pytest_agentbench_make_backend(name, changes):
+    with Path("asked").open("a") as file:
+        print(name, *changes, file=file)
+"""
+
+
+def test_a_hook_gets_what_arms_change(project: Project) -> None:
+    """A plugin that makes backends is told what --agentbench-set and the arm change of it."""
+    project.suite(scenarios=1, test=PASSES)
+    project.write("conftest.py", CURIOUS)
+
+    project.run("--agentbench-ab=set:backend.model=big|small", "--agentbench-set=backend.jitter=0").assert_outcomes(passed=2)
+
+    asked = [f"embedded ('jitter', 0) ('model', '{model}')" for model in ("big", "small")]
+    assert asked == (project.root / "asked").read_text().splitlines()
+
+
+def test_arms_of_a_setting(project: Project) -> None:
+    """Of agents each value is a variant of the suite, of the backend each is a backend with that change."""
+    project.suite(scenarios=2, test=PASSES)
+    project.backend(model="m")
+
+    project.run("--agentbench-ab=set:agent.temperature=0|0.7|1").assert_outcomes(passed=6)
+    heats = {name: suite["agent"]["temperature"] for name, suite in project.run_json["suites"].items()}
+    assert {"shop-temperature_0": 0, "shop-temperature_0.7": 0.7, "shop-temperature_1": 1} == heats
+
+    project.run("--agentbench-ab=set:backend.model=big|small").assert_outcomes(passed=4)
+    assert ["big", "small"] == [arm["model"] for arm in project.run_json["ab"]["arms"]]
+    assert {"big": "big", "small": "small"} == {each.variant: each.settings["model"] for each in project.rollouts}
+
+
+def test_arms_that_are_variants(project: Project) -> None:
+    """Each is the suite's own variant by its own name; a suite that has no such variant is an error that names those it has."""
+    project.suite(scenarios=2, test=PASSES, variants={"warm": {"agent": {"temperature": 1}}, "odd": {}})
+    project.suite("other", scenarios=1, test=PASSES)
+
+    variants = "--agentbench-ab=variant:default,variant:warm,variant:odd"
+    result = project.run(variants, "--agentbench-ab-pairs", "--agentbench-slo=e2e=60s", "scenarios/shop")
+    result.assert_outcomes(passed=6)
+    run = project.run_json
+    assert ["shop", "shop-warm", "shop-odd"] == [*run["suites"]]
+    assert ["default", "warm", "odd", "odd", "warm", "default"] == arms(project)
+    assert ["default", "default", "warm"] == [each["base_arm"] for each in run["ab"]["comparisons"] if each["metric"] == "tsq"]
+    assert [1.0] * 3 == [arm["goodput"]["attainment"] for arm in run["ab"]["arms"]]
+
+    result = project.run("--agentbench-ab=variant:default,variant:warm")
+    result.stdout.fnmatch_lines(["*suite.yaml: no variant 'warm' for the arm variant:warm; known: default"])
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--agentbench-ab=a"], "*--agentbench-ab a: should be two arms: BACKEND,BACKEND or agent:KIND,agent:KIND, *"),
-        (["--agentbench-ab=a,b", "--agentbench-backend=a"], "*--agentbench-ab names two backends; leave out --agentbench-backend"),
+        (["--agentbench-ab=a"], "*--agentbench-ab a: should be 2 to 12 arms: BACKEND,BACKEND, agent:KIND,agent:KIND, *"),
+        (["--agentbench-ab=a,b", "--agentbench-backend=a"], "*--agentbench-ab names the backends; leave out --agentbench-backend"),
         (
             ["--agentbench-ab=agent:react,agent:x", "--agentbench-agent=x"],
-            "*--agentbench-ab names two agents; leave out --agentbench-agent",
+            "*--agentbench-ab names the agents; leave out --agentbench-agent",
         ),
+        (
+            ["--agentbench-ab=variant:default,variant:x", "--agentbench-variants=all"],
+            "*--agentbench-ab names the variants; leave out --agentbench-variants",
+        ),
+        (
+            ["--agentbench-ab=set:concurrency=1|2", "--agentbench-concurrency=4"],
+            "*--agentbench-ab names the concurrency; leave out --agentbench-concurrency",
+        ),
+        (
+            ["--agentbench-ab=model:a,model:b", "--agentbench-set=model=c"],
+            "*--agentbench-ab has arms for values of agent.model; leave out --agentbench-set agent.model",
+        ),
+        (
+            ["--agentbench-ab=set:backend.ttft_ms=1|2", "--agentbench-set=backend.ttft_ms=3"],
+            "*--agentbench-ab has arms for values of backend.ttft_ms; leave out --agentbench-set backend.ttft_ms",
+        ),
+        (["--agentbench-ab-pairs"], "*--agentbench-ab-pairs compares all arms with each other; add --agentbench-ab, or leave it out"),
+        (["--agentbench-ab=set:backend.odd=1|2"], "*embedded.yaml: unknown key 'odd'; known keys: *"),
         (["--agentbench-cache=cold", "--agentbench-inline"], "*--agentbench-inline runs rollouts when tests ask for them; *"),
         (
             ["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq.mean >= 0.5"],

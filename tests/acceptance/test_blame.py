@@ -54,6 +54,7 @@ def test_a_failed_call_that_the_agent_ignores(project: Project, way: tuple[str, 
     assert ["server_error", None] == [call.error_kind for call in rollouts["patient"].calls]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -74,6 +75,7 @@ def test_a_backend_that_hangs_until_time_is_up(project: Project, rule: dict[str,
     assert [None, "client_gone"] == [call.error_kind for call in rollout.calls]
 
 
+@pytest.mark.slow
 def test_an_answer_that_streams_on_until_time_is_up(project: Project) -> None:
     """One that is only long is the limit of the rollout: it is scored as it stands."""
     project.backend([FIND_THEN_ANSWER[0], {**LONG, "ttft_ms": 2500, "itl_ms": 5}])

@@ -80,6 +80,7 @@ def test_a_blocking_agent_holds_up_nobody(project: Project, way: tuple[str, ...]
     }
 
 
+@pytest.mark.slow
 def test_a_blocking_agent_that_never_ends(project: Project) -> None:
     """It is `limit` at its budget, with what it did so far; a thread that goes on cannot call the model, and the session ends."""
     project.suite("slow", scenarios=1, agent={"kind": "./agent.py:run"}, timeout=1, test=ANY, scorers=["tsq", "./scorer.py:ends"])
@@ -113,6 +114,7 @@ def run(llm, tools):
     assert (1.0, "410") == (slow.score("tsq"), other.answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["def", pytest.param("async def", marks=pytest.mark.slow)])
 def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
     """A scorer has as much time as its rollout: then its score is missing, and the others stand."""
@@ -128,6 +130,7 @@ def test_a_scorer_that_never_ends(project: Project, kind: str) -> None:
     assert 1.0 == project.rollouts[0].score("tsq")
 
 
+@pytest.mark.slow
 def test_a_blocking_scorer_holds_up_nobody(project: Project) -> None:
     """A suite's own scorer may block: the rollout that it waits for runs on."""
     project.suite("scored", scenarios=1, scorers=["./scorer.py:patient"], thresholds={}, test=ANY)

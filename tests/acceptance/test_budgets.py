@@ -41,6 +41,7 @@ def test_the_budget_that_fired_is_named(project: Project, rule: dict[str, object
     result.stdout.fnmatch_lines([f"*{kind}*"])
 
 
+@pytest.mark.slow
 def test_the_rollouts_budget(project: Project) -> None:
     """--agentbench-budget-rollout stands above suite.yaml; what it ends while the agent is at work is a limit, and scored."""
     project.suite(scenarios=1, timeout=3600, thresholds={"tsq": 0.0}, agent={"kind": "./agent.py:Thinker"})
@@ -51,6 +52,7 @@ def test_the_rollouts_budget(project: Project) -> None:
     assert ("limit", "time: the rollout took longer than 0.3 s") == (rollout.status, rollout.reason)
 
 
+@pytest.mark.slow
 def test_several_taps(project: Project) -> None:
     """Calls go through either; nothing is lost, and each tap is accounted for."""
     project.suite(scenarios=30, trials=2)
@@ -62,6 +64,7 @@ def test_several_taps(project: Project) -> None:
     assert {"tap.log", "tap-2.log"} <= {path.name for path in (project.directory / "backend").iterdir()}
 
 
+@pytest.mark.slow
 def test_agents_that_do_not_stream(project: Project) -> None:
     """Calls of the built-in client travel as streams and have a TTFT; `stream_upgrade: false` leaves them as they are."""
     project.suite(scenarios=1, variants={"whole": {"agent": {"stream_upgrade": False}}})

@@ -86,6 +86,7 @@ def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
     assert (1, 2, 2, 0) == tuple(tests[name] for name in ("passed", "failed", "errors", "skipped"))
 
 
+@pytest.mark.slow
 @WAYS
 def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
     """On GitLab there are metrics in the OpenMetrics format, which its own parser takes, and the comment; nothing is printed for GitHub."""
@@ -107,6 +108,7 @@ def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
     assert performance["failed_calls"] == {"server_error": samples["agentbench_failed_calls", "server_error"]}
 
 
+@pytest.mark.slow
 @WAYS
 def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
     """Where there is no CI, and where it is switched off, nothing of it is written or printed."""
@@ -122,6 +124,7 @@ def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch, w
     assert not summary.exists()
 
 
+@pytest.mark.slow
 def test_asked_for_by_hand(project: Project) -> None:
     """`github` and `gitlab` can be tried out anywhere; the ini file may say so, and a wrong word is a usage error."""
     project.suite(scenarios=2)
@@ -140,6 +143,7 @@ def test_asked_for_by_hand(project: Project) -> None:
     wrong.stderr.fnmatch_lines(["*--agentbench-ci jenkins: should be one of auto, github, gitlab, off"])
 
 
+@pytest.mark.slow
 @WAYS
 def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
     """Of many failures the ten most important are annotated, the lowest scores first and the last one counting the rest."""
@@ -176,6 +180,7 @@ def test_a_full_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> No
             assert re.search(r"\*\*Cut here: \d+ of \d+ lines are left out, among them .*`report.md` of run \S+ has them\.\*\*", ours)
 
 
+@pytest.mark.slow
 @WAYS
 def test_junit(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
     """Each test case has status, scores, tokens and duration as properties, those that could not be measured their status; no warning."""

@@ -61,6 +61,7 @@ def test_a_program_is_an_agent_like_any_other(project: Project, way: tuple[str, 
         assert {None} == {call.said for call in theirs.calls}
 
 
+@pytest.mark.slow
 def test_programs_have_a_time_to_first_token(project: Project) -> None:
     """With `stream_upgrade`, calls of a program that does not stream have chunks; what the model said is read all the same."""
     project.suite(scenarios=1, agent=command(stream_upgrade=True))
@@ -73,6 +74,7 @@ def test_programs_have_a_time_to_first_token(project: Project) -> None:
     assert all(call.chunks and call.upgraded for call in rollout.calls)
 
 
+@pytest.mark.slow
 def test_in_the_tests_own_process(project: Project) -> None:
     """A rollout that is run for a debugger runs the program too."""
     project.suite(scenarios=1, agent=command())
@@ -83,6 +85,7 @@ def test_in_the_tests_own_process(project: Project) -> None:
     assert [["find_item"]] == [rollout.tools for rollout in project.rollouts]
 
 
+@pytest.mark.slow
 def test_a_program_that_is_not_there(project: Project) -> None:
     """The suite's tests are errors at collection, in one sentence, and nothing boots."""
     project.suite(agent={"kind": "command", "program": ["./lost"]})
@@ -93,6 +96,7 @@ def test_a_program_that_is_not_there(project: Project) -> None:
     result.stdout.fnmatch_lines(["*suite.yaml: agent: 'command' cannot be made from its settings: there is no program './lost' in *"])
 
 
+@pytest.mark.slow
 def test_who_is_to_blame(project: Project) -> None:
     """A program that fails is at fault; one that fails because the backend did is tried again."""
     project.backend([{"match": {"contains": "shop-1"}, "status": 500}, *FIND_THEN_ANSWER])
@@ -108,6 +112,7 @@ def test_who_is_to_blame(project: Project) -> None:
     assert "exit code 1" in found["shop-2"].reason
 
 
+@pytest.mark.slow
 def test_a_budget(project: Project) -> None:
     """A program that takes too long is ended; its calls so far are scored."""
     project.suite(scenarios=1, agent=command(), timeout=3)

@@ -45,6 +45,7 @@ def test_the_first_page(project: Project, way: tuple[str, ...]) -> None:
     assert [] == [word for word in JARGON if word in "\n".join(lines)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.slow), pytest.param(120, marks=pytest.mark.slow)])
 def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """No line but a path and a command is wider than the terminal, whatever went wrong."""
@@ -63,6 +64,7 @@ def test_it_fits_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch,
     assert any(line.startswith("rule        shop tsq.mean >= 0.9: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_two_arms(project: Project) -> None:
     """Of an A/B session: what is known to differ, the first score whatever is known of it, and how many figures are left."""
     project.suite(scenarios=12, scorers=["tsq", "hallucinated"])

@@ -66,6 +66,7 @@ def test_too_late(request):
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_fixtures_of_the_projects_own(project: Project, way: tuple[str, ...]) -> None:
     """Fixtures may build on `rollout`, tests may have parameters of their own; who asks for it at run time is told what to do."""
@@ -80,6 +81,7 @@ def test_fixtures_of_the_projects_own(project: Project, way: tuple[str, ...]) ->
     )
 
 
+@pytest.mark.slow
 @WAYS
 def test_fixtures_outside_of_a_suite(project: Project, way: tuple[str, ...]) -> None:
     """They are not known there, in whatever session; tests of other folders are left alone."""
@@ -105,6 +107,7 @@ def test_ordinary():
     assert "pytest_agentbench/" not in result.stdout.str() + alone.stdout.str()
 
 
+@pytest.mark.slow
 @WAYS
 def test_fixtures_of_a_suite_that_does_not_load(project: Project, way: tuple[str, ...]) -> None:
     """A broken suite is the error of its own tests; the others run, and the session is not green."""
@@ -119,6 +122,7 @@ def test_fixtures_of_a_suite_that_does_not_load(project: Project, way: tuple[str
     assert pytest.ExitCode.OK != result.ret
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_backend_that_is_not_there(project: Project, way: tuple[str, ...]) -> None:
     """Every fixture that needs the backend is an ERROR with the reason, at once."""
@@ -132,6 +136,7 @@ def test_a_backend_that_is_not_there(project: Project, way: tuple[str, ...]) -> 
     assert CANNOT_MEASURE == result.ret
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 def test_setup_only(project: Project, way: tuple[str, ...]) -> None:
     """--setup-only sets fixtures up, so it runs rollouts; --setup-show shows them."""
@@ -145,6 +150,7 @@ def test_setup_only(project: Project, way: tuple[str, ...]) -> None:
         result.stdout.fnmatch_lines(["*SETUP    F rollout*"])
 
 
+@pytest.mark.slow
 def test_llm_in_a_suite_without_rollouts(project: Project) -> None:
     """A suite whose tests only use `llm` is journaled; nothing was planned, so nothing is missing."""
     test = """

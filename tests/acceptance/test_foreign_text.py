@@ -133,6 +133,7 @@ def markup(text: str) -> list[str]:
     return [line for line in outside if re.search(r"<img|<b>|@octocat|\]\(http|https://evil|\x1b|\u202e|^\s*::", line)]
 
 
+@pytest.mark.slow
 def test_commands_of_a_hostile_run(project: Project) -> None:
     """`agentbench show`, `diff`, `gate`, `baseline` and `rescore` print such a run as text, and `import` what others wrote."""
     shop(project)
@@ -162,6 +163,7 @@ def test_commands_of_a_hostile_run(project: Project) -> None:
     assert "octocat" in ran[0].stdout and "octocat" in ran[2].stdout and "octocat" in ran[-1].stderr
 
 
+@pytest.mark.slow
 def test_a_hostile_service(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the log of a service that dies is shown, line by line, in errors and on the terminal, and orders nothing."""
     with own_folder(monkeypatch):
@@ -176,6 +178,7 @@ def test_a_hostile_service(project: Project, monkeypatch: pytest.MonkeyPatch) ->
     assert [] == markup((project.directory / "report.md").read_text().replace("````text", "```text").split("```text")[0])
 
 
+@pytest.mark.slow
 def test_colours_stay(project: Project) -> None:
     """On a terminal with colours pytest's own are as they were."""
     project.suite(scenarios=1, test="def test_it(rollout):\n    assert rollout.tools == ['order_item']\n")
@@ -186,6 +189,7 @@ def test_colours_stay(project: Project) -> None:
     assert "\\x1b" not in output
 
 
+@pytest.mark.slow
 def test_other_sessions_are_left_alone(project: Project, tmp_path: Path) -> None:
     """What tests print in a session without a suite is shown as pytest shows it."""
     test = project.write("tests/test_it.py", "def test_it():\n    print('\\x1b[2J')\n    assert False\n")

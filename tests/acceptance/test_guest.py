@@ -125,18 +125,13 @@ EVERY_PLUGIN = [word for name in OTHER_PLUGINS for word in ("-p", name)]
 SEED = ("--randomly-seed=7",)
 
 #: What people do in such a project.
-DOINGS = {
-    "everything": (
-        "--benchmark-disable",
-        "--cov=tests",
-        "--html=theirs.html",
-        "-rA",
-    ),
-    "workers": ("-n", "2", "--dist=loadfile", "--benchmark-disable", "-v"),
-    "collect": ("--co", "-q"),
-    "fixtures": ("--fixtures",),
-    "markers": ("--markers",),
-}
+DOINGS = [
+    pytest.param(("--benchmark-disable", "--cov=tests", "--html=theirs.html", "-rA"), id="everything"),
+    pytest.param(("-n", "2", "--dist=loadfile", "--benchmark-disable", "-v"), id="workers", marks=pytest.mark.slow),
+    pytest.param(("--co", "-q"), id="collect", marks=pytest.mark.slow),
+    pytest.param(("--fixtures",), id="fixtures"),
+    pytest.param(("--markers",), id="markers"),
+]
 
 
 @pytest.fixture
@@ -148,7 +143,8 @@ def theirs(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize("arguments", DOINGS.values(), ids=DOINGS)
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", DOINGS)
 def test_nothing_changes(theirs: Project, arguments: tuple[str, ...]) -> None:
     """Output, errors and exit status are the same with us and without, but for our name among the plugins."""
     without = theirs.run(*EVERY_PLUGIN, "-p", "no:agentbench", *SEED, *arguments)
@@ -183,6 +179,7 @@ def test_strict_projects_live(theirs: Project, way: tuple[str, ...]) -> None:
     result.stderr.no_fnmatch_line("*PytestDeprecationWarning*")
 
 
+@pytest.mark.slow
 @WAYS
 def test_suites_beside_their_tests(theirs: Project, way: tuple[str, ...]) -> None:
     """In a session with suites our fixtures are those of the suites' tests only, and a conftest.py of a suite overrides them."""
@@ -195,6 +192,7 @@ def test_suites_beside_their_tests(theirs: Project, way: tuple[str, ...]) -> Non
     theirs.run(*way).assert_outcomes(passed=5)
 
 
+@pytest.mark.slow
 def test_a_suite_that_is_the_whole_project(project: Project) -> None:
     """A suite whose folder is pytest's rootdir has our fixtures, and its conftest.py overrides them."""
     project.suite(scenarios=2, test=f"{TEST_FILE}\ndef test_suite(suite): assert suite == 'ours'\n")

@@ -134,19 +134,17 @@ SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int
 }
 
 
-#: One for each verdict and status, and those in which two of them compete; the others are slow.
+#: One for each verdict that is no PASS or FAIL of tests alone, and those in which two of them compete; the others are slow.
 QUICK = {
-    "all is well",
-    "below its floor",
-    "a dead backend",
     "some fail, some are not measured",
+    "some are not measured",
     "the gate fails",
-    "the gate cannot tell",
     "the gate cannot tell, and has to",
     "another plugin has a word of its own",
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("session", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in SESSIONS])
 def test_every_headline_is_the_exit_status(project: Project, session: str) -> None:
     """The verdict in run.json, report, comment, summary, metrics, annotation and terminal is the word for the exit status."""
@@ -171,12 +169,13 @@ INTERRUPTED = "def test_it(rollout): raise KeyboardInterrupt\n"
 EXITING = "import pytest\n\ndef test_it(rollout): pytest.exit('enough', 3)\n"  # with xdist it ends a worker alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "test", "status", "verdict"),
     [
         (TWO_WORKERS, TEST_FILE, 0, "PASS"),
         (TWO_WORKERS, FAILING, 1, "FAIL"),
-        (TWO_WORKERS, INTERRUPTED, 2, "INTERRUPTED"),
+        pytest.param(TWO_WORKERS, INTERRUPTED, 2, "INTERRUPTED", marks=pytest.mark.slow),
         ((), INTERRUPTED, 2, "INTERRUPTED"),
         ((), EXITING, 3, "INTERNAL ERROR"),
     ],
@@ -191,6 +190,7 @@ def test_with_workers(project: Project, way: tuple[str, ...], test: str, status:
     assert_ends(project, result, status, verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "options", "status"), [(True, (), 2), (False, ("-k", "nothing_of_that_name"), 5)], ids=["a file that is wrong", "nothing"]
 )
@@ -217,6 +217,7 @@ def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
     result.stdout.fnmatch_lines(["verdict     FAIL, exit status 1: *; gate PASS", "gate * PASS*"])
 
 
+@pytest.mark.slow
 def test_in_one_line(project: Project) -> None:
     """Under -q the line of the session begins with its verdict."""
     project.suite()
@@ -227,6 +228,7 @@ def test_in_one_line(project: Project) -> None:
     result.stdout.fnmatch_lines(["agentbench: FAIL; shop tsq *"])
 
 
+@pytest.mark.slow
 def test_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict of a run that was scored again is the word for the exit status that a session would have had for its new scores."""
     project.suite()

@@ -66,6 +66,7 @@ def pytest_agentbench_make_backend(config, name):
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_backend_of_the_projects_own(project: Project, way: tuple[str, ...]) -> None:
     """A hooked backend is started, its note and thresholds count."""
@@ -80,6 +81,7 @@ def test_a_backend_of_the_projects_own(project: Project, way: tuple[str, ...]) -
     assert "mine" == project.run_json["backend"]["name"]
 
 
+@pytest.mark.slow
 def test_backends_that_a_hook_does_not_know(project: Project) -> None:
     """They are left to the built-in implementation, which knows the names in backends/."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
@@ -89,6 +91,7 @@ def test_backends_that_a_hook_does_not_know(project: Project) -> None:
     project.run("--agentbench-backend=yours", "scenarios/shop").stderr.fnmatch_lines(["ERROR: no backend 'yours'; known: *embedded*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [(), ("-n", "2"), ("scenarios/shop",), ("-n", "2", "scenarios/shop")], ids=["one-process", "n2", "named", "n2-named"]
 )
@@ -105,6 +108,7 @@ def test_a_hook_in_a_suites_conftest_is_refused(project: Project, way: tuple[str
     result.assert_outcomes(errors=1)
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_misspelt_hook_is_refused(project: Project, way: tuple[str, ...]) -> None:
     """A hook that does not exist is not ignored."""
@@ -117,6 +121,7 @@ def test_a_misspelt_hook_is_refused(project: Project, way: tuple[str, ...]) -> N
     assert "unknown hook 'pytest_agentbench_rollout_finnished'" in result.stdout.str() + result.stderr.str()
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_hook_that_raises_is_no_hang(project: Project, way: tuple[str, ...]) -> None:
     """What a hook raises reaches each test that waits, as an ERROR that names the place, also where all rollouts have ended by then."""

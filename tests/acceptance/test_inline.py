@@ -21,7 +21,7 @@ class Agent:
     async def run(self, scenario, llm, tools):
         reply = await llm.chat(scenario.messages, tools.schemas)
         for call in reply.tool_calls:
-            tools.call(call.name, call.arguments, 1)
+            await tools.call(call.name, call.arguments, 1)
         return Answer(str(os.getpid()))
 """
 
@@ -31,12 +31,15 @@ import os
 def test_process(rollout, thresholds):
     assert (rollout.answer == str(os.getpid())) is {inline}
     assert rollout.score("tsq") >= thresholds["tsq"]
+
+def test_the_same_rollout(rollout):
+    assert rollout.answer
 """
 
 
 @pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) -> None:
-    """With --agentbench-inline the agent runs where the test does; the record is in the journal and counts all the same."""
+    """With --agentbench-inline the agent runs where the test does; the record is in the journal, once, and counts all the same."""
     project.suite(
         scenarios=2, test=SAME_PROCESS.format(inline=inline), agent={"kind": "./agent.py:Agent"}, thresholds={"tsq": 0.5, "tsq.mean": 0.9}
     )
@@ -44,7 +47,7 @@ def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) ->
 
     result = project.run(*(("--agentbench-inline",) if inline else ()), "scenarios/shop")
 
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=4)
     assert ["shop[shop-0]", "shop[shop-1]"] == sorted(str(rollout.key) for rollout in project.rollouts)
     assert [1, 1] == [len(rollout.calls) for rollout in project.rollouts]
     run = project.run_json
@@ -53,6 +56,7 @@ def test_inline_runs_in_the_tests_own_process(project: Project, inline: bool) ->
     assert ["PASS"] == [rule["verdict"] for rule in run["gate"]["rules"]]
 
 
+@pytest.mark.slow
 def test_a_failing_mean_fails_an_inline_session(project: Project) -> None:
     """Limits on means hold inline as well, and a suite whose tests were all skipped is not green."""
     project.suite(expected=("find_item", "order_item"), thresholds={"tsq": 0.5, "tsq.mean": 0.9})
@@ -68,15 +72,7 @@ def test_a_failing_mean_fails_an_inline_session(project: Project) -> None:
     assert CANNOT_MEASURE == skipped.ret
 
 
-def test_two_tests_share_an_inline_rollout(project: Project) -> None:
-    """A rollout runs once, inline too."""
-    project.suite(scenarios=2, test="def test_one(rollout):\n    pass\n\ndef test_two(rollout):\n    pass\n")
-
-    project.run("--agentbench-inline", "scenarios/shop").assert_outcomes(passed=4)
-
-    assert ["shop[shop-0]", "shop[shop-1]"] == sorted(str(rollout.key) for rollout in project.rollouts)
-
-
+@pytest.mark.slow
 def test_what_goes_wrong_inline(project: Project) -> None:
     """A backend that fails is an ERROR with one sentence, as it is in the pool."""
     project.suite(scenarios=1)
@@ -87,6 +83,7 @@ def test_what_goes_wrong_inline(project: Project) -> None:
     assert ["infra_error"] == [rollout.status for rollout in project.rollouts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [("--agentbench-inline",), ("--pdb",)])
 def test_inline_and_workers_exclude_each_other(project: Project, way: tuple[str, ...]) -> None:
     """With -n there is no call stack to run in: a usage error that says so."""
@@ -109,6 +106,7 @@ def debug(project: Project, typed: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_debugger_stops_at_a_failing_test(project: Project) -> None:
     """--pdb implies inline: at a failing assertion the debugger opens in the test, with its rollout at hand."""
     project.suite(scenarios=2)
@@ -125,6 +123,7 @@ def test_the_debugger_stops_at_a_failing_test(project: Project) -> None:
     assert {"rollouts": 2, "finished": 1, "not_run": 1} == project.run_json["plan"]
 
 
+@pytest.mark.slow
 def test_the_debugger_walks_through_the_agent(project: Project) -> None:
     """A breakpoint() in an agent opens the debugger in the agent's own frame."""
     project.suite(scenarios=1, agent={"kind": "./agent.py:Agent"})
@@ -137,6 +136,7 @@ def test_the_debugger_walks_through_the_agent(project: Project) -> None:
     assert 1 == len(project.rollouts)
 
 
+@pytest.mark.slow
 def test_the_debugger_walks_through_a_blocking_function(project: Project) -> None:
     """An agent that is a plain function, and a scorer, run in the test's own stack: no thread, and no process of their own."""
     test = "def test_it(rollout): pass"

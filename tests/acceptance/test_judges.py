@@ -31,9 +31,9 @@ def test_banking(project: Project, way: tuple[str, ...]) -> None:
     for rollout in rollouts:
         chosen = next(draft for draft in rollout.drafts if draft.chosen)
         assert (rollout.tool_calls, rollout.answer, rollout.scores) == (chosen.tool_calls, chosen.answer, chosen.scores)
-        assert len(rollout.drafts) == len(rollout.judge_calls) == sum(draft.verdict is not None for draft in rollout.drafts)
+        assert len(rollout.drafts) == len(rollout.other_calls) == sum(draft.verdict is not None for draft in rollout.drafts)
         assert "judge" not in str(rollout.messages[0])
-    assert sum(len(rollout.drafts) for rollout in rollouts) == suite["judge"]["calls"] == suite["drafts"]["drafts"] > 10
+    assert sum(len(rollout.drafts) for rollout in rollouts) == suite["roles"]["judge"]["calls"] == suite["drafts"]["drafts"] > 10
     assert sum(len(rollout.calls) for rollout in rollouts) == project.run_json["performance"]["calls"]
     assert project.run_json["performance"]["split"]["judge"]["share"] > 0
     assert [] == [each for each in project.run_json["serving"]["disagreements"] if "counts" in each]
@@ -43,6 +43,7 @@ def test_banking(project: Project, way: tuple[str, ...]) -> None:
     assert "- drafts: tsq 0." in (project.directory / "report.md").read_text()
 
 
+@pytest.mark.slow
 @WAYS
 def test_action_completion(project: Project, way: tuple[str, ...]) -> None:
     """A scorer asks the backend under test; what it asks is no call of the agent's."""
@@ -52,12 +53,13 @@ def test_action_completion(project: Project, way: tuple[str, ...]) -> None:
     project.run(*way, "scenarios/shop").assert_outcomes(passed=3)
 
     for rollout in project.rollouts:
-        assert (1.0, 2, 2, {}) == (rollout.score("action_completion"), len(rollout.calls), len(rollout.judge_calls), rollout.score_errors)
-        assert all(call.received_ns >= rollout.calls[-1].ended_ns for call in rollout.judge_calls)
-    assert (6, 6) == (project.run_json["suites"]["shop"]["judge"]["calls"], project.run_json["performance"]["calls"])
+        assert (1.0, 2, 2, {}) == (rollout.score("action_completion"), len(rollout.calls), len(rollout.other_calls), rollout.score_errors)
+        assert all(call.received_ns >= rollout.calls[-1].ended_ns for call in rollout.other_calls)
+    assert (6, 6) == (project.run_json["suites"]["shop"]["roles"]["judge"]["calls"], project.run_json["performance"]["calls"])
     assert "judge" not in project.run_json["performance"]["split"]
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) -> None:
     """A judgement that cannot be understood is no score: the test is an ERROR that says so, the other scores stand, no mean counts it."""
@@ -80,6 +82,7 @@ def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) 
     assert 1.0 == means["scores"]["tsq"]["mean"]["value"]
 
 
+@pytest.mark.slow
 @WAYS
 def test_an_agents_judge_that_fails(project: Project, way: tuple[str, ...]) -> None:
     """An agent whose judge cannot be understood was not measured: infra_error, an ERROR, tried again as often as is asked for."""
@@ -108,6 +111,7 @@ def other_engine(tmp_path: Path) -> Iterator[str]:
     child.stop()
 
 
+@pytest.mark.slow
 @WAYS
 def test_judges_with_endpoints_of_their_own(
     project: Project, other_engine: str, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
@@ -120,7 +124,7 @@ def test_judges_with_endpoints_of_their_own(
     project.run(*way, "scenarios/shop").assert_outcomes(passed=3)
 
     for rollout in project.rollouts:
-        assert ({"a-judge"}, 4, 2) == ({call.model for call in rollout.judge_calls}, len(rollout.judge_calls), len(rollout.calls))
+        assert ({"a-judge"}, 4, 2) == ({call.model for call in rollout.other_calls}, len(rollout.other_calls), len(rollout.calls))
         assert (1.0, True) == (
             rollout.score("action_completion"),
             "judge a-judge, prompt " in rollout.score("action_completion").explanation,
@@ -129,6 +133,7 @@ def test_judges_with_endpoints_of_their_own(
     assert [] == [path for path in project.directory.rglob("*") if path.is_file() and b"very-secret-key" in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_a_key_that_is_missing(project: Project, other_engine: str) -> None:
     """Without the key of its judge an agent is not started, and a scorer has no score; both name the variable."""
     judge = {"url": other_engine, "model": "a-judge", "api_key": "NO_SUCH_KEY"}
@@ -150,6 +155,7 @@ def router() -> Iterator[Router]:
         yield router
 
 
+@pytest.mark.slow
 def test_labels(project: Project, router: Router) -> None:
     """A stack that knows rollouts gets the judge's calls as a program of their own, which is released like the agent's."""
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))

@@ -24,6 +24,25 @@ class Ending:
         return Answer("")
 """
 
+#: An agent that leaves a call behind, which has reached the router when its rollout is over.
+LEAVING = """
+import asyncio, json, threading, urllib.request
+from contextlib import suppress
+from pytest_agentbench.records import Answer
+
+def leave(url):
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "forever"}]}).encode()
+    with suppress(OSError):
+        urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", body, {"Content-Type": "application/json"}))
+
+class Leaving:
+    async def run(self, scenario, llm, tools):
+        threading.Thread(target=leave, args=(llm.base_url,), daemon=True).start()
+        while not await asyncio.to_thread(lambda: json.load(urllib.request.urlopen("PROGRAMS"))):
+            await asyncio.sleep(0.01)
+        return Answer("")
+"""
+
 STREAMING = """
 from pytest_agentbench.records import Answer
 
@@ -58,6 +77,7 @@ def test_thunderagent(project: Project, router: Router, way: tuple[str, ...]) ->
     assert {"labelled": 6, "announced": 6, "released": 6, "failed": 0, "bypassed": 0, "left": 0} == run["labels"]
 
 
+@pytest.mark.slow
 def test_dynamo(project: Project, router: Router) -> None:
     """Sessions are named in headers, for agents on the openai package too; what the server tells of a call is in its record."""
     labels = {"kind": "dynamo", "osl": 64, "priority": 2, "release": True}
@@ -79,8 +99,12 @@ def test_dynamo(project: Project, router: Router) -> None:
     assert "hidden-value" not in (project.directory / "run.json").read_text()
 
 
+@pytest.mark.slow
 def test_every_ending(project: Project, router: Router) -> None:
-    """A rollout is released however it ends: well, by its agent's fault, by a budget that ends while the backend owes a token."""
+    """A rollout is released however it ends: well, by its agent's fault, by a budget that ends while the backend owes a token.
+
+    None is before its last call is over: a router would send what it still held, past all its plans.
+    """
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": {"kind": "thunderagent"}}))
     project.suite(scenarios=3, agent={"kind": "./agent.py:Ending"}, thresholds={})
     project.write("scenarios/shop/agent.py", ENDINGS)
@@ -89,9 +113,23 @@ def test_every_ending(project: Project, router: Router) -> None:
 
     assert {"shop-0": "ok", "shop-1": "agent_error", "shop-2": "infra_error"} == {each.scenario: each.status for each in project.rollouts}
     assert {} == router.programs
+    assert [] == router.early
     assert {"labelled": 3, "announced": 3, "released": 3, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
 
 
+@pytest.mark.slow
+def test_calls_that_outlive_their_agent(project: Project, router: Router) -> None:
+    """A call that an agent has left behind is broken off before its rollout is released: a router would begin the program anew."""
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+    project.suite(scenarios=1, agent={"kind": "./agent.py:Leaving"}, thresholds={})
+    project.write("scenarios/shop/agent.py", LEAVING.replace("PROGRAMS", f"{router.url.removesuffix('/v1')}/programs"))
+    project.write("scenarios/shop/test_shop.py", "def test_it(rollout):\n    assert rollout.turns == 1\n")
+    project.run("scenarios/shop", "--agentbench-backend=router")
+
+    assert ([], {}, 1) == (router.early, router.programs, len(router.releases))
+
+
+@pytest.mark.slow
 def test_rollouts_that_are_cancelled(project: Project, router: Router) -> None:
     """Under -x the session ends with rollouts in flight; they are released as well."""
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
@@ -105,6 +143,21 @@ def test_rollouts_that_are_cancelled(project: Project, router: Router) -> None:
     assert 0 == project.run_json["labels"]["left"]
 
 
+@pytest.mark.slow
+def test_a_program_that_lost_its_backend(project: Project, router: Router) -> None:
+    """A router that pauses a program while its call comes answers 500: no score, and the rollout is tried again as a new program."""
+    router.faults = ["Program x has no valid backend"]
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+    project.suite(scenarios=1)
+    project.run("scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=1)
+    ((failed, good),) = [each.attempts for each in project.rollouts]
+
+    assert ("infra_error", "ok") == (failed.status, good.status)
+    assert 2 == len({body["program_id"] for _, body in router.chats})
+    assert {"labelled": 2, "announced": 2, "released": 2, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
+
+
+@pytest.mark.slow
 def test_a_rate_limit(project: Project, router: Router) -> None:
     """What calls wait for it is written down, and is neither TTFT nor a fault of the client."""
     backend = {"kind": "url", "url": router.url, "rate_limit": {"requests_per_minute": 300}}

@@ -38,6 +38,7 @@ LOOKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
 def test_looking_boots_nothing(project: Project, look: str) -> None:
     """Each way of looking shows what it should, starts no process, opens no connection and leaves no run directory."""
@@ -64,6 +65,7 @@ def test_a_run_is_seen_by_the_watch(project: Project) -> None:
     assert {"subprocess.Popen", "socket.connect"} <= set((project.root / "seen.txt").read_text().split())
 
 
+@pytest.mark.slow
 def test_collecting_needs_no_backend(project: Project) -> None:
     """`--co` lists the tests of a suite whose backend is not there at all."""
     project.suite(scenarios=2)
@@ -74,6 +76,7 @@ def test_collecting_needs_no_backend(project: Project) -> None:
     result.stdout.fnmatch_lines(["*test_tools[[]shop-0[]]", "*test_tools[[]shop-1[]]"])
 
 
+@pytest.mark.slow
 def test_every_fixture_has_a_docstring(project: Project) -> None:
     """`pytest --fixtures` explains each fixture of the plugin, where there is a suite."""
     project.suite(scenarios=1)
@@ -87,6 +90,7 @@ def test_every_fixture_has_a_docstring(project: Project) -> None:
     assert "no docstring available" not in listed.split("fixtures defined from pytest_agentbench.session.fixtures")[1].split("------")[1]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_suite_boots_nothing(project: Project) -> None:
     """In a project without suites the plugin is quiet, and so it is in a run that selects no test."""
     project.write("test_other.py", "def test_nothing():\n    pass\n")
@@ -98,6 +102,7 @@ def test_a_run_without_a_suite_boots_nothing(project: Project) -> None:
     assert not (project.root / "reports").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_selects_no_rollout_leaves_nothing(project: Project) -> None:
     """A run whose selection is empty leaves no run directory behind."""
     project.suite(scenarios=2)

@@ -60,6 +60,7 @@ def test_an_agent_that_prints_without_an_end(project: Project, kind: str) -> Non
     assert project.run_json["processes"]["pool"]["peak_mib"] < MEGABYTES
 
 
+@pytest.mark.slow
 def test_a_scorer_that_prints_without_an_end(project: Project) -> None:
     """What scorers print is in the same log, and has the same limit."""
     project.suite(scenarios=1, scorers=["./agent.py:score", "tsq"], thresholds={}, test="def test_it(rollout): pass\n")

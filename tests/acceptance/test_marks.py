@@ -9,6 +9,7 @@ from tests.project import WAYS, Project
 LOSING = "def test_it(rollout): assert False\n"
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("name", ["xfail", "skip"])
 def test_no_false_green(project: Project, way: tuple[str, ...], name: str) -> None:
@@ -33,6 +34,7 @@ def test_a_folder_named_like_a_mark(project: Project, way: tuple[str, ...]) -> N
     result.assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
 def test_marks_of_plugins(project: Project) -> None:
     """A marker that a plugin or conftest.py registers has a meaning; one that the ini file declares is a word like any other."""
     for name in ("slow", "declared"):
@@ -49,6 +51,7 @@ def test_marks_of_plugins(project: Project) -> None:
     result.stdout.fnmatch_lines(["*scenarios/declared/suite.yaml: name: 'timeout' is a mark that *"])
 
 
+@pytest.mark.slow
 def test_a_name_that_no_mark_can_have(project: Project) -> None:
     """Pytest has no marks that begin with `_`: such a name is one sentence, not a traceback, and such a folder of a bad suite too."""
     project.suite("_shop")

@@ -24,6 +24,7 @@ def test_a_timeout_does_not_fire_on_the_wait(project: Project, way: tuple[str, .
     assert all(rollout.duration_s > 1 for rollout in project.rollouts)
 
 
+@pytest.mark.slow
 @WAYS
 def test_randomly(project: Project, way: tuple[str, ...]) -> None:
     """pytest-randomly changes the order of tests and nothing else."""
@@ -38,6 +39,7 @@ def test_randomly(project: Project, way: tuple[str, ...]) -> None:
     assert 8 == len(project.rollouts)
 
 
+@pytest.mark.slow
 @WAYS
 def test_coverage(project: Project, way: tuple[str, ...]) -> None:
     """pytest-cov measures the tests; the processes of the session are not measured and not disturbed."""
@@ -61,6 +63,7 @@ filterwarnings =
 ADVICE = "*PytestAgentbenchWarning: --reruns: a test that is run again reads the same rollout, *"
 
 
+@pytest.mark.slow
 @WAYS
 def test_reruns(project: Project, way: tuple[str, ...]) -> None:
     """pytest-rerunfailures runs a failed test again on the same rollout, and a warning says so, once."""
@@ -93,6 +96,7 @@ def test_the_warning_about_reruns_and_filters(project: Project, way: tuple[str, 
     assert {"passed": 1} == silenced.parseoutcomes()
 
 
+@pytest.mark.slow
 @WAYS
 def test_no_warnings_of_our_own(project: Project, way: tuple[str, ...]) -> None:
     """A session raises no warning, so that projects may make errors of them."""
@@ -105,6 +109,7 @@ def test_no_warnings_of_our_own(project: Project, way: tuple[str, ...]) -> None:
     assert {"passed": 4} == result.parseoutcomes()
 
 
+@pytest.mark.slow
 def test_without_the_plugin(project: Project) -> None:
     """`-p no:agentbench` removes everything: fixtures, options, header, files."""
     project.suite(scenarios=1)
@@ -147,6 +152,7 @@ async def test_beside_a_rollout(llm, rollout, thresholds):
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_async_tests_call_the_model_by_hand(project: Project, way: tuple[str, ...]) -> None:
     """`llm` calls the backend under pytest-asyncio, by its own client and the openai SDK: journaled, timed, and in no mean."""

@@ -101,6 +101,7 @@ class Parrot:
 """
 
 
+@pytest.mark.slow
 def test_a_history_that_the_server_refuses(project: Project) -> None:
     """An agent of one's own that sends broken arguments back is at fault: a FAILURE, tried once, and no reason to give up the suite."""
     project.suite(scenarios=3, agent={"kind": "./agent.py:Parrot"})
@@ -113,6 +114,7 @@ def test_a_history_that_the_server_refuses(project: Project) -> None:
         assert rollout.reason.startswith("HTTP 400: 'messages[1].tool_calls[0].function.arguments' must be a JSON object.")
 
 
+@pytest.mark.slow
 def test_broken_arguments_are_not_sent_back(project: Project) -> None:
     """The built-in agent goes on with what the model meant, or with none; the record has what it wrote."""
     written: Json = {"shop-0:": '{"item": "la', "shop-1:": "{'item': 'lamp'}"}

@@ -55,7 +55,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             rollout,
             "serving",
             "calls       4 LLM calls *",
-            "throughput  * output tok/s, * rollouts/h, *",
+            "throughput  * output tok/s *, * rollouts/h, *",
             "TTFT *",
             "report      reports/*/report.md (and run.json, rollouts.jsonl)",
         ]
@@ -65,6 +65,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     project.run(*way, "-vv", "scenarios/shop").stdout.fnmatch_lines([rollout, tools, rollout, tools])
 
 
+@pytest.mark.slow
 @WAYS
 def test_junit_properties(project: Project, way: tuple[str, ...]) -> None:
     """Each test case carries its scores and timings, and its time is the rollout's own, not the wait for a turn."""
@@ -100,6 +101,7 @@ class Agent(ToolCalling):
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_failing_test_explains_itself(project: Project, way: tuple[str, ...]) -> None:
     """A failure shows its own rollout: score, expected against actual tools, the transcript's tail and the log; and no code of ours."""
@@ -144,6 +146,7 @@ def test_a_failing_test_explains_itself(project: Project, way: tuple[str, ...]) 
     assert "1 failed, 2 passed" in shown
 
 
+@pytest.mark.slow
 @WAYS
 def test_what_cannot_be_measured_is_an_error_in_a_sentence(project: Project, way: tuple[str, ...]) -> None:
     """infra_error is an ERROR, and so is a test that asks for a score whose scorer raised; other tests of that rollout stand.

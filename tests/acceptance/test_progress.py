@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import BEAT, duration_text, log_line, pause
 from pytest_agentbench.session.recorder import Ledger
-from tests.project import FIND_THEN_ANSWER, PYTEST, TWO_WORKERS, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, PYTEST, TWO_WORKERS, Project
 from tests.terminal import Screen, run_on_terminal
 
 EIGHT_IN_FLIGHT = (*TWO_WORKERS, "--agentbench-concurrency=8")
@@ -18,11 +18,15 @@ EIGHT_IN_FLIGHT = (*TWO_WORKERS, "--agentbench-concurrency=8")
 #: shop-0 is done at once, the others take long enough for the line to be drawn.
 UNEVEN = [{"match": {"contains": "shop-0"}, "text": "No."}, *({"ttft_ms": 900, **rule} for rule in FIND_THEN_ANSWER)]
 
+#: A conftest.py with which lines for a log come twenty times a second.
+QUICK_BEAT = "from pytest_agentbench.session import progress\n\nprogress.BEAT = 0.05\n"
+
 
 def run(project: Project, *arguments: str) -> tuple[int, str]:
     return run_on_terminal([*PYTEST, *arguments], project.root, child_environment())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "verbosity"),
     [
@@ -33,9 +37,13 @@ def run(project: Project, *arguments: str) -> tuple[int, str]:
     ],
 )
 def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: tuple[str, ...]) -> None:
-    """It says how many of how many are done, the mean so far, the speed and the time to go; in the end it is gone and nothing else is."""
+    """It says how many of how many are done, the mean so far, the speed and the time to go; in the end it is gone and nothing else is.
+
+    Where somebody looks on there are no lines for a log.
+    """
     project.suite(scenarios=3)
     project.backend(UNEVEN)
+    project.write("conftest.py", QUICK_BEAT)
 
     status, written = run(project, *way, *verbosity, "scenarios/shop")
 
@@ -43,6 +51,7 @@ def test_a_line_of_progress(project: Project, way: tuple[str, ...], verbosity: t
     assert "agentbench 1/3 · tsq 0.000 · " in written
     assert " tok/s · " in written
     assert " s to go" in written
+    assert "rollouts done" not in written
     shown = str(Screen(written))
     assert "1/3" not in shown
     assert "to go" not in shown
@@ -77,24 +86,28 @@ def test_progress_stays_out_of_captured_output(project: Project) -> None:
     assert "1/3" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["-q", "-s", "--agentbench-inline"])
 def test_no_progress_where_it_is_not_wanted(project: Project, option: str) -> None:
-    """-q is quiet, and with -s and inline the terminal belongs to the tests and to debuggers."""
+    """-q is quiet, and with -s and inline the terminal belongs to the tests and to debuggers; nor are there lines for a log."""
     project.suite(scenarios=3)
     project.backend(UNEVEN)
+    project.write("conftest.py", QUICK_BEAT)
 
     _, written = run(project, option, "scenarios/shop")
 
     assert "agentbench 1/3" not in written
     assert "tok/s · " not in written
+    assert "rollouts done" not in written
 
 
-QUICK_BEAT = "from pytest_agentbench.session import progress\n\nprogress.BEAT = 0.05\n"
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [pytest.param((), marks=pytest.mark.slow), EIGHT_IN_FLIGHT], ids=["one-process", "n2"])
 def test_a_log_says_how_far_it_is(project: Project, way: tuple[str, ...]) -> None:
-    """Where the output is no terminal, a line now and then says how many rollouts are done, what failed, and how long it takes."""
+    """Where the output is no terminal, a line now and then says how many rollouts are done, what failed, and how long it takes.
+
+    There is no line of progress and no control sequence.
+    """
     project.suite(scenarios=3)
     project.backend(UNEVEN)
     project.write("conftest.py", QUICK_BEAT)
@@ -105,8 +118,11 @@ def test_a_log_says_how_far_it_is(project: Project, way: tuple[str, ...]) -> Non
     assert re.fullmatch(r"agentbench \d of 3 rollouts done · (no tests|1 test) failed · \d s( · about \d+ s to go)?", lines[0]), lines[0]
     assert any(line.startswith("agentbench 1 of 3 rollouts done · ") and line.endswith(" s to go") for line in lines), lines
     result.assert_outcomes(failed=1, passed=2)
+    assert "/3 ·" not in result.stdout.str()
+    assert "\x1b" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_quiet_log(project: Project) -> None:
     """With -q there are dots and no lines between them."""
     project.suite(scenarios=3)
@@ -114,18 +130,6 @@ def test_a_quiet_log(project: Project) -> None:
     project.write("conftest.py", QUICK_BEAT)
 
     assert "rollouts done" not in project.run("-q", "scenarios/shop").stdout.str()
-
-
-@pytest.mark.parametrize("options", [(), ("-s",)], ids=["line", "no line"])
-def test_no_log_on_a_terminal(project: Project, options: tuple[str, ...]) -> None:
-    """Where somebody looks on there is a line of progress or the tests' own output, and no lines for a log."""
-    project.suite(scenarios=3)
-    project.backend(UNEVEN)
-    project.write("conftest.py", QUICK_BEAT)
-
-    _, written = run(project, *options, "scenarios/shop")
-
-    assert "rollouts done" not in written
 
 
 @pytest.mark.parametrize(
@@ -154,15 +158,3 @@ def test_a_line_of_a_log(tmp_path: Path) -> None:
     ledger.done = 100
     assert "agentbench 100 of 100 rollouts done · 2 tests failed · 2 min" == log_line(ledger, 2, 1120.0)
     ledger.journal.close()
-
-
-@WAYS
-def test_no_progress_in_a_pipe(project: Project, way: tuple[str, ...]) -> None:
-    """Where the output is no terminal there is no line of progress and no control sequence."""
-    project.suite(scenarios=3)
-    project.backend(UNEVEN)
-
-    written = project.run(*way, "scenarios/shop").stdout.str()
-
-    assert "/3 ·" not in written
-    assert "\x1b" not in written

@@ -27,6 +27,7 @@ def held(project: Project) -> Project:
     return project
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     """It runs, has a letter of its own, fails nothing with and without a gate, and is told of with owner and date."""
@@ -72,15 +73,19 @@ def test_the_gate_leaves_it_out(
     pytest.LineMatcher(capsys.readouterr().out.splitlines()).fnmatch_lines(lines)
 
 
+@pytest.mark.slow
 @WAYS
-def test_a_pass_is_a_pass(held: Project, way: tuple[str, ...]) -> None:
+def test_a_pass_is_a_pass(project: Project, way: tuple[str, ...]) -> None:
     """A quarantined scenario that passes is counted as such, by variant and over all trials, so that somebody can end its quarantine."""
-    result = held.run(*way, "-v", "scenarios/shop", "--agentbench-trials=2")
+    project.suite(scenarios=2, quarantine=[ENTRY])
 
-    result.assert_outcomes(passed=40)
-    result.stdout.fnmatch_lines(["quarantined 1 of 20 scenarios, in no gate: shop-1 (ada, until 2999-12-31; 2 of 2 tests passed)"])
+    result = project.run(*way, "-v", "scenarios/shop", "--agentbench-trials=2")
+
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["quarantined 1 of 2 scenarios, in no gate: shop-1 (ada, until 2999-12-31; 2 of 2 tests passed)"])
 
 
+@pytest.mark.slow
 @WAYS
 def test_infra_errors_count(held: Project, way: tuple[str, ...]) -> None:
     """An error of the infrastructure is no property of a scenario: it is an ERROR, and nothing passes."""
@@ -92,33 +97,26 @@ def test_infra_errors_count(held: Project, way: tuple[str, ...]) -> None:
     result.stdout.fnmatch_lines(["quarantined *0 of 1 test passed)", "gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error*"])
 
 
-def test_other_assertions_fail(held: Project) -> None:
-    """What has to hold for every scenario holds for one in quarantine too."""
-    held.backend(ONE_WRONG)
-    held.write("scenarios/shop/test_shop.py", "def test_orders_nothing(rollout):\n    assert 'order_item' not in rollout.tools\n")
+@pytest.mark.slow
+def test_other_assertions_and_means_count_it(project: Project) -> None:
+    """What has to hold for every scenario holds for one in quarantine too, and a limit on the suite's mean is not eased by a quarantine."""
+    project.suite(scenarios=2, quarantine=[ENTRY], test="def test_it(rollout):\n    assert 'order_item' not in rollout.tools\n")
+    project.backend(ONE_WRONG)
 
-    result = held.run("scenarios/shop")
+    result = project.run("scenarios/shop", "--agentbench-threshold=tsq.mean=0.6")
 
-    result.assert_outcomes(passed=19, failed=1)
+    result.assert_outcomes(passed=1, failed=1)
     assert 1 == result.ret
+    result.stdout.fnmatch_lines(["rule *tsq.mean >= 0.6 of run: FAIL, 0.500"])
 
 
-def test_the_mean_is_over_all(held: Project) -> None:
-    """A limit on the suite's mean is not eased by a quarantine."""
-    held.backend(ONE_WRONG)
-
-    result = held.run("scenarios/shop", "--agentbench-threshold=tsq.mean=0.96")
-
-    assert 1 == result.ret
-    result.stdout.fnmatch_lines(["rule *tsq.mean >= 0.96 of run: FAIL, 0.950"])
-
-
+@pytest.mark.slow
 @WAYS
-def test_an_expired_entry(held: Project, way: tuple[str, ...]) -> None:
+def test_an_expired_entry(project: Project, way: tuple[str, ...]) -> None:
     """It is an error of the suite that names scenario, owner and date."""
-    held.suite(scenarios=20, quarantine=[{**ENTRY, "expires": "2020-01-31"}])
+    project.suite(quarantine=[{**ENTRY, "expires": "2020-01-31"}])
 
-    result = held.run(*way, "scenarios/shop")
+    result = project.run(*way, "scenarios/shop")
 
     assert 0 != result.ret
     result.stdout.fnmatch_lines(["*suite.yaml: quarantine: the entry of 'shop-1' expired on 2020-01-31; ada, who owns it, *"])

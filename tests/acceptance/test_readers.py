@@ -1,12 +1,13 @@
-"""How many xdist workers start: -n says how many rollouts are in flight, and one worker is enough for tests that only read them."""
+"""Sessions with fewer xdist workers than -n: it says how many rollouts are in flight, and one worker is enough for tests that read them.
+
+tests/session/test_worker_count.py has the ways to ask for workers, and what tests keep all of them.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, Project
-
-CALLS = "def test_chat(llm): pass\n"  # a test of a suite that calls models itself
 
 
 def started(result: pytest.RunResult) -> int:
@@ -37,115 +38,27 @@ def test_one_worker_reads(project: Project) -> None:
     assert [line] == [each for each in result.outlines if "workers" in each and each.startswith("agentbench:")]
 
 
+@pytest.mark.slow
 def test_the_literal_number(project: Project) -> None:
-    """--agentbench-workers is how many start, more than -n or fewer; what is in flight stays what -n said, or the option of its own."""
+    """--agentbench-workers is how many start, more than -n or fewer; what is in flight stays what -n said."""
     project.suite(scenarios=4)
 
     literal = ran(project, "-n", "2", "--agentbench-workers=3", "scenarios/shop", passed=4)
     assert (3, 2) == (started(literal), in_flight(literal))
     assert "--agentbench-workers=" not in literal.stdout.str()
 
-    assert 5 == in_flight(ran(project, "-n", "2", "--agentbench-concurrency=5", "scenarios/shop", passed=4))
 
-
+@pytest.mark.slow
 def test_the_literal_number_wants_n(project: Project) -> None:
-    """Without -n the option is a usage error; in the ini file it waits for sessions with -n, and -n 0 is one process."""
+    """Without -n the option is a usage error."""
     project.suite(scenarios=1)
 
     refused = project.run("--agentbench-workers=2", "scenarios/shop")
     assert pytest.ExitCode.USAGE_ERROR == refused.ret
     refused.stderr.fnmatch_lines(["*--agentbench-workers says how many xdist workers start with -n; add -n N, or leave it out"])
 
-    project.pytester.makeini("[pytest]\naddopts = --import-mode=importlib\nagentbench_workers = 2\n")
-    ran(project, "scenarios/shop", passed=1)
-    ran(project, "-n0", "--agentbench-workers=3", "scenarios/shop", passed=1)
-    assert 2 == started(ran(project, "-n3", "scenarios/shop", passed=1))
 
-
-#: What other tests there are -> the arguments that lead to them.
-OTHERS = {
-    "tests beside the suites": ("scenarios/shop", "tests"),
-    "above the suites": (".",),
-    "of a suite that calls models": ("scenarios",),
-    "each": ("--dist=each", "scenarios/shop"),
-    "doctests": ("--doctest-modules", "scenarios/shop"),
-}
-
-
-@pytest.mark.parametrize("arguments", OTHERS.values(), ids=OTHERS)
-def test_other_tests_keep_what_was_typed(project: Project, arguments: tuple[str, ...]) -> None:
-    """Where a path leads to a test that is not known to only read rollouts, as many workers start as -n says."""
-    project.suite(scenarios=1)
-    project.suite("chat", scenarios=1, test=CALLS)
-    project.write("tests/test_own.py", "def test_own(): pass\n")
-
-    result = project.run("-n", "2", *arguments)
-
-    assert 2 == started(result)
-    assert "--agentbench-workers" not in result.stdout.str()
-
-
-def test_suites_that_are_not_selected(project: Project) -> None:
-    """A suite that -m leaves out does not count; tests that call models count also where rollouts run only when they are named."""
-    project.suite(scenarios=1)
-    project.suite("chat", scenarios=1, test=CALLS)
-
-    assert 1 == started(ran(project, "-n", "2", "-m", "shop", "scenarios", passed=1))
-
-    project.suite("chat", scenarios=1, test=CALLS, only_when_named=True)
-    assert 2 == started(ran(project, "-n", "2", "-m", "not nothing", "scenarios", passed=2))
-
-
-def test_without_a_path(project: Project) -> None:
-    """Without a path `testpaths` decides, and where there is none, the folder that pytest was started in."""
-    project.suite(scenarios=1)
-    project.write("tests/test_own.py", "def test_own(): pass\n")
-    assert 2 == started(ran(project, "-n", "2", passed=2))
-
-    project.pytester.makeini("[pytest]\naddopts = --import-mode=importlib -n 2\ntestpaths = scenarios\n")
-    assert 1 == started(ran(project, passed=1))
-
-
-#: Environment, arguments -> workers, rollouts in flight.
-ASKED = {
-    "PYTEST_ADDOPTS": ({"PYTEST_ADDOPTS": "-n 4"}, (), (1, 4)),
-    "auto": ({"PYTEST_XDIST_AUTO_NUM_WORKERS": "4"}, ("-n", "auto"), (1, 4)),
-    "logical and maxprocesses": ({"PYTEST_XDIST_AUTO_NUM_WORKERS": "4"}, ("-n", "auto", "--maxprocesses=3"), (1, 3)),
-    "literal and maxprocesses": ({}, ("-n4", "--maxprocesses=3", "--agentbench-workers=2"), (2, 3)),
-    "tx": ({}, ("--tx", "2*popen", "--dist=load"), (2, 2)),
-    "n over tx": ({}, ("--tx", "2*popen", "-n4"), (1, 4)),
-    "loadscope": ({}, ("-n4", "--dist=loadscope"), (1, 4)),
-    "loadfile": ({}, ("-n4", "--dist=loadfile"), (1, 4)),
-    "loadgroup": ({}, ("-n4", "--dist=loadgroup"), (1, 4)),
-    "worksteal": ({}, ("-n4", "--dist=worksteal"), (1, 4)),
-}
-
-
-#: The ways that xdist itself makes one of.
-SLOW = ("n over tx", "loadfile", "loadgroup", "worksteal")
-
-
-@pytest.mark.parametrize(
-    ("environment", "arguments", "numbers"),
-    [pytest.param(*asked, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, asked in ASKED.items()],
-)
-def test_ways_to_ask(
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    arguments: tuple[str, ...],
-    numbers: tuple[int, int],
-) -> None:
-    """However -n is given, and however tests are distributed; --tx without -n names its workers, which start."""
-    project.suite(scenarios=2)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-
-    result = ran(project, *arguments, "scenarios/shop", passed=2)
-
-    assert numbers == (started(result), in_flight(result))
-
-
+@pytest.mark.slow
 def test_the_first_failure(project: Project) -> None:
     """-x ends with the failure, and no test beside it is an ERROR; --lf then runs that one."""
     project.suite(scenarios=6)
@@ -168,6 +81,7 @@ def test_end(rollout):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(project: Project) -> None:
     """One worker is no single point of failure: the test that killed it is an ERROR, all others are judged."""
     project.suite(scenarios=4, test=TEST_FILE + DEADLY)

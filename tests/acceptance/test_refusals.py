@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 NO_PARSER = {"status": 400, "message": '"auto" tool choice requires --tool-call-parser to be set'}
@@ -29,6 +31,7 @@ def test_a_server_that_is_set_up_wrongly(project: Project, way: tuple[str, ...])
     )
 
 
+@pytest.mark.slow
 def test_a_key_that_is_turned_down_by_chats_only(project: Project) -> None:
     """Where the list of models is free to all, the first chats say what is wrong, and name the place of the key."""
     project.backend([{"status": 401, "message": "Incorrect API key"}])
@@ -40,6 +43,7 @@ def test_a_key_that_is_turned_down_by_chats_only(project: Project) -> None:
     result.stdout.fnmatch_lines(["*infra_error: HTTP 401: Incorrect API key; no key was sent: `api_key_env` in a backend's YAML *"])
 
 
+@pytest.mark.slow
 def test_a_scenario_that_the_server_refuses(project: Project) -> None:
     """One that is refused among others that are answered is an ERROR of its own, tried once; so is an address that is not taken later."""
     lost = {"status": 404, "message": "The model `m` does not exist."}

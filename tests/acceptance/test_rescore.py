@@ -21,6 +21,7 @@ from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal, record_line, sealed
 from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.triage import Triage
 from tests.project import FIND_THEN_ANSWER, Project
 
 pytestmark = pytest.mark.slow
@@ -146,10 +147,45 @@ def test_floors_are_judged_again(shop: Project, capsys: Capture) -> None:
 
     run = read_run(rescored(shop))
     assert ("FAIL", 1, None) == (run.verdict, run.exit_status, run.gate)
+    assert [("shop-1", 0.4), ("shop-0", 1.0), ("shop-2", 1.0)] == [
+        (each.scenario, each.scores["tsq"]) for each in run.suites["shop"].scenarios
+    ]
     passes = run.suites["shop"].passes
     assert passes is not None
     assert (2 / 3, 0.5) == (passes.pass_all[0].value, passes.floor)
     assert "shop tsq: 1 of 3 rollouts do not reach the floor of 0.5\n" in capsys.readouterr().out
+
+
+def test_mistakes_follow_the_scores(shop: Project) -> None:
+    """What went wrong is told of the rollouts as they are scored now: with a score of arguments, of arguments too, in every report."""
+    shop.backend([{"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": {"item": "vase"}}]}, *FIND_THEN_ANSWER])
+    shop.run("scenarios/shop")
+    old = triage(shop.directory)
+
+    assert 0 == main(["rescore", "--scorer", "tsq"]) == main(["rescore", "--scorer", "parameter_accuracy"])
+
+    assert ([], 0) == ([each.kind for each in old.kinds], old.faulty)
+    assert old == triage(rescored(shop))
+    new = triage(second := shop.directory.with_name(f"{rescored(shop).name}-2"))
+    assert ([("bad argument", 3)], 3) == ([(each.kind, each.rollouts) for each in new.kinds], new.faulty)
+    assert "3 of 3 rollouts have a mistake" in (second / "report.md").read_text()
+
+
+def triage(directory: Path) -> Triage:
+    """What a run says of the mistakes in the shop."""
+    counted = read_run(directory).suites["shop"].triage
+    assert counted is not None
+    return counted
+
+
+def test_what_was_asked_stays(shop: Project) -> None:
+    """A run that is scored again says what its session asked for, whatever the suite asks for by now."""
+    change(shop, gate=["tsq.mean >= 0.1"], deterministic=True, agent={"kind": "react"})
+
+    assert 0 == main(["rescore", "--scorer", "exact_match"])
+
+    was, now = (read_run(each).suites["shop"] for each in (shop.directory, rescored(shop)))
+    assert (was.gate, was.deterministic, was.agent, was.thresholds) == (now.gate, now.deterministic, now.agent, now.thresholds)
 
 
 def test_other_data(shop: Project, capsys: Capture) -> None:

@@ -15,14 +15,19 @@ from tests.small_stacks import PASSES, own_folder, stack
 pytestmark = pytest.mark.slow
 
 #: What a run has, whoever ran it when: everything but times.
-SAME = ("verdict", "suites")
+SAME = ("verdict", "plan", "gate")
 
 
 def without_times(run: Json) -> Json:
     """The part of run.json that two runs of the same have in common."""
     performance = run["performance"]
     counts = {name: performance[name] for name in ("calls", "failed_calls", "output_tokens", "prompt_tokens", "token_sources")}
-    return {**{name: run[name] for name in SAME}, **counts, "plan": run["plan"], "gate": run["gate"]}
+    return {**{name: run[name] for name in SAME}, **counts, "suites": [*map(_untimed, run["suites"].values())]}
+
+
+def _untimed(suite: Json) -> Json:
+    efficiency = {name: value for name, value in suite["efficiency"].items() if "second" not in name}
+    return {**suite, "efficiency": efficiency}
 
 
 def sessions(project: Project) -> list[int]:

@@ -49,6 +49,7 @@ def test_failed_calls_stay(project: Project, way: tuple[str, ...], capsys: pytes
     assert ["2", "2"] == [line.split()[-1] for line in shown.splitlines() if "Request Count" in line]
 
 
+@pytest.mark.slow
 def test_a_gate_sees_failed_calls(project: Project) -> None:
     """Every rollout was good at its second attempt: goodput fails all the same, and latencies of so few good calls are not judged."""
     project.suite(
@@ -68,6 +69,7 @@ def test_a_gate_sees_failed_calls(project: Project) -> None:
     assert 0 == project.run_json["suites"]["shop"]["rollouts"]["infra_error"]
 
 
+@pytest.mark.slow
 def test_attempts_of_an_earlier_session_count(project: Project) -> None:
     """A run that is gone on with has the calls of the session that failed, in a record that names it, once."""
     project.suite(scenarios=1)

@@ -237,7 +237,7 @@ def test_a_time_limit(gated: Project) -> None:
         ),
         (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: should be `auto`, or `auto:N` with *"),
         (["--agentbench-trials=often"], "*should be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
-        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab compares two arms; give a number*"),
+        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab compares arms; give a number*"),
         (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline runs what a test asks for; give a number*"),
     ],
 )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
-
-#: Customer shop-1 gets no tool call, so its tsq is 0.
-ONE_FAILS = [{"match": {"contains": "shop-1"}, "text": "No."}, *FIND_THEN_ANSWER]
+from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project
 
 
 def ran(project: Project) -> list[str]:
@@ -17,8 +14,11 @@ def ran(project: Project) -> list[str]:
 
 @pytest.mark.parametrize(
     "way",
-    [pytest.param((), marks=pytest.mark.slow), ("-n", "0"), ("-n", "2"), ("-p", "no:xdist")],
-    ids=["plain", "n0", "n2", "no-xdist"],
+    [
+        ("-p", "no:xdist"),
+        *(pytest.param(way, marks=pytest.mark.slow) for way in [(), ("-n", "0"), ("-n", "2")]),
+    ],
+    ids=["no-xdist", "plain", "n0", "n2"],
 )
 def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: tuple[str, ...]) -> None:
     """`-m shop` without a path runs the tests of that suite only, and its marker is a registered one."""
@@ -32,38 +32,23 @@ def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: t
     assert ["shop"] == [*project.run_json["suites"]]
 
 
+@pytest.mark.slow
 @WAYS
 def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) -> None:
-    """-k, a test id and --deselect choose rollouts; those of other tests do not run, and of the mean nothing is said."""
-    project.suite(scenarios=3, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
-    id = "scenarios/shop/test_shop.py::test_tools[shop-{}]"
+    """-k, test ids and --deselect choose rollouts; those of other tests do not run, and of the mean nothing is said."""
+    project.suite(scenarios=5, thresholds={"tsq": 0.5, "tsq.mean": 0.9})
+    ids = [f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in range(5)]
 
-    project.run(*way, "-k", "shop-1", "scenarios/shop").assert_outcomes(passed=1, deselected=0 if way else 2)
-    assert ["shop[shop-1]"] == ran(project)
+    result = project.run(*way, "-k", "not shop-1", "--deselect", ids[0], *ids[:4])
 
-    project.run(*way, id.format(2)).assert_outcomes(passed=1)
-    assert ["shop[shop-2]"] == ran(project)
-
-    result = project.run(*way, "--deselect", id.format(0), "scenarios/shop")
-    assert ["shop[shop-1]", "shop[shop-2]"] == ran(project)
-    part = "2 of the suite's 3 scenarios were measured; on the command line it*"
+    result.assert_outcomes(passed=2, deselected=0 if way else 2)
+    assert ["shop[shop-2]", "shop[shop-3]"] == ran(project)
+    part = "2 of the suite's 5 scenarios were measured; on the command line it*"
     result.stdout.fnmatch_lines(["rule *shop tsq.mean >= 0.9 of run: INCONCLUSIVE, 1.000", f"*{part}"])
     assert (0, "INCONCLUSIVE") == (result.ret, project.run_json["verdict"])
 
 
-@WAYS
-def test_last_failed(project: Project, way: tuple[str, ...]) -> None:
-    """`--lf` runs the rollouts of failed tests again, and no others."""
-    project.suite(scenarios=3)
-    project.backend(ONE_FAILS)
-
-    project.run(*way, "scenarios/shop").assert_outcomes(passed=2, failed=1)
-    project.backend()
-    project.run(*way, "--lf", "scenarios/shop").assert_outcomes(passed=1)
-
-    assert ["shop[shop-1]"] == ran(project)
-
-
+@pytest.mark.slow
 @WAYS
 def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> None:
     """Suites share a session: each has its marker, its thresholds and its part of run.json."""
@@ -87,10 +72,8 @@ def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> No
         ]
     )
 
-    project.run(*way, "-m", "bank", "scenarios").assert_outcomes(passed=1, deselected=0 if way else 2)
-    assert ["bank"] == [*project.run_json["suites"]]
 
-
+@pytest.mark.slow
 @WAYS
 def test_two_suites_of_one_name_are_refused(project: Project, way: tuple[str, ...]) -> None:
     """The name is the marker and part of every key, so a second suite of that name is a usage error that names both files."""
@@ -122,7 +105,8 @@ def test_answer(rollout, worker_id):
 """
 
 
-@WAYS
+@pytest.mark.slow
+@BOTH_WAYS
 def test_two_tests_on_one_rollout_run_it_once(project: Project, way: tuple[str, ...]) -> None:
     """Tests share their scenario's rollout, also on different workers: --dist load gives each worker one of two tests."""
     project.suite(scenarios=1, test=TWO_TESTS)
@@ -137,6 +121,7 @@ def test_two_tests_on_one_rollout_run_it_once(project: Project, way: tuple[str, 
     )
 
 
+@pytest.mark.slow
 @WAYS
 def test_tests_without_a_rollout(project: Project, way: tuple[str, ...]) -> None:
     """A test with `scenario` alone is parametrized and runs nothing; one with neither is an ordinary test of the suite."""
@@ -185,18 +170,21 @@ def test_without(suite):
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_skipped_tests_are_not_in_the_plan(project: Project, way: tuple[str, ...]) -> None:
-    """No rollout runs for tests that marks skip, or that are expected to fail without being run."""
+    """No rollout runs for tests that marks skip, or that are expected to fail without being run; without a threshold that is green."""
     project.suite(scenarios=2, test=SKIPS, thresholds={})
 
     result = project.run(*way, "scenarios/shop")
 
     result.assert_outcomes(skipped=8, xfailed=2, passed=1)
+    assert pytest.ExitCode.OK == result.ret
     assert [] == project.rollouts
     assert {"rollouts": 0, "finished": 0, "not_run": 0} == project.run_json["plan"]
 
 
+@pytest.mark.slow
 @WAYS
 def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
     """--agentbench-limit takes the first scenarios, --agentbench-trials repeats each; means are over scenarios, not rollouts."""
@@ -214,15 +202,16 @@ def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
     assert (1 + 2 / 3 + 1) / 3 == pytest.approx(mean["value"])
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
         pytest.param(("-k", "not shop-0"), ["1", "2"], id="k", marks=pytest.mark.slow),
-        pytest.param(("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"], id="k-or"),
+        pytest.param(("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"], id="k-or", marks=pytest.mark.slow),
         pytest.param(("--deselect", "scenarios/shop/test_shop.py::test_tools[shop-1]"), ["0", "2"], id="deselect", marks=pytest.mark.slow),
         pytest.param(("-m", "shop"), ["0", "1"], id="mark", marks=pytest.mark.slow),
-        pytest.param(("-p", "randomly"), ["0", "1"], id="shuffled"),
+        pytest.param(("-p", "randomly"), ["0", "1"], id="shuffled", marks=pytest.mark.slow),
         pytest.param(tuple(f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in (4, 3, 2)), ["2", "3"], id="node-ids"),
     ],
 )
@@ -238,19 +227,22 @@ def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...
     assert {"rollouts": 2, "finished": 2, "not_run": 0} == project.run_json["plan"]
 
 
-def test_the_limit_counts_what_failed_last(project: Project) -> None:
-    """--lf selects first as well; of each variant the limit takes its own, with all trials."""
+@pytest.mark.slow
+@WAYS
+def test_the_limit_counts_what_failed_last(project: Project, way: tuple[str, ...]) -> None:
+    """`--lf` runs the rollouts of failed tests again, and no others, of which the limit takes those of each variant, with all trials."""
     project.suite(scenarios=5, variants={"warm": {"agent": {"temperature": 1.0}}})
-    project.backend([{"match": {"contains": f"shop-{number}:"}, "text": "No."} for number in (1, 3, 4)] + FIND_THEN_ANSWER)
+    project.backend([{"match": {"contains": f"shop-{number}:"}, "text": "No."} for number in (1, 2, 3, 4)] + FIND_THEN_ANSWER)
     both = ("--agentbench-variants=default,warm", "scenarios/shop")
-    project.run(*both).assert_outcomes(passed=4, failed=6)
+    project.run(*way, *both).assert_outcomes(passed=2, failed=8)
 
-    result = project.run("--lf", "--agentbench-limit=2", "--agentbench-trials=2", "-k", "not shop-1", *both)
+    result = project.run(*way, "--lf", "--agentbench-limit=2", "--agentbench-trials=2", "-k", "not shop-1", *both)
 
     result.assert_outcomes(failed=4)
-    assert ["shop[shop-3-warm]", "shop[shop-3]", "shop[shop-4-warm]", "shop[shop-4]"] == ran(project)
+    assert ["shop[shop-2-warm]", "shop[shop-2]", "shop[shop-3-warm]", "shop[shop-3]"] == ran(project)
 
 
+@pytest.mark.slow
 def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session may be started below the project's root: the backend is found, and paths are shown as seen from there."""
     project.suite(scenarios=1)
@@ -263,6 +255,7 @@ def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatc
     result.stdout.fnmatch_lines([f"agentbench: 8 rollouts in flight, run directory {shown}", f"report      {shown}/report.md"])
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_test_outside_a_suite(project: Project, way: tuple[str, ...]) -> None:
     """Outside of suite folders there is no `rollout`: an ERROR in pytest's words; the suite's tests run."""

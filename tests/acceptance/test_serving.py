@@ -54,6 +54,7 @@ def test_the_server_counts_what_the_tap_does(project: Project, way: tuple[str, .
     assert (project.directory / "samples.jsonl").is_file()
 
 
+@pytest.mark.slow
 def test_load(project: Project) -> None:
     """What ran and waited is seen while calls were under way."""
     rules = [{**FIND_THEN_ANSWER[0], "ttft_ms": 2500}, FIND_THEN_ANSWER[1]]
@@ -66,6 +67,7 @@ def test_load(project: Project) -> None:
     assert 3 <= project.run_json["serving"]["rounds"] < project.run_json["serving"]["looks"]
 
 
+@pytest.mark.slow
 def test_a_server_that_already_runs(project: Project, server: str) -> None:
     """It is looked at where its YAML says; one that says nothing of itself is no matter."""
     project.suite()
@@ -80,6 +82,7 @@ def test_a_server_that_already_runs(project: Project, server: str) -> None:
     assert not (project.directory / "samples.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_somebody_else(project: Project, server: str) -> None:
     """Calls that others make while the run goes on are told; so is a place where nothing can be looked at. Neither fails a test."""
     project.suite(

@@ -23,13 +23,17 @@ def logged(project: Project, **keys: Any) -> None:
 
 @WAYS
 def test_sampling_reaches_the_model_and_the_record(project: Project, way: tuple[str, ...]) -> None:
-    """temperature, top_p, max_tokens, seed and model are in every request, in every rollout and in run.json."""
+    """temperature, top_p, max_tokens, seed and model are in every request, in every rollout and in run.json.
+
+    `backend.` in front of a path changes the backend's YAML: here its speed, which the measured TTFT shows.
+    """
     project.suite(scenarios=2, agent={"kind": "tool_calling", "temperature": 0.1})
-    logged(project)
+    logged(project, ttft_ms=0)
     wanted: Json = {"temperature": 0.6, "top_p": 0.9, "max_tokens": 77, "seed": 5}
     changes = [f"--agentbench-set=agent.{name}={value}" for name, value in wanted.items()]
 
-    result = project.run(*way, *changes, "--agentbench-set=model=small", "--agentbench-set", "backend.model=small", "scenarios/shop")
+    changes += ["--agentbench-set=model=small", "--agentbench-set", "backend.model=small", "--agentbench-set=backend.ttft_ms=150"]
+    result = project.run(*way, *changes, "scenarios/shop")
 
     result.assert_outcomes(passed=2)
     wanted["model"] = "small"
@@ -41,19 +45,11 @@ def test_sampling_reaches_the_model_and_the_record(project: Project, way: tuple[
     changed = project.run_json["settings"]["changes"]
     assert {"agent.temperature": 0.6, "model": "small", "backend.model": "small"}.items() <= changed.items()
     assert {"temperature": 0.6, "model": "small"}.items() <= project.run_json["suites"]["shop"]["agent"].items()
-
-
-def test_the_backend_can_be_changed(project: Project) -> None:
-    """`backend.` in front of a path changes the backend's YAML: here its speed, which the measured TTFT shows."""
-    project.suite(scenarios=1)
-    project.backend(ttft_ms=0)
-
-    project.run("--agentbench-set=backend.ttft_ms=150", "scenarios/shop").assert_outcomes(passed=1)
-
     assert 150 == project.run_json["backend"]["ttft_ms"]
     assert 150 <= project.run_json["performance"]["ttft_ms"]["p50"]
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize(
     ("change", "sentence"),
@@ -62,9 +58,14 @@ def test_the_backend_can_be_changed(project: Project) -> None:
             "agent.temprature=0.6",
             "*scenarios/shop/suite.yaml: agent: unknown key 'temprature'; known keys of tool_calling: kind, temperature, *",
         ),
-        ("colour=red", "*scenarios/shop/suite.yaml: unknown key 'colour'; known keys: name, description, dataset, agent, *"),
-        ("name.first=x", "*scenarios/shop/suite.yaml: --agentbench-set name.first: 'first' cannot be set inside 'shop'"),
-        ("agent.kind=clever", "*scenarios/shop/suite.yaml: no agent 'clever'; known: *tool_calling*"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [
+                ("colour=red", "*scenarios/shop/suite.yaml: unknown key 'colour'; known keys: name, description, dataset, agent, *"),
+                ("name.first=x", "*scenarios/shop/suite.yaml: --agentbench-set name.first: 'first' cannot be set inside 'shop'"),
+                ("agent.kind=clever", "*scenarios/shop/suite.yaml: no agent 'clever'; known: *tool_calling*"),
+            ]
+        ),
     ],
     ids=["agent", "suite", "path", "kind"],
 )
@@ -79,6 +80,7 @@ def test_an_unknown_key_of_a_suite(project: Project, way: tuple[str, ...], chang
     assert "pytest_agentbench/" not in result.stdout.str()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
@@ -100,15 +102,18 @@ def test_a_wrong_option(project: Project, option: str, sentence: str) -> None:
     assert not (project.root / "reports").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("keep-backend=30m", "gpu-wait=1m"), ("keep-backend", "gpu-wait")),
-        (("inconclusive=fail", "verdict=tests"), ("inconclusive", "verdict")),
+        (
+            ("keep-backend=30m", "gpu-wait=1m", "inconclusive=fail", "verdict=tests"),
+            ("keep-backend", "gpu-wait", "inconclusive", "verdict"),
+        ),
         (("inline", "retries=1", "budget-call=1m", "concurrency=3"), ("retries", "budget-call", "concurrency")),
         (("gate=tsq.mean >= 0", "inconclusive=pass", "retries=1", "concurrency=3"), ()),
     ],
-    ids=["no-stack", "no-gate", "inline", "all-mean-something"],
+    ids=["no-stack-no-gate", "inline", "all-mean-something"],
 )
 def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], named: tuple[str, ...]) -> None:
     """An option that is right and means nothing in this session is a warning that says why; the session is as it would be without it."""
@@ -120,21 +125,38 @@ def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], n
     assert sorted(named) == sorted(re.findall(r"--agentbench-(\S+) means nothing here: it is about ", result.stdout.str()))
 
 
+@pytest.mark.slow
 @WAYS
 def test_variants(project: Project, way: tuple[str, ...]) -> None:
     """Variants run beside the suite's own agent, each with its settings; their ids say which they are."""
     project.suite(scenarios=2, variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
 
-    project.run(*way, "--agentbench-variants=default,hot", "scenarios/shop").assert_outcomes(passed=4)
-    found = {rollout.key.id: rollout.settings.get("temperature") for rollout in project.rollouts}
-    assert {"shop-0": None, "shop-1": None, "shop-0-hot": 1.5, "shop-1-hot": 1.5} == found
+    result = project.run(*way, "--agentbench-variants=default,hot", "--agentbench-trials=2", "-k", "shop-1", "scenarios/shop")
 
-    result = project.run(*way, "--agentbench-variants=all", "--agentbench-trials=2", "-k", "shop-1", "scenarios/shop")
-    result.assert_outcomes(passed=6, deselected=0 if way else 6)
-    wanted = {"shop-1", "shop-1-t2", "shop-1-hot", "shop-1-hot-t2", "shop-1-cold", "shop-1-cold-t2"}
-    assert wanted == {rollout.key.id for rollout in project.rollouts}
+    result.assert_outcomes(passed=4, deselected=0 if way else 4)
+    temperatures = {rollout.key.id: rollout.settings.get("temperature") for rollout in project.rollouts}
+    assert {"shop-1": None, "shop-1-t2": None, "shop-1-hot": 1.5, "shop-1-hot-t2": 1.5} == temperatures
+
+
+@pytest.mark.slow
+def test_all_variants(project: Project) -> None:
+    """`all` stands for the suite's own agent and all of its variants."""
+    project.suite(scenarios=1, variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
+
+    result = project.run("--agentbench-variants=all", "--collect-only", "-q", "scenarios/shop")
+
+    tests = [line.partition("::")[2] for line in result.outlines if "::" in line]
+    assert ["test_tools[shop-0]", "test_tools[shop-0-hot]", "test_tools[shop-0-cold]"] == tests
+
+
+@pytest.mark.slow
+@WAYS
+def test_an_unknown_variant(project: Project, way: tuple[str, ...]) -> None:
+    """A variant that a suite does not have is the collection error of its tests."""
+    project.suite(variants={"hot": {"agent": {"temperature": 1.5}}, "cold": {"agent": {"temperature": 0.0}}})
 
     result = project.run(*way, "--agentbench-variants=warm", "scenarios/shop")
+
     result.stdout.fnmatch_lines(["*scenarios/shop/suite.yaml: no variant 'warm'; known: default, hot, cold, or `all`"])
     assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.INTERNAL_ERROR)
 
@@ -152,31 +174,23 @@ agentbench_threshold = tsq=0.9
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_ini_twins(project: Project, way: tuple[str, ...]) -> None:
-    """Every option has a twin in the ini file; the command line wins over it."""
+    """Every option has a twin in the ini file; the command line wins over it. tests/session/test_settings.py has all of them."""
     project.suite(expected=("find_item", "order_item"))
     project.write("pytest.ini", INI)
     (project.root / "tox.ini").unlink()
 
-    project.run(*way, "scenarios/shop").assert_outcomes(failed=2)
-    first = json.loads((project.root / "measured/latest/run.json").read_text())
-    assert (1, 2, {"tsq": 0.9}) == tuple(first["settings"][name] for name in ("limit", "trials", "thresholds"))
-    assert {"agent.temperature": 0.6, "agent.seed": 3} == first["settings"]["changes"]
+    over = ("--agentbench-trials=1", "--agentbench-set=agent.seed=4", "--agentbench-threshold=tsq=0.5")
+    project.run(*way, *over, "scenarios/shop").assert_outcomes(passed=1)
 
-    over = (
-        "--agentbench-limit=2",
-        "--agentbench-trials=1",
-        "--agentbench-set=agent.seed=4",
-        "--agentbench-threshold=tsq=0.5",
-        "--agentbench-reports=out",
-    )
-    project.run(*way, *over, "scenarios/shop").assert_outcomes(passed=2)
-    second = json.loads((project.root / "out/latest/run.json").read_text())
-    assert (2, 1, {"tsq": 0.5}) == tuple(second["settings"][name] for name in ("limit", "trials", "thresholds"))
-    assert {"agent.seed": 4} == second["settings"]["changes"]
+    settings = json.loads((project.root / "measured/latest/run.json").read_text())["settings"]
+    assert (1, 1, {"tsq": 0.5}) == (settings["limit"], settings["trials"], settings["thresholds"])
+    assert {"agent.seed": 4} == settings["changes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "asked", "peak"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_faults_of_show(run: Project, capsys: pytest.CaptureFixture[str]) -> Non
     (directory / "run.json").write_text(json.dumps(old))
 
     assert 4 == main(["show"])
-    assert "is of schema agentbench-run/1, and this version reads agentbench-run/3; " in capsys.readouterr().err
+    assert "is of schema agentbench-run/1, and this version reads agentbench-run/4; " in capsys.readouterr().err
 
 
 def test_the_stopwatch_of_a_run(run: Project) -> None:
@@ -85,3 +86,29 @@ def test_the_stopwatch_of_a_run(run: Project) -> None:
     assert report.startswith(f"Stopwatch: **{stopwatch['verdict']}")
     assert f"It stands on: {percent(stopwatch['clean_share'])} of the stamps clean" in report
     assert bool(stopwatch["unusable"]) == any(reason.startswith("chunks arrive faster") for reason in stopwatch["reasons"])
+
+
+@pytest.mark.slow
+def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--profile` says where the time of a run went: slowest calls with why, the call tree, concurrency, and what prompts share."""
+    assert 0 == main(["show", "--profile"])
+
+    said = capsys.readouterr().out
+    sections = ("slowest LLM calls", "call tree", "concurrency spikes", "common prompt prefixes")
+    titles = [line.strip("- ") for line in said.splitlines() if line.startswith("---")]
+    assert [*sections] == titles
+    assert "shop[shop-2]" in said
+    assert "  failed: " in said
+    assert re.search(r"^shop +3 ", said, re.MULTILINE)
+    assert re.search(r"^A perfect prefix cache would have [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
+    assert re.search(r"^The server had [\d,]+ \(\d+\.\d %\) of [\d,]+ in its cache, as it says\.$", said, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_profile_is_no_other_table(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--profile` and `--as` exclude each other."""
+    with pytest.raises(SystemExit) as ended:
+        main(["show", "--profile", "--as", "nat"])
+
+    assert 4 == ended.value.code
+    assert "not allowed with argument" in capsys.readouterr().err

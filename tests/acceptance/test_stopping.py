@@ -19,6 +19,7 @@ def slow_from(number: int, count: int) -> list[dict[str, object]]:
     return slow
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 def test_the_first_failure_ends_the_session(project: Project, way: tuple[str, ...]) -> None:
     """Under -x nobody waits for rollouts of tests that will not run; status 1 (2 under xdist, whose word for it is Interrupted)."""
@@ -49,6 +50,7 @@ def test_maxfail(project: Project, way: tuple[str, ...]) -> None:
     assert {"shop[shop-0]", "shop[shop-1]", "shop[shop-2]"} == {str(rollout.key) for rollout in project.rollouts}
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
     """When the time is up, what runs may end and is judged; the rest is not started, as one ERROR says."""
@@ -82,6 +84,7 @@ time.sleep(1)
 """
 
 
+@pytest.mark.slow
 @WAYS
 def test_a_time_limit_before_the_first_rollout(project: Project, way: tuple[str, ...]) -> None:
     """A limit that is over before the tests are collected starts nothing, and nobody hangs."""
@@ -138,6 +141,7 @@ def test_a_killed_worker_beside_the_suites(project: Project) -> None:
     assert pytest.ExitCode.TESTS_FAILED == result.ret
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["ssh=nowhere.invalid", "2*ssh=nowhere.invalid", "popen//via=nowhere"])
 def test_workers_elsewhere_are_refused(project: Project, spec: str) -> None:
     """A worker on another machine could not reach the pool: a usage error, before anything boots or connects."""

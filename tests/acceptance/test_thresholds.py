@@ -35,6 +35,7 @@ def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str
     assert "shop tsq.mean >= 0.9 of run: FAIL, 0.667" in (project.directory / "report.md").read_text()
 
 
+@pytest.mark.slow
 @WAYS
 def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
     """--agentbench-threshold replaces what suite.yaml and backend.yaml say, floors and means, and judges a part of a suite as well."""
@@ -52,6 +53,7 @@ def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
     assert {"tsq": 0.8, "tsq.mean": 0.7} == project.run_json["settings"]["thresholds"]
 
 
+@pytest.mark.slow
 def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
     """A backend may have thresholds of its own for a suite; the suite's other ones stay in force."""
     project.suite(test=SHOWS_THRESHOLDS, expected=TWO_EXPECTED, thresholds={"tsq": 0.9, "tsq.mean": 0.6})
@@ -63,6 +65,7 @@ def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
     result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]", "rule *shop tsq.mean >= 0.6 of run: PASS, 0.667"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("threshold", "sentence"),
     [
@@ -84,6 +87,7 @@ def test_a_wrong_threshold_is_refused(project: Project, threshold: str, sentence
     assert not (project.root / "reports").exists()
 
 
+@pytest.mark.slow
 @WAYS
 def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...]) -> None:
     """With a threshold, a run in which every test was skipped fails; so does one in which every rollout was an infra_error."""
@@ -110,16 +114,7 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
     )
 
 
-def test_skipping_everything_is_green_without_a_threshold(project: Project) -> None:
-    """Where nobody asked for a threshold, skipped tests are just skipped tests."""
-    project.suite(test="import pytest\n\n@pytest.mark.skip\ndef test_tools(rollout):\n    pass\n", thresholds={})
-
-    result = project.run("scenarios/shop")
-
-    result.assert_outcomes(skipped=3)
-    assert pytest.ExitCode.OK == result.ret
-
-
+@pytest.mark.slow
 @WAYS
 def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[str, ...]) -> None:
     """Where a scorer failed, the mean of its scores is not known, so no session with a limit on it is green, if no test asked, too."""
@@ -133,6 +128,7 @@ def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[st
     result.stdout.fnmatch_lines(["rule *shop fussy.mean >= 0.5 of run: INCONCLUSIVE", "*1 of its scores is missing: the scorer failed"])
 
 
+@pytest.mark.slow
 def test_an_agents_error_counts_as_zero_and_an_infra_error_does_not_count(project: Project) -> None:
     """The mean over all knows an agent_error as the worst value and leaves an infra_error out; the tests are FAILED and ERROR."""
     agent = """

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.project import WAYS, Project
 
 #: Each rollout calls the tool as often as its trial says, and lets all others call in between.
@@ -20,7 +22,7 @@ async def run(scenario, tools):
     mine = next(turns)
     for number in range(mine):
         await asyncio.sleep(0)
-        tools.call("find_item", '{"item": "lamp %d"}' % mine, number + 1)
+        await tools.call("find_item", '{"item": "lamp %d"}' % mine, number + 1)
     return Answer(f"{mine} calls")
 """
 
@@ -38,6 +40,7 @@ def test_where_labels_come_from_is_told(project: Project) -> None:
     assert "heuristic-v1" in (project.directory / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @WAYS
 def test_rollouts_do_not_see_each_other(project: Project, way: tuple[str, ...]) -> None:
     """Weakness 9: one registry for all mixes scenarios up. Here the same question, asked many times at once, has its own calls each."""
@@ -51,6 +54,7 @@ def test_rollouts_do_not_see_each_other(project: Project, way: tuple[str, ...]) 
     assert [f"{len(rollout.tool_calls)} calls" for rollout in project.rollouts] == [rollout.answer for rollout in project.rollouts]
 
 
+@pytest.mark.slow
 def test_unknown_keys_are_errors(project: Project) -> None:
     """Weakness 13: there `recursion_limit: 50` of an agent and `verbose` of a scorer are ignored. Here they are errors."""
     project.suite("agent", agent={"kind": "react", "recursion_limit": 50})

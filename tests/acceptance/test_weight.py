@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.project import WAYS, Project
 
 KEPT = """
@@ -39,6 +41,7 @@ def pytest_sessionfinish(session):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_knows_nothing_of_the_run(project: Project) -> None:
     """Workers read rollouts: neither the records of run.json nor what checks YAML is loaded there, whether tests pass or fail."""
     project.suite(scenarios=2, test="def test_fails(rollout):\n    assert rollout.scenario == 'shop-0'\n")
@@ -58,6 +61,7 @@ def test_looking_agents_up_loads_no_http_client() -> None:
     assert "False" == done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_what_only_others_need(project: Project) -> None:
     """A worker looks at no process and checks no settings: it pays for neither psutil nor pydantic."""
     test = "import sys\n\ndef test_it(rollout):\n    assert not {'psutil', 'pydantic'} & sys.modules.keys()\n"

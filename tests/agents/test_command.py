@@ -25,7 +25,8 @@ from pytest_agentbench.lib.process import lives
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.tools.toolbox import Toolbox, canned_response
+from pytest_agentbench.tools.source import sample_response
+from pytest_agentbench.tools.toolbox import Toolbox
 from tests.robustness.processes import wait_for
 
 QUESTION: Json = {"role": "user", "content": "A lamp?"}
@@ -66,7 +67,7 @@ async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> No
     """On stdin and in a file: the model, sampling, messages and tools with what they answer; no label and no id."""
     told = json.loads(await printed(tmp_path, f"import os, sys; print({source}.read())"))
 
-    tool = {"name": "find", "description": "Finds things.", "parameters": FIND.parameters, "response": canned_response(FIND)}
+    tool = {"name": "find", "description": "Finds things.", "parameters": FIND.parameters, "response": sample_response(FIND)}
     assert {"model": "served", "sampling": {"temperature": 0.5}, "messages": [QUESTION], "tools": [tool]} == told
 
 
@@ -232,7 +233,7 @@ async def test_turns_of_the_user(tmp_path: Path) -> None:
     later = replace(SCENARIO, turns=(({"role": "user", "content": "Two lamps."},),))
     answer = await work(agent, later, ran.llm, ran.tools)
 
-    assert f"A lamp? /  / {canned_response(FIND)} / A lamp? / Two lamps." == answer.text
+    assert f"A lamp? /  / {sample_response(FIND)} / A lamp? / Two lamps." == answer.text
     assert (2, [1]) == (len(ran.tools.programs), [call.user_turn for call in ran.tools.calls])
     assert ["user", "assistant", "tool", "assistant", "user", "assistant"] == [each["role"] for each in ran.llm.transcript]
 

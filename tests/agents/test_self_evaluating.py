@@ -118,7 +118,7 @@ async def test_a_draft_that_is_accepted(engine: Engine) -> None:
     assert said is not None
     assert ("m", {"temperature": 0.0}, 64) == (said["judge"]["model"], said["judge"]["parameters"], len(said["judge"]["prompt_sha256"]))
     assert ([False, True], [True, True]) == (
-        [each.judge for each in engine.open_lines],
+        [each.role == "judge" for each in engine.open_lines],
         [line.upgrade is not False for line in engine.open_lines],
     )
 
@@ -243,7 +243,7 @@ async def test_a_judge_without_structured_output(engine: Engine) -> None:
         ({"status": 400, "message": "bad seed"}, "HTTP 400: bad seed"),
         (
             {"status": 400, "message": "maximum context length is 9"},
-            "the judge could not read it all: context: maximum context length is 9",
+            "the judge ran into a limit: context: maximum context length is 9",
         ),
     ],
 )
@@ -276,7 +276,7 @@ class Doing:
 
 def does(name: str, error: Exception | None = None) -> Work:
     async def work(tools: Toolbox) -> str:
-        tools.call(name, "{}", 1)
+        await tools.call(name, "{}", 1)
         if error:
             raise error
         return f"I did {name}."
@@ -324,12 +324,12 @@ async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept:
     begun = asyncio.Event()
 
     async def wait(tools: Toolbox) -> str:
-        tools.call("send" if verdicts else "find", "{}", 1)
+        await tools.call("send" if verdicts else "find", "{}", 1)
         begun.set()
         await asyncio.Event().wait()
         return ""
 
-    tools, llm = Toolbox(TOOLS), LLM(engine.url, "m", judges=judge_at(engine))
+    tools, llm = Toolbox(TOOLS), LLM(engine.url, "m", roles=judge_at(engine))
     works: list[Work] = [does("find"), wait] if verdicts else [wait]
     task = asyncio.create_task(SelfEvaluating(Doing(works)).run(SCENARIO, llm, tools))
     await begun.wait()
@@ -341,9 +341,9 @@ async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept:
     assert [True] * len(verdicts) == [draft.chosen for draft in tools.drafts]
 
 
-def judge_at(engine: Engine) -> Callable[[Json], Awaitable[LLM]]:
-    async def judge(endpoint: Json) -> LLM:
-        del endpoint
+def judge_at(engine: Engine) -> Callable[[str, Json | None], Awaitable[LLM]]:
+    async def judge(role: str, endpoint: Json | None) -> LLM:
+        del role, endpoint
         return LLM(engine.url, "m")
 
     return judge

@@ -81,6 +81,55 @@ def test_stacks_of_dynamo(name: str) -> None:
     assert [] == [environment for environment in environments if "DYN_FORWARDPASS_METRIC_PORT" in environment]
 
 
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "- ThunderAgent\n" in file.read_text()])
+def test_stacks_with_thunderagents_router(name: str) -> None:
+    """The router starts after its engine, whose capacity it reads once, and is ready when it knows it; a boot has its own file of steps."""
+    spec = STACKS[name]
+    router = spec.services["router"]
+    assert router.ready is not None
+
+    assert (["engine"], "router") == (router.after, spec.front)
+    assert not re.search(router.ready.says, '{"backends":{"http://x":{"cache_config":{"total_tokens_capacity":0}}}}')
+    assert not re.search(router.ready.says, '{"metrics_enabled":true,"backends":{"http://x":{"healthy":true}}}')
+    assert re.search(router.ready.says, '{"backends":{"http://x":{"cache_config":{"total_tokens_capacity":32768}}}}')
+    assert {"--metrics", "--profile", "--profile-dir={run_dir}/profile", "--backends={engine.urls}"} <= {*router.run}
+    assert ("thunderagent", "{run_dir}/profile/step_profiles.csv") == (spec.labels.kind, spec.labels.trace)
+
+
+#: Method of the paper -> what its router and engine are told beside what all of them are.
+METHODS = {
+    "vllm-default-router": {"--router=default"},
+    "vllm-continuum": {"--router=default", "--scheduling-policy=continuum"},
+    "thunderagent-no-decay": {"--router=tr", "--scheduler-interval={scheduler_interval}"},
+    "thunderagent": {"--router=tr", "--scheduler-interval={scheduler_interval}", "--use-acting-token-decay"},
+}
+
+
+def test_methods_differ_in_nothing_else() -> None:
+    """Model, engine and the way of a call are the same for every method of the paper, so that what differs is the method."""
+    words = {name: {word for service in STACKS[name].services.values() for word in service.run} for name in METHODS}
+    common = set.intersection(*words.values())
+
+    assert METHODS == {name: own - common for name, own in words.items()}
+    assert {"nvidia/Nemotron-Orchestrator-8B"} == {STACKS[name].model for name in METHODS}
+    assert {"--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-force-include-usage"} <= common
+    assert {"vllm-continuum": True} == {name: True for name in METHODS if STACKS[name].labels.job}
+    assert {"vllm", "vllm-continuum"} == {str(STACKS[name].services["engine"].python) for name in METHODS}
+
+
+@pytest.mark.parametrize("name", [*METHODS, "dynamo-thunderagent"])
+def test_commands_of_a_method(name: str) -> None:
+    """What is started is whole: no template is left in it."""
+    spec = STACKS[name]
+    values = {**{key: str(value) for key, value in spec.settings.items()}, "model": spec.model or "", **dict.fromkeys(ALWAYS, "1")}
+    values |= {f"{service}.{key}": "http://127.0.0.1:1" for service in spec.services for key in ("url", "urls", "port")}
+    values |= {f"port.{port}": "1" for service in spec.services.values() for port in service.ports}
+    commands = [expand(word, values, name) for service in spec.services.values() for word in service.run]
+
+    assert [] == [word for word in commands if TEMPLATE.search(word)]
+    assert {"--gpu-memory-utilization=0.9", "--max-model-len=32768"} <= {*commands}
+
+
 def test_files_that_stacks_name_exist() -> None:
     """Workers and templates beside the YAMLs."""
     named = {

@@ -22,7 +22,8 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.backends.machine.gpus import lease
-from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main
 
@@ -40,16 +41,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def stack(*services: dict[str, Any], **keys: Any) -> StackSpec:
+def stack(*services: dict[str, Any], **keys: Any) -> StackKind:
     named = {f"s{number}": {"run": [sys.executable], **service} for number, service in enumerate(services)}
-    return StackSpec(**{"name": "mine", "services": named, **keys})
+    return StackKind(**{"name": "mine", "services": named, **keys})
 
 
-def found(spec: StackSpec | UrlSpec | EmbeddedSpec, name: str) -> list[Check]:
+def found(spec: StackKind | UrlSpec | EmbeddedSpec, name: str) -> list[Check]:
     return [check for check in checks(spec) if check.name == name]
 
 
-def only(spec: StackSpec | UrlSpec | EmbeddedSpec, name: str) -> Check:
+def only(spec: StackKind | UrlSpec | EmbeddedSpec, name: str) -> Check:
     (check,) = found(spec, name)
     return check
 
@@ -288,3 +289,22 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "nothing is missing for: far" in lines
     assert any("is not asked unless it is named" in line for line in lines)
     assert "far" not in next(line for line in lines if line.startswith("not examined, "))
+
+
+@pytest.mark.parametrize(
+    ("name", "environments"),
+    [
+        ("vllm-default-router", {"vllm", "thunderagent"}),
+        ("vllm-continuum", {"vllm-continuum", "thunderagent"}),
+        ("thunderagent", {"vllm", "thunderagent"}),
+        ("thunderagent-no-decay", {"vllm", "thunderagent"}),
+        ("dynamo-thunderagent", {"dynamo-vllm"}),
+    ],
+)
+def test_methods_of_the_paper(name: str, environments: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a bare machine each says which environments, GPUs and weights it lacks, and how to get them."""
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path))
+    lacking = [check for check in checks(load_backend(name, tmp_path)) if check.state == "missing"]
+
+    said = " ".join(f"{check.detail} {check.fix}" for check in lacking)
+    assert environments == {*re.findall(r"agentbench env create ([\w-]+)", said)}

@@ -11,12 +11,15 @@ import pytest
 
 from pytest_agentbench.backends.common_spec import Terms
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
-from pytest_agentbench.backends.spec import find_backend, load_backend, shipped
+from pytest_agentbench.backends.spec import find_backend, load_backend
 from pytest_agentbench.backends.stack.spec import LabelsSpec
 from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.shipped import shipped
 
-BACKEND_KEYS = "name, model, thresholds, note, kind"
+BACKEND_KEYS = "name, model, thresholds, note, prices, roles, kind"
+
+FREE = {"currency": "USD", "input": 0, "output": 0}
 
 
 def write(root: Path, file_name: str, **keys: Any) -> Path:
@@ -112,6 +115,13 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ({"kind": "embedded", "port": 70000}, "port: input should be less than or equal to 65535, not 70000"),
         ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: input should be greater than or equal to 1, not 0"),
         ({"kind": "embedded", "thresholds": {"tsq": 0.5}}, "thresholds.tsq: input should be a valid dictionary, not 0.5"),
+        ({"kind": "embedded", "prices": {"currency": "USD", "input": 1}}, "the key 'prices.output' is missing"),
+        ({"kind": "embedded", "prices": {**FREE, "input": -1}}, "prices.input: input should be greater than or equal to 0, not -1"),
+        ({"kind": "embedded", "prices": {**FREE, "currency": "$"}}, "prices.currency: string should match pattern"),
+        (
+            {"kind": "embedded", "prices": {**FREE, "inpt": 1}},
+            "unknown key 'prices.inpt'; known keys: currency, input, cached_input",
+        ),
         ({"kind": "embedded", "thresholds": {"shop": {"tsq": "high"}}}, "thresholds.shop.tsq: input should be a valid number"),
     ],
 )

@@ -14,7 +14,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
-from tests.benchmarks import collecting, endurance, importing, makespan, one_process, readers, redacting, resuming, stack, tables, workers
+from tests.benchmarks import (
+    collecting,
+    endurance,
+    importing,
+    makespan,
+    one_process,
+    readers,
+    redacting,
+    reports,
+    resuming,
+    sandbox,
+    stack,
+    tables,
+    workers,
+)
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
@@ -31,7 +45,9 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "endurance": endurance.measure,
     "resume": resuming.measure,
     "tables": tables.measure,
+    "reports": reports.measure,
     "timing": timing.measure,
+    "sandbox": sandbox.measure,
     "stack": stack.measure,
     "verdicts": verdicts.measure,
     "verdicts_real": verdicts_real.measure,

@@ -95,7 +95,7 @@ def ours(scenario: Scenario, calls: Sequence[Json]) -> Score:
     wire = dict(zip(tools.tools, (schema["function"]["name"] for schema in tools.schemas), strict=True))
     for call in calls:
         for name, arguments in call.items():
-            tools.call(wire.get(name, name), json.dumps(arguments), 1)
+            tools.record(wire.get(name, name), json.dumps(arguments), 1)
     return tsq_arguments(scenario, Rollout("bfcl", scenario.id, "default", 1, "ok", tool_calls=tuple(tools.calls)))
 
 

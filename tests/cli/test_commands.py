@@ -16,7 +16,7 @@ import pytest
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.cli import main
-from pytest_agentbench.suites.suite import load_suite
+from pytest_agentbench.suites.folder import load_suite
 
 BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
@@ -52,10 +52,12 @@ def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
     """`init` alone writes nothing and says which suites there are, what each is, and how to get one."""
     status = main(["init"])
 
-    banking, bfcl, last = capsys.readouterr().out.splitlines()
+    banking, bfcl, hle, openthoughts, last = capsys.readouterr().out.splitlines()
     assert 0 == status
-    assert banking.startswith("banking    A hundred bank customers")
+    assert banking.startswith("banking      A hundred bank customers")
     assert bfcl.startswith("bfcl ")
+    assert hle.startswith("hle ")
+    assert openthoughts.startswith("openthoughts Five tasks")
     assert "to write one of them into this directory: agentbench init banking" == last
     assert [] == files(empty)
 
@@ -70,8 +72,8 @@ def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert (0, 0, 0) == (again, once_more, other)
-    assert ["wrote scenarios/banking/README.md", "6 of 7 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
-    assert ["7 of 7 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert ["wrote scenarios/banking/README.md", "7 of 8 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["8 of 8 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
     assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
     assert "1 of 4 files were there already" in lines[5:]
 
@@ -121,7 +123,7 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
 
     assert 4 == status
     assert [] == files(empty)
-    assert "agentbench: no shipped suite 'bankng'; known: banking, bfcl\n" == capsys.readouterr().err
+    assert "agentbench: no shipped suite 'bankng'; known: banking, bfcl, hle, openthoughts\n" == capsys.readouterr().err
 
 
 def test_subset(empty: Path, capsys: Capture) -> None:
@@ -144,6 +146,18 @@ def test_subset_of_nothing(empty: Path, capsys: Capture) -> None:
     assert 4 == status
     assert [] == files(empty)
     assert "agentbench: none.json: No such file or directory\n" == capsys.readouterr().err
+
+
+def test_init_of_tasks(empty: Path) -> None:
+    """All files of the shipped tasks are written, hidden ones too, and programs stay programs."""
+    status = main(["init", "openthoughts"])
+
+    assert 0 == status
+    tasks = empty / "scenarios/openthoughts/tasks"
+    assert (tasks / "configure-a-server/environment/site/public/.env").is_file()
+    verifiers = [*tasks.glob("*/tests/test.sh")]
+    assert 5 == len(verifiers)
+    assert all(file.stat().st_mode & 0o100 for file in verifiers)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("huggingface_hub"), reason="NOT TESTED: the extra `hub` is not installed")
@@ -183,7 +197,8 @@ def test_download_of_an_unknown_domain(empty: Path, capsys: Capture) -> None:
     [
         ((), ["init", "download", "subset", "pytest scenarios/banking"]),
         (("init",), ["SUITE", "default: list them"]),
-        (("download",), ["--domains", "--revision", "--output", "agent-leaderboard"]),
+        (("download",), ["agent-leaderboard", "openthoughts"]),
+        (("download", "agent-leaderboard"), ["--domains", "--revision", "--output"]),
         (("show",), ["RUN", "--as", "aiperf", "guidellm", "mlperf", "nat", "vllm-bench", "--reports"]),
         (("subset",), ["--limit", "--seed", "input", "output"]),
     ],
@@ -221,7 +236,7 @@ def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> No
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("download", "agent-leaderboard"), "agentbench download: the following arguments are required: --revision"),
+        (("download", "agent-leaderboard"), "agentbench download agent-leaderboard: the following arguments are required: --revision"),
         (("shwo",), "agentbench: argument COMMAND: invalid choice: 'shwo' (choose from"),
         (("show", "--colour"), "agentbench: unrecognized arguments: --colour"),
         (("subset", "a", "b", "--limit", "few"), "agentbench subset: argument --limit: invalid int value: 'few'"),

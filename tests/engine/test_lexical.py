@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.engine.chat import parse_chat
@@ -225,7 +225,6 @@ TEXTS = st.text(max_size=60) | st.lists(WORDS | st.text(max_size=4), max_size=12
 
 
 @given(text=TEXTS, tools=TOOLS, choice=st.sampled_from(["auto", "required"]))
-@settings(deadline=None)
 def test_never_fails_on_odd_requests(text: str, tools: list[Json], choice: str) -> None:
     """Whatever the server lets through is answered with tools of the request and arguments that JSON can hold."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "tools": tools, **({"tool_choice": choice} if tools else {})}

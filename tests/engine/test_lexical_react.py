@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, question_text, system_text
@@ -116,7 +116,6 @@ TEXTS = st.lists(PIECES | st.text(max_size=6), max_size=15).map("".join)
 
 
 @given(tools=TEXTS, question=TEXTS, said=TEXTS)
-@settings(deadline=None)
 def test_never_fails_on_odd_prompts(tools: str, question: str, said: str) -> None:
     """Whatever stands in a prompt of the contract and behind it, the answer is ReAct."""
     roles: list[tuple[str, Any]] = [("system", SYSTEM_PROMPT + tools), ("user", question), ("assistant", said), ("user", said)]

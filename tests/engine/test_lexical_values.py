@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.engine.lexical import values
@@ -56,7 +56,6 @@ def test_phrases_know_their_preposition() -> None:
 
 
 @given(st.text(max_size=200))
-@settings(deadline=None)
 def test_finders_never_fail(text: str) -> None:
     """Whatever the text, what is found lies in it, in order."""
     for find in FINDERS:

@@ -178,7 +178,8 @@ def test_refuses_a_choice_of_a_tool_that_is_not_there(lexical: str, ask: Ask, to
         ("POST", "/v1/chat/completions", b"[]", 400),
         ("POST", "/v1/chat/completions", b"\xff", 400),
         ("GET", "/v1/chat/completions", b"", 405),
-        ("POST", "/v1/embeddings", b"{}", 404),
+        ("POST", "/v1/embeddings", b"{}", 400),
+        ("POST", "/v1/images/generations", b"{}", 404),
     ],
 )
 def test_refuses_what_it_does_not_know(lexical: str, method: str, path: str, body: bytes, status: int) -> None:

@@ -110,7 +110,7 @@ def test_what_is_lost(tmp_path: Path) -> None:
     """Labels, events, judges' calls, times of calls but their start, and earlier attempts do not come back."""
     bought, tried, lost = imported(exported(tmp_path / "out", *ALL))
 
-    assert ((), (), ()) == (bought.expected, bought.judge_calls, tried.earlier_attempts)
+    assert ((), (), ()) == (bought.expected, bought.other_calls, tried.earlier_attempts)
     assert [(), ()] == [call.chunks for call in bought.calls]
     assert (LOST.status, 0) == (lost.status, lost.started_ns)
 

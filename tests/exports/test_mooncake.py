@@ -103,3 +103,11 @@ def test_what_stands_behind_other_words_is_another_block(tmp_path: Path) -> None
 
     assert 5 == len(one["hash_ids"])
     assert set() == {*one["hash_ids"]} & {*other["hash_ids"]}
+
+
+def test_a_run_whose_calls_all_failed(tmp_path: Path) -> None:
+    """There is nothing to replay, and a trace without a row is no answer."""
+    failed = replace(call(0, 10, end=50), error_kind="server_error", error="HTTP 500")
+
+    with pytest.raises(ConfigError, match="all calls of its scenarios failed, so there is nothing to replay"):
+        trace(tmp_path, rollout(calls=(failed,)))

@@ -18,7 +18,7 @@ from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
 from tests.exports.nat_job import VECTOR, item, tool, trace, write_job
-from tests.made_runs import run_directory
+from tests.made_runs import run_directory, run_of
 from tests.tables.shop import ALL, BOUGHT, LOST, NOON, TRIED, call, rollout
 
 
@@ -95,6 +95,7 @@ def test_both_layouts(tmp_path: Path) -> None:
         *("config_effective.yml", "config_original.yml", "config_metadata.json", "workflow_output.json", "exact_output.json"),
         *("tool_selection_quality_output.json", "standardized_data_all.csv", "all_requests_profiler_traces.json"),
         *("tokens_per_second_analysis.csv", "inter_token_latency_distribution.csv"),
+        *("inference_optimization.json", "workflow_profiling_report.txt"),
     } == {file.name for file in (jobs / "job_narrow").iterdir()}
 
 
@@ -185,7 +186,7 @@ def test_what_is_lost(tmp_path: Path) -> None:
     bought, tried, lost = back
 
     assert [None, None] == [each.cached_tokens for each in bought.calls]
-    assert ((), ()) == (bought.judge_calls, tried.earlier_attempts)
+    assert ((), ()) == (bought.other_calls, tried.earlier_attempts)
     assert [("server_error", "incomplete")] == [(TRIED.earlier_attempts[0].calls[0].error_kind, tried.calls[0].error_kind)]
     assert ("infra_error", "ok") == (LOST.status, lost.status)
     assert 1 == len(bought.messages)
@@ -210,3 +211,11 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
     assert ["shop-0 is done.", "shop-1 is done."] == [
         each["generated_answer"] for each in json.loads((out / "workflow_output.json").read_text())
     ]
+
+
+@pytest.mark.parametrize(("suites", "experiment"), [(("shop",), "kv"), (("shop", "store"), "kv-shop")])
+def test_a_name_is_the_experiments(tmp_path: Path, suites: Sequence[str], experiment: str) -> None:
+    """A run that the user has called something is a job of that experiment; of several suites each has its own."""
+    directory = run_directory(tmp_path / "run", *ALL, name="kv", suites=dict.fromkeys(suites, run_of(*ALL).suites["shop"]))
+
+    assert [experiment] == [each.name for each in (exported(tmp_path / "out", directory) / "dynamo_evals").iterdir()]

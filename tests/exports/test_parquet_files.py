@@ -28,7 +28,7 @@ def test_a_file_for_each_table(tmp_path: Path) -> None:
         ].to_pylist()
     assert b"ms" == files["calls"].schema.field("ttft_ms").metadata[b"unit"]
     assert 1 == files["calls"]["ttft_ms"].null_count
-    assert ["int64", "bool", "string"] == [str(files["calls"].schema.field(name).type) for name in ("number", "judge", "suite")]
+    assert ["int64", "bool", "string"] == [str(files["calls"].schema.field(name).type) for name in ("number", "measured", "suite")]
 
 
 def test_without_pyarrow(tmp_path: Path) -> None:

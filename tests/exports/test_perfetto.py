@@ -129,7 +129,7 @@ def test_runs_begin_at_zero(tmp_path: Path) -> None:
 TIMES = st.tuples(st.integers(0, 1_000), st.integers(0, 300))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(TIMES, max_size=8), st.lists(TIMES, max_size=8))
 def test_nothing_ever_crosses(calls: list[tuple[int, int]], tools: list[tuple[int, int]]) -> None:
     """Whatever overlaps in an attempt, and sticks out of it, no two slices of a thread cross, and none is lost."""

@@ -126,3 +126,13 @@ def test_what_is_no_run(results: Path) -> None:
     with pytest.raises(ConfigError, match=r"other/a\.json: no JSON"):
         read(results / "other")
     assert [] == [*(results.parent / "reports").glob("tool*")]
+
+
+def test_the_directory_that_is_named(results: Path) -> None:
+    """Where the directory that is named has tasks itself, they are the run; that others below were left out is said."""
+    task(results / "outputs" / "older", "a", [ANSWER])
+
+    source = read(results / "outputs")
+
+    assert "left out: 1 directories below have results of tasks of their own, such as older" in source.notes
+    assert "a" not in [rollout.scenario for rollout in source.rollouts]

@@ -16,13 +16,14 @@ from pytest_agentbench.exports.chosen import Chosen
 from pytest_agentbench.exports.toolorchestra_series import CACHE_COLUMNS, GPU_COLUMNS
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.options import RunOptions
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, LOST, MS, NOON, START, TRIED, call, rollout
 
 
-def exported(folder: Path, *rollouts: Rollout, samples: list[Json] | None = None) -> Path:
-    """The directory of a run."""
-    directory = run_directory(folder / "reports" / "run", *rollouts)
+def exported(folder: Path, *rollouts: Rollout, samples: list[Json] | None = None, **changes: Any) -> Path:
+    """The directory of a run; `changes` are of its fields."""
+    directory = run_directory(folder / "reports" / "run", *rollouts, **changes)
     (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in samples or []))
     (folder / "out").mkdir()
     load_writer("toolorchestra")(Chosen([directory]), folder / "out")
@@ -180,7 +181,20 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
 
 
 def test_later_trials_have_directories(tmp_path: Path) -> None:
-    """A task's file is named by its id, so a second trial of it stands in a directory of its own."""
+    """A task's file is named by its id, so a second trial of it stands in a directory of its own, and comes back as one."""
     out = exported(tmp_path, BOUGHT, replace(BOUGHT, trial=2))
 
     assert ["shop-0.json", "trial_2/shop-0.json"] == sorted(str(path.relative_to(out)) for path in out.rglob("shop-*.json"))
+    assert [("shop-0", 1), ("shop-0", 2)] == [(each.scenario, each.trial) for each in imported(out, tmp_path / "imported")]
+
+
+@pytest.mark.parametrize(("window", "name"), [((0.0, 0.5), "0-0.5"), ((600.0, None), "600-600"), (None, "600-7800")])
+def test_the_window_is_the_runs(tmp_path: Path, window: tuple[float, float | None] | None, name: str) -> None:
+    """The one that the user gave the run, to its end where none is named; without one it is the evaluation's own."""
+    out = exported(tmp_path, *ALL, settings=RunOptions(backend="embedded", concurrency=8, window=window))
+    combined = read(out / "combined_summary.json")
+
+    low, high = map(float, name.split("-"))
+    steps, first = combined["steps"], combined["t0_first_request_unix"]
+    assert name == next(iter(combined["windows"]))
+    assert (pytest.approx(low), pytest.approx(high)) == (steps["t_start_unix"] - first, steps["t_end_unix"] - first)

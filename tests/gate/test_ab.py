@@ -23,7 +23,8 @@ from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.session.block_turns import Facts
 from pytest_agentbench.session.discovery import Found
 from pytest_agentbench.stats.latency import latency_limit
-from pytest_agentbench.suites.arms import in_arms, parse_arms, sides
+from pytest_agentbench.suites.arm_list import parse_arms
+from pytest_agentbench.suites.arms import Arm, in_arms, sides
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.made_runs import run_of
 
@@ -32,11 +33,12 @@ MS = 1_000_000
 BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 
-def shop(scenarios: int = 60) -> Found:
+def found_of(arms: Sequence[Arm], scenarios: int = 60) -> Found:
+    """A suite under these arms."""
     every = tuple(Scenario(f"s{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(scenarios))
     suite = Suite("shop", Path("shop"), every, DatasetInfo("d", "f", "d.json", "0" * 64, "hand", scenarios))
-    made, variants = in_arms(suite, ("default",), ARMS)
-    return Found(suite.folder, made, {}, variants, 1, sides=sides(("default",), ARMS))
+    made, variants = in_arms(suite, ("default",), arms)
+    return Found(suite.folder, made, {}, variants, 1, sides=sides(("default",), arms))
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:
@@ -56,7 +58,7 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
 def compared(
     *rollouts: Rollout, facts: Facts | None = None, stopwatch: Stopwatch | None = None, blocks: Sequence[CacheBlock] = ()
 ) -> ArmsCompared:
-    comparison = Comparison(ARMS, [shop(101)])
+    comparison = Comparison(ARMS, [found_of(ARMS, 101)])
     for each in rollouts:
         comparison.add(each)
     return comparison.summary(facts or Facts(), blocks, stopwatch or Stopwatch(verdict="ok"))
@@ -144,7 +146,7 @@ def test_another_state_of_the_cache_is_a_warning() -> None:
     (by_usage,) = compared(rollout("old", 1, 1.0, 10, cached=10), rollout("new", 1, 1.0, 10, cached=90)).warnings
     assert "10 % of the prompt tokens were hits in old, 90 % in new" in by_usage
     (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")]).warnings
-    assert "one arm's cache was reset, the other one's prompts were salted" in unequal
+    assert "the prompts of new were salted where caches of other arms were reset" in unequal
     (order,) = compared(*both(), facts=Facts(in_sequence=True)).warnings
     assert order.startswith("old ran before new")
 

@@ -18,7 +18,7 @@ def run_of(values: list[float]) -> Evidence:
     return evidence([trial(number, score) for number, score in enumerate(values)])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(scores, min_size=2, max_size=3))
 def test_suggestions_hold(values: list[list[float]]) -> None:
     """With the margin every pair of runs passes, with a hundredth less one does not; every run passes the limit of the mean."""

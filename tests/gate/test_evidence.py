@@ -152,7 +152,7 @@ def test_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/3"}', '{"schema": "agentbench-baseline/3", "suite": "s"}', "3"]
+    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/4"}', '{"schema": "agentbench-baseline/4", "suite": "s"}', "3"]
 )
 def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
     """One sentence with the file, and what writes one."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
@@ -169,6 +169,23 @@ def test_a_saturated_client_times_nothing(text: str) -> None:
     assert "PASS" == verdict("tsq.mean >= 0.7", run)
 
 
+@pytest.mark.parametrize("text", ["cost_per_pass <= 0.02", "score_per_1k_tokens >= 0.3", "prefix_cache_hit_ratio >= 0.5"])
+def test_tokens_need_no_stopwatch(text: str) -> None:
+    """What tokens are about is known however slow the client was."""
+    efficiency = {"shop": {"cost_per_pass": 0.01, "score_per_1k_tokens": 0.5}}
+    run = evidence(suite(), stopwatch="client-saturated", efficiency=efficiency, rates={"prefix_cache_hit_ratio": 0.75})
+
+    assert "PASS" == verdict(text, run)
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(0.0109, "PASS"), (0.0111, "FAIL"), (None, "INCONCLUSIVE")])
+def test_cost_against_a_baseline(cost: float | None, expected: str) -> None:
+    """A suite's own number is compared with that of the same suite in the baseline; what is not known passes nothing."""
+    run, base = (evidence(suite(), efficiency={"shop": {"cost_per_rollout": each}}) for each in (cost, 0.01))
+
+    assert expected == verdict("cost_per_rollout <= +10% vs baseline", run, base)
+
+
 @pytest.mark.parametrize(
     ("unusable", "text", "why"),
     [
@@ -236,8 +253,8 @@ def test_imported_rollouts_may_have_no_time() -> None:
 
 def test_what_else_has_changed() -> None:
     """Another agent, another backend and another share of prefix cache hits are said, and decide nothing."""
-    run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), prefix_cache_hit_ratio=0.9)
-    base = evidence(suite(), prefix_cache_hit_ratio=0.1)
+    run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), rates={"prefix_cache_hit_ratio": 0.9})
+    base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.1})
 
     assert ("the agent is not the baseline's", "the backend is not the baseline's") == judged(
         "tsq.mean >= -0.05 vs baseline", run, base
@@ -245,6 +262,15 @@ def test_what_else_has_changed() -> None:
     timed = judged("ttft.p50 <= +10% vs baseline", run, base)
     assert "prefix cache hits were 90 % of the prompt tokens, in the baseline 10 %" in timed.notes
     assert "PASS" == timed.decision.verdict
+
+
+def test_hits_do_not_make_up_for_throughput() -> None:
+    """A router that pauses programs may have twenty times the hits and a third of the rate: a rule on the rate fails all the same."""
+    run = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.65, "rollouts_per_hour": 300.0})
+    base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.03, "rollouts_per_hour": 900.0})
+
+    assert "FAIL" == verdict("rollouts_per_hour >= -10% vs baseline", run, base)
+    assert "PASS" == verdict("prefix_cache_hit_ratio >= 0.5", run, base)
 
 
 def test_suspects() -> None:
@@ -268,7 +294,6 @@ def test_scores_beyond_1_have_no_limits() -> None:
     assert "INCONCLUSIVE" == verdict("tsq.mean >= -0.05 vs baseline", evidence([trial(i, 9.0) for i in range(20)]), base)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]), max_size=5))
 def test_the_sessions_verdict(verdicts: list[str]) -> None:
     """One FAIL is one; only all PASS are one; no rule is no PASS."""
@@ -314,6 +339,17 @@ def test_quarantined_scenarios_are_left_out(rule: str, run: dict[str, Any], base
 
     assert (without.decision, 95) == (one.decision, one.decision.n)
     assert ("left out, in quarantine: 0, 1, 2, 3, 4", ()) == (one.notes[0], one.suspects)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(100, "PASS"), (118, "PASS"), (126, "INCONCLUSIVE")])
+def test_tasks_that_were_skipped(size: int, verdict: str) -> None:
+    """What a task asks for and is not supported is no pass: rules name it, and with less than four fifths of a suite none of it passes."""
+    skipped = [f"task-{number}" for number in range(size - 100)]
+    found = judged("tsq.mean >= 0.5 of run", evidence(suite(), scenarios={"shop": size}, unsupported={"shop": skipped}))
+
+    assert verdict == found.decision.verdict
+    notes = [f"skipped, they ask for what is not supported: {', '.join(skipped)}"] if skipped else []
+    assert notes == [*found.notes]
 
 
 def test_the_quarantine_of_a_baseline_does_not_matter() -> None:

@@ -23,7 +23,7 @@ def installed() -> Iterator[io.StringIO]:
     root.handlers.clear()
     try:
         with redirect_stdout(outside), redirect_stderr(outside):
-            capture.install()
+            capture.install("info")
             yield outside
     finally:
         root.handlers[:] = handlers

@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import Lines
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Access, Answer, Endpoint, Json, Rollout, RolloutKey, Score
+from pytest_agentbench.rollouts.pool.addresses import played
 from pytest_agentbench.rollouts.rollout import Setup, run_rollout
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -24,11 +26,13 @@ class Tap:
 
     def __init__(self, lost: str = "") -> None:
         self.events: list[str] = []
+        self.accounts: list[tuple[str, Json]] = []
         self.lost = lost  # the address of which it cannot tell
 
     async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
         del key
-        id = f"{'judge' if access.judge else 'agent'}{'' if access.endpoint is None else ' elsewhere'}"
+        id = f"{access.role or 'agent'}{' elsewhere' if (access.endpoint or {}).get('url') else ''}"
+        self.accounts.append((access.account, access.limits))
         self.events.append(f"open {id}")
         return id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served")
 
@@ -39,7 +43,8 @@ class Tap:
         self.events.append(f"close {id}")
         if id == self.lost:
             raise InfraError("the tap is gone")
-        return [{"received_ns": len(self.events), "sent_ns": 0, "ended_ns": 9, "model": id}]
+        role, _, place = id.removeprefix("agent").partition(" ")
+        return [{"received_ns": len(self.events), "sent_ns": 0, "ended_ns": 9, "model": id, "role": role, "endpoint": place}]
 
 
 class Judged:
@@ -58,12 +63,12 @@ class Judged:
 
 async def by_judge(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
     del scenario
-    assert ("served", 1, 0) == (judge.model, len(rollout.calls), len(rollout.judge_calls))
+    assert ("served", 1, 0) == (judge.model, len(rollout.calls), len(rollout.other_calls))
     return Score(1.0)
 
 
-async def ran(tap: Tap, agent: Judged) -> Rollout:
-    return await run_rollout(KEY, SCENARIO, Setup(agent, {"by_judge": by_judge}, {}, None, {}), tap, None, 60)  # type: ignore[dict-item]
+async def ran(tap: Tap, agent: Agent, **roles: Json) -> Rollout:
+    return await run_rollout(KEY, SCENARIO, Setup(agent, {"by_judge": by_judge}, {}, None, {}, roles), tap, None, 60)  # type: ignore[dict-item]
 
 
 async def test_the_order_of_closing() -> None:
@@ -76,10 +81,10 @@ async def test_the_order_of_closing() -> None:
     assert (2, ["judge", "served", "judge"]) == (len(tap.events[4:]), agent.models)
     assert (["agent"], {"judge", "judge elsewhere"}) == (
         [call.model for call in rollout.calls],
-        {call.model for call in rollout.judge_calls},
+        {call.model for call in rollout.other_calls},
     )
     assert {} == rollout.score_errors
-    assert [*rollout.judge_calls] == sorted(rollout.judge_calls, key=lambda call: call.received_ns)
+    assert [*rollout.other_calls] == sorted(rollout.other_calls, key=lambda call: call.received_ns)
 
 
 @pytest.mark.parametrize(("lost", "status"), [("agent", "infra_error"), ("judge", "ok")])
@@ -115,7 +120,7 @@ async def test_a_cancelled_attempt_hangs_up() -> None:
 
 async def test_nobody_judges_by_hand() -> None:
     """A client that belongs to no rollout has no judge."""
-    with pytest.raises(InfraError, match="nobody judges here"):
+    with pytest.raises(InfraError, match="nobody plays the role 'judge' here"):
         await LLM("http://127.0.0.1:9/v1", "m").judge()
 
 
@@ -128,3 +133,75 @@ async def test_nothing_is_closed_twice() -> None:
     await lines.hang_up()
 
     assert ["open agent", "close agent"] == tap.events
+
+
+class Asking:
+    """An agent that asks roles by name."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.models = names, list[str]()
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        del scenario, tools
+        asked = [await llm.role(name) for name in self.names]
+        self.models = [each.model for each in asked]
+        return Answer("")
+
+
+async def test_roles_have_addresses_of_their_own() -> None:
+    """Each role asks under its own address, once, which ends with the agent's. What reached the backend counts, what went elsewhere not."""
+    tap, agent = Tap(), Asking("search", "reasoner", "search")
+    rollout = await ran(tap, agent, search=OTHER, reasoner={"model": "large"})
+
+    assert ["open agent", "open search elsewhere", "open reasoner"] == tap.events[:3]
+    assert ["close agent", "close search elsewhere", "close reasoner", "open judge", "close judge"] == tap.events[3:]
+    assert ["judge", "large", "judge"] == agent.models
+    assert (["", "reasoner"], ["search", "judge"]) == ([each.role for each in rollout.calls], [each.role for each in rollout.other_calls])
+    assert 1 == rollout.turns
+
+
+async def test_the_suites_judge_is_a_role() -> None:
+    """An agent that asks for a judge and names no endpoint gets the one that the suite's scorers ask."""
+    tap, agent = Tap(), Asking("judge")
+    rollout = await ran(tap, agent, judge=OTHER)
+
+    assert (["judge"], 0) == (agent.models, len(rollout.scores))  # `by_judge` expects the backend's model
+    assert ["open agent", "open judge elsewhere", "close agent", "close judge elsewhere"] == tap.events
+
+
+@pytest.mark.parametrize("limits", [{"calls": 3}, {}])
+async def test_one_account_for_a_rollout(limits: Json) -> None:
+    """What a rollout may spend is one account of its agent and its roles; judges have no part in it."""
+    tap = Tap()
+    setup = Setup(Asking("search"), {"by_judge": by_judge}, {}, None, {}, {"search": OTHER}, limits)  # type: ignore[dict-item]
+    await run_rollout(KEY, SCENARIO, setup, tap, None, 60)
+    agent, search, judge = tap.accounts
+
+    assert (bool(limits), limits, ("", {})) == (bool(agent[0]), agent[1], judge)
+    assert agent == search
+
+
+BACKEND = Endpoint("http://backend/v1", "served", roles={"search": {"url": "http://fast/v1", "model": "fast"}})
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        (Access(), {}),
+        (Access(role="judge"), {}),
+        (Access(role="judge", endpoint=OTHER), OTHER),
+        (Access(role="reasoner", endpoint={}), {}),
+        (Access(role="search", endpoint=OTHER), {"url": "http://fast/v1", "model": "fast"}),
+        (Access(role="search"), {"url": "http://fast/v1", "model": "fast"}),
+        (Access(role="reasoner", endpoint={"url": "http://backend/v1/", "model": "x", "prices": {}}), {"model": "x"}),
+    ],
+)
+def test_who_plays_a_role(access: Access, expected: Json) -> None:
+    """What the backend's YAML says goes before the suite's, and an endpoint that is the backend under test is no other one."""
+    assert expected == played(access, BACKEND)
+
+
+def test_a_role_that_nobody_plays() -> None:
+    """Where neither suite nor backend names it nothing can be measured."""
+    with pytest.raises(InfraError, match="nobody plays the role 'serach'"):
+        played(Access(role="serach"), BACKEND)

@@ -53,6 +53,9 @@ LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
         ([left(0, 1)], ("ok", "")),
         ([call(0), broken(1, error_kind="bad_history", status=400)], ("ok", "")),
         ([refused(0, error=FULL)], ("ok", "")),
+        ([broken(0, role="search"), call(1)], LOST),  # what another role says is no answer to it
+        ([broken(0, role="search"), call(1, role="search")], ("ok", "")),
+        ([broken(0, role="judge", endpoint="http://one"), call(1, role="judge")], LOST),
     ],
 )
 def test_a_failed_call_has_to_be_made_good(calls: list[LLMCall], expected: tuple[str, str]) -> None:
@@ -66,7 +69,7 @@ def test_every_kind_is_somebodys(kind: str) -> None:
     calls = [broken(0, error_kind=kind)]
 
     assert ([] if kind in AGENTS else calls) == unmended(calls)
-    assert ("refused", "client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
+    assert ("refused", "limit", "client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,9 @@ def test_every_kind_is_somebodys(kind: str) -> None:
         ("agent_error", "KeyError", [left(0, 1)], ("agent_error", "KeyError")),
         ("agent_error", "KeyError", [refused(0, error=FULL)], ("limit", f"context: {FULL}")),
         ("agent_error", "KeyError", [refused(0, error=FULL), call(1)], ("agent_error", "KeyError")),
+        ("ok", "", [call(0), broken(1, error_kind="limit", error="calls: enough")], ("limit", "calls: enough")),
+        ("agent_error", "KeyError", [broken(0, error_kind="limit", error="calls: enough")], ("limit", "calls: enough")),
+        ("ok", "", [broken(0), broken(1, error_kind="limit")], LOST),
         ("limit", "turns: 3", [call(0), broken(1)], ("infra_error", "HTTP 500: boom; the agent then ended with turns: 3")),
         ("limit", "turns: 3", [broken(0), call(1)], ("limit", "turns: 3")),
         ("infra_error", "the judge is gone", [call(0)], ("infra_error", "the judge is gone")),

@@ -120,6 +120,23 @@ def test_a_cache_ratio_needs_both_numbers() -> None:
     assert measured(rollout("a", calls=(one,)))["prefix_cache_hit_ratio"] is None
 
 
+def test_hit_ratios_of_calls_weigh_alike() -> None:
+    """Of a long prompt that was cached and a short one that was not, the ratio of tokens is nearly all, and the mean of calls a half."""
+    long, short = call(0, end=1, prompt_tokens=900, cached_tokens=900), call(0, end=1, prompt_tokens=100, cached_tokens=0)
+    found = measured(rollout("a", calls=(long, short)))
+
+    assert (0.9, 0.5) == (found["prefix_cache_hit_ratio"], found["call_prefix_cache_hit_ratio"])
+    assert measured(rollout("a", calls=(call(0, end=1, prompt_tokens=100),)))["call_prefix_cache_hit_ratio"] is None
+
+
+def test_speedup() -> None:
+    """Two calls at once that each have 10 tokens a second are 20 of the run: two calls' worth. Without calls there is none."""
+    pair = [rollout(name, calls=(call(0, 100, end=1000, completion_tokens=10),), ended_ns=1000 * MS) for name in "ab"]
+
+    assert 2.0 == measured(*pair)["speedup"]
+    assert measured()["speedup"] is None
+
+
 def test_a_run_without_rollouts() -> None:
     """Nothing measured is None everywhere, and no division by zero."""
     found = measured()
@@ -212,8 +229,11 @@ def test_split() -> None:
 
 def test_a_judge_is_no_part_of_the_timings() -> None:
     """What a judge takes is a part of its own; its calls are in no latency, no count and no rate of the agent."""
-    own, judge = call(0, 100, end=500, completion_tokens=5), call(500, 900, end=1500, completion_tokens=50, prompt_tokens=1000)
-    found = measured(rollout("a", calls=(own,), judge_calls=(judge,), ended_ns=2000 * MS))
+    own, judge = (
+        call(0, 100, end=500, completion_tokens=5),
+        call(500, 900, end=1500, completion_tokens=50, prompt_tokens=1000, role="judge"),
+    )
+    found = measured(rollout("a", calls=(own,), other_calls=(judge,), ended_ns=2000 * MS))
     alone = measured(rollout("a", calls=(own,), ended_ns=2000 * MS))
 
     assert (0.5, 0.25) == (found["split"]["judge"]["share"], found["split"]["agent"]["share"] + found["split"]["client_queue"]["share"])

@@ -47,8 +47,9 @@ def test_a_made_up_metric_is_everywhere(project: Project, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("metric", registry.METRICS, ids=lambda metric: metric.name)
 def test_every_metric_has_a_function(metric: registry.Metric) -> None:
-    """An event's has one of the events and one of the call's largest, a call's and a rollout's one; a session's is a number of the run."""
-    functions = {"event": (True, True, False), "call": (True, False, False), "rollout": (False, False, True), "session": (False,) * 3}
+    """An event's has one of the events and one of the call's largest, a call's and a rollout's one; all others have numbers."""
+    alone = dict.fromkeys(("session", "suite", "score"), (False, False, False))
+    functions = {"event": (True, True, False), "call": (True, False, False), "rollout": (False, False, True), **alone}
 
     assert functions[metric.level] == tuple(each is not None for each in (metric.of_call, metric.of_events, metric.of_rollout))
     assert len(metric.title) <= 14  # the column of a terminal

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.metrics import stamps, timings
-from pytest_agentbench.records import Chunk, LLMCall
+from pytest_agentbench.records import Chunk, Json, LLMCall
 
 MS = 1_000_000  # nanoseconds
 
@@ -133,3 +134,32 @@ def test_the_import_is_light() -> None:
     code = f"import sys, pytest_agentbench.metrics.timings; print({heavy} & sys.modules.keys())"
 
     assert "set()\n" == subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("timing", "queued", "served"),
+    [
+        ({"router_queue_ms": 150.0, "prefill_time_ms": 40.0}, 150.0, 45.0),  # ThunderAgent
+        ({"prefill_wait_time_ms": 20.0, "ttft_ms": 190.0}, 20.0, 175.0),  # Dynamo
+        ({"router_queue_ms": 0.0}, 0.0, 195.0),
+        ({"router_queue_ms": 196.0}, 196.0, 0.0),  # two clocks
+        ({"kv_hit_rate": 0.5}, None, None),
+        ({"prefill_wait_time_ms": None}, None, None),
+        (None, None, None),
+    ],
+)
+def test_the_queue_of_the_server_stands_apart(timing: Json | None, queued: float | None, served: float | None) -> None:
+    """TTFT is what the agent waited, 195 ms; what of it the server says it was queued, and the rest, are numbers of their own."""
+    call = replace(THINKING, server=timing if timing is None else {"worker_id": None, "timing": timing})
+
+    assert 195 * MS == timings.ttft_ns(call)
+    assert (queued, served) == tuple(
+        each if each is None else each / MS for each in (timings.server_queue_ns(call), timings.served_ttft_ns(call))
+    )
+
+
+def test_a_failed_call_was_queued_for_nothing() -> None:
+    """It has no latencies."""
+    call = replace(THINKING, server={"timing": {"router_queue_ms": 150.0}}, error_kind="server_error")
+
+    assert (None, None) == (timings.server_queue_ns(call), timings.served_ttft_ns(call))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -135,10 +136,20 @@ def test_precedence(calls: tuple[LLMCall, ...], tools: tuple[Span, ...], parts: 
 
 def test_a_judge_has_what_nobody_else_has() -> None:
     """A judge has the time of its calls, from the asking on; one that is asked after the rollout's end has none of it."""
-    judge = (call(60, 65, 70, 80, called=55), call(90, 90, None, 300), call(200, 210, None, 300))
-    found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, calls=(call(0, 0, 10, 57, called=0),), judge_calls=judge))
+    asked = (call(60, 65, 70, 80, called=55), call(90, 90, None, 300), call(200, 210, None, 300))
+    judge = tuple(replace(each, role="judge") for each in asked)
+    found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, calls=(call(0, 0, 10, 57, called=0),), other_calls=judge))
 
     assert {"first_token": 10, "decoding": 47, "judge": 33, "agent": 10} == {part: took / MS for part, took in found.items() if took}
+
+
+def test_a_role_elsewhere_has_what_no_tool_has() -> None:
+    """The wait for another endpoint is its role's, where no tool is what asks it."""
+    expert = tuple(replace(call(at, at, at + 5, at + 10), role="search", endpoint="http://expert/v1") for at in (10, 50))
+    tool = ToolCall("search", {}, 1, started_ns=40 * MS, ended_ns=60 * MS)
+    found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, other_calls=expert, tool_calls=(tool,)))
+
+    assert {"roles": 10, "tools": 20, "agent": 70} == {part: took / MS for part, took in found.items() if took}
 
 
 TIMES = st.lists(st.integers(-20, 120), min_size=4, max_size=4).map(sorted)

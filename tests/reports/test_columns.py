@@ -7,6 +7,7 @@ import pytest
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.firstpage import Row
 from pytest_agentbench.reports.terminal import write_rows
+from tests.paper import Paper
 
 
 @pytest.mark.parametrize(("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("", 0)], ids=["plain", "wide", "accent", "nothing"])
@@ -29,19 +30,6 @@ def test_folding() -> None:
     """Lines break where spaces are; a longer word, which may be there to be copied, stays whole."""
     assert ["a lamp and", "a-very-long-word", "or two"] == [*fold("a lamp and a-very-long-word or two", 10)]
     assert [""] == [*fold("", 10)]
-
-
-class Paper:
-    """A terminal whose lines can be looked at."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
-        self.lines.append(f"{sep} {title}")
-
-    def write_line(self, line: str, **_markup: bool) -> None:
-        self.lines.append(line)
 
 
 def test_rows() -> None:

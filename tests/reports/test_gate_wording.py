@@ -72,7 +72,7 @@ def rule(text: str, new: Evidence, base: Evidence | None = None) -> RuleResult:
             "rollouts_per_hour >= -5% vs baseline",
             "rollouts_per_hour >= -5% vs baseline: FAIL, -10.0 % against -5.0 %; a fact about 300 rollouts",
         ),
-        ("rollouts_per_hour >= 1", "rollouts_per_hour >= 1: PASS, 900.0 against 1.0; a fact about 300 rollouts"),
+        ("rollouts_per_hour >= 1", "rollouts_per_hour >= 1: PASS, 900.0 against 1.000; a fact about 300 rollouts"),
         ("infra_error.rate <= 2%", "infra_error.rate <= 2%: PASS, 0.00 % against 2.00 %; a fact about 300 rollouts"),
         ("output_tokens_per_s >= 1", "output_tokens_per_s >= 1: INCONCLUSIVE"),
     ],

@@ -28,6 +28,7 @@ from pytest_agentbench.reports.wording import (
     range_text,
     score_text,
     server_lines,
+    significant,
     split_text,
     statuses_text,
     steady_text,
@@ -159,11 +160,21 @@ def test_numbers() -> None:
 def test_throughput() -> None:
     """One line on how much was served; what is not known is said to be unknown."""
     rates: Json = {"output_tokens_per_s": 840.04, "rollouts_per_hour": 1234.5, "rollouts_in_flight": InFlight(48, 40.26)}
-    known = replace(NOTHING, **rates, prefix_cache_hit_ratio=0.754)
+    known = replace(NOTHING, **rates, speedup=12.345, prefix_cache_hit_ratio=0.754, call_prefix_cache_hit_ratio=0.5)
 
-    assert "840.0 output tok/s, 1,234 rollouts/h, prefix cache hit ratio 0.75, in flight 48 peak, 40.3 mean" == throughput_text(known)
+    assert (
+        "840.0 output tok/s (12.35 times the mean of a call), 1,234 rollouts/h, prefix cache hit ratio 0.75 (0.50 mean of calls), "
+        "in flight 48 peak, 40.3 mean"
+    ) == throughput_text(known)
     assert "- output tok/s, - rollouts/h, prefix cache hit ratio unknown, in flight 0 peak, 0.0 mean" == throughput_text(NOTHING)
     assert "prefix cache hit ratio 0.00" in throughput_text(replace(known, prefix_cache_hit_ratio=0.0))
+
+
+def test_significant() -> None:
+    """Four digits that count, however small a number is, and one behind the point at least."""
+    assert ("0.0001235", "0.2500", "12.35", "12,345.7", "-12.35", "0.0", "-") == tuple(
+        map(significant, (0.00012345678, 0.25, 12.3456, 12345.67, -12.3456, 0, None))
+    )
 
 
 def test_calls() -> None:
@@ -281,9 +292,10 @@ def test_a_report_of_timings(tmp_path: Path) -> None:
     lines = write(run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(*[good] * 9, cut))), tmp_path).read_text()
 
     assert {
-        "| TTFT | 9 | 10.0 | 10.0 [10.0, 10.0] | - | - | - | 10.0 |",
-        "| TTFT, failed calls as never | 10 | - | 10.0 | never | - | - | never |",
-        "| output tok/s of a call | 9 | 50.0 | 50.0 [50.0, 50.0] | - | - | - | 50.0 |",
+        "| milliseconds | n | mean | min | p50 | p90 | p95 | p99 | max |",
+        "| TTFT | 9 | 10.0 | 10.0 | 10.0 [10.0, 10.0] | - | - | - | 10.0 |",
+        "| TTFT, failed calls as never | 10 | - | - | 10.0 | never | - | - | never |",
+        "| output tok/s of a call | 9 | 50.0 | 50.0 | 50.0 [50.0, 50.0] | - | - | - | 50.0 |",
         "| decoding | 60.0 % | 30.0 | 30.0 |",
         "- failed: 1 cut: the connection closed in the middle of the answer, or before it",
     } <= set(lines.splitlines())

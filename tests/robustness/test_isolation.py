@@ -35,7 +35,7 @@ HOME = Path(__file__).parent
 async def run(scenario, llm, tools):
     reply = await llm.chat(scenario.messages, tools.schemas)
     for call in reply.tool_calls:
-        tools.call(call.name, call.arguments, 1)
+        await tools.call(call.name, call.arguments, 1)
     return await globals()[scenario.id.partition("_")[2]](llm)
 
 async def fine(llm):
@@ -159,7 +159,7 @@ def test_scores_of_other_processes(project: Project) -> None:
     assert {"score": "ChildProcessError: the scorer's process was ended by SIGKILL"} == rollouts["spoils"].score_errors
     assert {"score": "ChildProcessError: KeyError: 'lamp'"} == rollouts["judged"].score_errors
     judged = rollouts["judged"]
-    assert ("It was.", "It was.", 1, 2) == (judged.answer, judged.score("asks").explanation, len(judged.calls), len(judged.judge_calls))
+    assert ("It was.", "It was.", 1, 2) == (judged.answer, judged.score("asks").explanation, len(judged.calls), len(judged.other_calls))
 
 
 UNLOADABLE = {

@@ -19,7 +19,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.suite import load_suite
+from pytest_agentbench.suites.folder import load_suite
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.suites.suite import load_suite
+from pytest_agentbench.suites.folder import load_suite
 from tests.project import Project
 from tests.rollouts.pool.test_server import NEW_RUN, NOTED
 
@@ -34,7 +34,8 @@ class PoolProcess:
         scheduling = {"concurrency": 8, "retries": 0, "keep_order": False, "durations": {}}
         with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as voice:
             self.port: int = listener.getsockname()[1]
-            config = {"suites": suites, "sys_path": sys.path, "run": "test", "time_limit": None, "budget": None, "scheduling": scheduling}
+            code = {"suites": suites, "sys_path": sys.path, "log_level": "info"}
+            config = {**code, "run": "test", "sandboxes": 2, "time_limit": None, "budget": None, "scheduling": scheduling}
             line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "voice": voice.fileno()}
             self.child = Child("pytest_agentbench.rollouts.pool", line, log, pass_fds=(listener.fileno(), voice.fileno()))
         self.lines: list[socket.socket] = []
@@ -149,7 +150,7 @@ def test_a_tap_that_is_away(pool: PoolProcess) -> None:
     """Rollouts wait for a tap that is not there until the controller says what becomes of it."""
     controller, line = pool.connect("controller"), pool.connect()
     endpoint, taps = {"url": "http://127.0.0.1:1/v1", "model": "m"}, {"control_ports": [1], "port": 1, "token": ""}
-    wire.send(controller, {"op": "start", "endpoint": endpoint, "taps": taps, "elapsed_s": 0.0})
+    wire.send(controller, {"op": "start", "endpoint": endpoint, "taps": taps, "elapsed_s": 0.0, "unbuilt": {}})
     wire.send(line, {"op": "rollout", "key": KEY})
     wire.send(controller, {"op": "failed", "reason": "the tap is gone", "status": "infra_error"})
     answer = wire.receive(line)[0]

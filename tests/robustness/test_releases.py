@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.project import Project
-from tests.robustness.processes import Background, wait_for
+from tests.project import TWO_WORKERS, Project
+from tests.robustness.processes import Background, command_of, descendants, wait_for
 from tests.router import routing
 
 pytestmark = pytest.mark.slow
@@ -37,5 +37,26 @@ def test_the_controller_is_ended(project: Project, start: Callable[..., Backgrou
         background.ended()
         wait_for(lambda: not router.programs, "the releases")
 
-    assert 3 == len(known)
+    assert (3, []) == (len(known), router.early)
     assert known == {id for id, was_known in router.releases if was_known}
+
+
+def test_a_worker_is_killed(project: Project, start: Callable[..., Background]) -> None:
+    """A worker runs no rollout: when one dies nothing is released, and when the session ends each rollout is, once."""
+    with routing() as router:
+        project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
+        project.suite(scenarios=3, agent={"kind": "./agent.py:Waiting"})
+        project.write("scenarios/shop/agent.py", WAITING)
+        background = start(*TWO_WORKERS, "--agentbench-concurrency=3", "scenarios/shop", "--agentbench-backend=router")
+        wait_for(lambda: len(router.chats) == 6 or background.process.poll() is not None, "the calls that wait")
+        known = {body["program_id"] for _, body in router.chats}
+        worker = next(pid for pid in descendants(background.process.pid) if "exec(eval(" in command_of(pid))
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: "node down" in background.output or background.process.poll() is not None, "xdist to say so")
+        before = [*router.releases]
+        os.kill(background.process.pid, signal.SIGTERM)
+        background.ended(60)
+        wait_for(lambda: not router.programs, "the releases")
+
+    assert (3, [], []) == (len(known), before, router.early)
+    assert sorted((id, True) for id in known) == sorted(router.releases)

@@ -29,7 +29,7 @@ class Agent:
     async def fine(self, scenario, llm, tools):
         reply = await llm.chat(scenario.messages, tools.schemas)
         for call in reply.tool_calls:
-            tools.call(call.name, call.arguments, 1)
+            await tools.call(call.name, call.arguments, 1)
         return Answer("done")
 """
 

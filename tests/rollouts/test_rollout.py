@@ -232,7 +232,7 @@ class Doing:
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         del scenario
-        tools.call("find", "{}", 1)
+        await tools.call("find", "{}", 1)
         answer: Answer = await self.what(llm)
         return answer
 

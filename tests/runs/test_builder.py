@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import LLMCall, Rollout, Score
-from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
-from pytest_agentbench.runs.contents import Imported, Run, SessionFacts
+from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
+from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run, prices_of
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SHOP, session_facts
 
@@ -65,3 +67,85 @@ def test_nobody_knows_who_had_the_time(verdict: str | None, known: bool) -> None
     run = built(rollout(0, 1.0, started_ns=10, ended_ns=2_000), facts=facts)
 
     assert known == (run.performance.split is not None)
+
+
+PRICES = {"currency": "USD", "input": 1.0, "cached_input": 0.5, "output": 10.0}
+CALL = LLMCall(0, 0, 10, prompt_tokens=1000, cached_tokens=400, completion_tokens=100)
+SECOND = 1_000_000_000  # nanoseconds
+
+
+def priced(prices: Json | None = PRICES) -> SessionFacts:
+    """A backend whose YAML has prices."""
+    use = BackendUse(name="priced", note="", kind="url", served_model="m", failure="", more={"prices": prices} if prices else {})
+    return session_facts(backend=use)
+
+
+def took(number: int, status: str = "ok", score: float = 0.0, calls: tuple[LLMCall, ...] = (CALL,), **keys: Any) -> Rollout:
+    scores = {"tsq": Score(score)} if status in ("ok", "limit") else {}
+    return Rollout("shop", f"s-{number}", "default", 1, status, scores=scores, calls=calls, ended_ns=2 * SECOND, **keys)
+
+
+def test_efficiency() -> None:
+    """The mean score over tokens and seconds of measured rollouts; money for all attempts, also those of which nothing was measured.
+
+    A call of 600 new, 400 cached prompt tokens and 100 output tokens costs 0.0018: there are four of them, and two measured rollouts.
+    """
+    failed = Attempt(1, "infra_error", calls=(CALL,))
+    rollouts = took(0, score=1.0, earlier_attempts=(failed,)), took(1, "agent_error"), took(2, "infra_error")
+    run = built(*rollouts, asked=replace(ASKED, thresholds={"tsq": 0.5}), facts=priced())
+
+    assert {
+        "tokens_per_rollout": 1100.0,
+        "seconds_per_rollout": 2.0,
+        "score_per_1k_tokens": pytest.approx(0.5 / 1.1),
+        "score_per_second": 0.25,
+        "currency": "USD",
+        "cost": pytest.approx(0.0072),
+        "cost_per_rollout": pytest.approx(0.0036),
+        "cost_per_pass": pytest.approx(0.0072),
+    } == plain(run.suites["shop"].efficiency)
+    assert {"USD": pytest.approx(0.0072)} == run.costs
+
+
+def test_nobody_knows_the_tokens() -> None:
+    """One call that went well without a count of its prompt leaves tokens and money unknown; one that failed does not."""
+    uncounted = LLMCall(0, 0, 10)
+    unknown = built(took(0, score=1.0, calls=(CALL, uncounted)), facts=priced())
+    known = built(took(0, score=1.0, calls=(CALL, replace(uncounted, error_kind="connect"))), facts=priced())
+
+    efficiency = unknown.suites["shop"].efficiency
+    assert (None, None, None, 0.5) == (
+        *(efficiency.tokens_per_rollout, efficiency.score_per_1k_tokens, efficiency.cost),
+        efficiency.score_per_second,
+    )
+    assert {"USD": None} == unknown.costs
+    assert {"USD": pytest.approx(0.0018)} == known.costs
+
+
+def test_without_prices() -> None:
+    """Nothing is said of money, and a cached token costs as much as another where nobody says otherwise."""
+    free, flat = built(took(0), facts=priced(None)), built(took(0), facts=priced({"currency": "EUR", "input": 1.0, "output": 10.0}))
+
+    assert ({}, None, None) == (free.costs, free.suites["shop"].efficiency.cost, free.suites["shop"].efficiency.currency)
+    assert {"EUR": pytest.approx(0.002)} == flat.costs
+
+
+def test_less_is_better() -> None:
+    """Of a score of which less is better nothing is gained per token."""
+    falling = replace(ASKED, suite=replace(ASKED.suite, scorers={"hallucinated": {}}), thresholds={})
+    tallies = Tallies(Performance())
+    tallies.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated")
+    efficiency = build_run(session_facts(), [falling], tallies).suites["shop"].efficiency
+
+    assert (None, None, 1100.0) == (efficiency.score_per_1k_tokens, efficiency.score_per_second, efficiency.tokens_per_rollout)
+
+
+def test_each_arm_has_its_prices() -> None:
+    """In a session of two backends a variant is priced as the YAML of its arm says."""
+    arms = {"cheap": {"name": "a", "prices": PRICES}, "dear": {"name": "b", "prices": {**PRICES, "currency": "EUR"}}, "free": {"name": "c"}}
+    both = BackendUse(name="a vs b", note="", kind="ab", served_model="m", failure="", more={"arms": arms})
+    priced = {variant: prices_of(both, variant) for variant in ("cheap", "quick-dear", "free", "default")}
+
+    assert {"cheap": "USD", "quick-dear": "EUR", "free": None, "default": None} == {
+        variant: prices.currency if prices else None for variant, prices in priced.items()
+    }

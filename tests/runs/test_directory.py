@@ -7,7 +7,7 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_agentbench.runs.directory import discard, new_directory, point_latest
+from pytest_agentbench.runs.directory import discard, name_of, new_directory, point_latest, runs_called
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -21,6 +21,20 @@ def test_directories_are_named_after_the_time(tmp_path: Path) -> None:
     assert ["20260304-050607", "20260304-050607-2", "20260304-050607-3"] == names
     assert [] == [*(reports / names[0]).iterdir()]
     assert ["*", "!baselines/", "!baselines/**"] == (reports / ".gitignore").read_text().split()
+
+
+def test_names_of_runs(tmp_path: Path) -> None:
+    """A name stands behind the time and its number, so that none is taken for another's; the newest run that has it comes last."""
+    names = "kv", "kv", "kv-2", "", ""
+
+    directories = [new_directory(tmp_path, NOW, name) for name in names]
+
+    assert ["20260304-050607-kv", "20260304-050607-2-kv", "20260304-050607-kv-2", "20260304-050607", "20260304-050607-2"] == [
+        each.name for each in directories
+    ]
+    assert [*names] == [*map(name_of, directories)]
+    later = new_directory(tmp_path, NOW.replace(hour=6), "kv")
+    assert (later, [directories[2]], []) == (runs_called("kv", tmp_path)[-1], runs_called("kv-2", tmp_path), runs_called("*", tmp_path))
 
 
 def test_a_run_is_nobody_elses(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_wrong_value(tmp_path: Path) -> None:
     assert f"{tmp_path}/run.json: suites.shop.scores.tsq.mean is a text, not an object" == str(raised.value)
 
 
-@pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/4"])
+@pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/5"])
 def test_another_version(tmp_path: Path, schema: str) -> None:
     """A run of an older or a newer version is refused with both numbers and the command that makes it again, whatever else is in it."""
     written(tmp_path, schema=schema, command=["pytest", "scenarios/shop", "-k", "a b"], suites=[])
@@ -44,7 +44,7 @@ def test_another_version(tmp_path: Path, schema: str) -> None:
         read_run(tmp_path)
 
     again = "`pytest scenarios/shop -k 'a b'` makes it again"
-    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/3; {again}" == str(raised.value)
+    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/4; {again}" == str(raised.value)
 
 
 def test_a_baseline_of_another_version(tmp_path: Path) -> None:
@@ -56,6 +56,6 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
         read_evidence(path)
 
     assert (
-        f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/3; "
+        f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/4; "
         f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}` make it again"
     ) == str(raised.value)

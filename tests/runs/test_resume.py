@@ -80,7 +80,7 @@ def test_attempts_of_all_sessions_are_one_record() -> None:
     """A rollout that ran again has the attempts of earlier sessions before its own, with their calls and sessions, in one count."""
     one, two, three, four = (call(at) for at in (10, 20, 3, 4))
     old = shop_rollout(calls=(two,), attempt=2, ended_ns=30, earlier_attempts=(Attempt(1, "infra_error", "cut", calls=(one,), ended_ns=9),))
-    mine = Attempt(1, "infra_error", "gone", session=2, calls=(three,), judge_calls=(one,))
+    mine = Attempt(1, "infra_error", "gone", session=2, calls=(three,), other_calls=(one,))
     new = replace(old, status="ok", reason="", session=2, calls=(four,), earlier_attempts=(mine,))
 
     both = Rollout.from_json(with_earlier(record_line(new), record_line(old)))

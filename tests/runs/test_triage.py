@@ -48,6 +48,15 @@ def test_counts() -> None:
     )
 
 
+def test_each_tool_of_one_that_gave_up_is_missing() -> None:
+    """They are counted one by one, whatever characters their names have."""
+    counts = triage(rollout("a", expected=("find, or order", "pay")))
+
+    assert counts is not None
+    assert (ToolMistakes("find, or order", 1, 1, 0, 0), ToolMistakes("pay", 1, 1, 0, 0)) == counts.tools
+    assert (MistakeCount("gave up", 1, ("a",), "no find, or order, pay"),) == counts.kinds
+
+
 def test_examples_are_the_lowest_ids() -> None:
     """Three of each kind, whatever the order in which their rollouts ended."""
     found = {triage(*order) for order in permutations([rollout(each, "order") for each in "dbcae"])}

@@ -13,7 +13,7 @@ import fastjsonschema
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.suite import load_suite
+from pytest_agentbench.suites.folder import load_suite
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "banking"
 ENTRIES: list[Json] = json.loads((FOLDER / "banking.json").read_text(encoding="utf-8"))

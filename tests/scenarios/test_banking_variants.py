@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.project import WAYS, Project
 
 #: Variant -> scenarios that it runs when five are asked for, and the agent's kind.
@@ -9,10 +11,12 @@ VARIANTS = {
     "default": (5, "tool_calling"),
     "react": (5, "react"),
     "rethinking": (5, "self_evaluating_with_feedback"),
+    "executed": (5, "tool_calling"),
     "minimal": (3, "react"),
 }
 
 
+@pytest.mark.slow
 @WAYS
 def test_all_variants_run(project: Project, way: tuple[str, ...]) -> None:
     """`--agentbench-variants all` runs every configuration; `minimal` takes three scenarios, which are too few to judge its mean."""

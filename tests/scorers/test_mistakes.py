@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.scorers.mistakes import KINDS, Mistake, mistakes
 
 
@@ -29,12 +30,12 @@ def made(*calls: ToolCall, expected: tuple[Json, ...] = (), status: str = "ok", 
         (["find"], ["find"], []),
         (["Find-it", "order"], ["order", "find_it"], []),
         (["find", "find"], ["find"], []),
-        (["order"], ["find"], [Mistake("wrong tool", "find", "order")]),
-        (["find"], ["find", "order"], [Mistake("missing call", "order")]),
+        (["order"], ["find"], [Mistake("wrong tool", ("find",), "order")]),
+        (["find"], ["find", "order"], [Mistake("missing call", ("order",))]),
         (["find", "order"], ["find"], [Mistake("extra call", actual="order")]),
         (["find"], [], [Mistake("extra call", actual="find")]),
-        ([], ["find", "order"], [Mistake("gave up", "find, order")]),
-        (["pay", "ship", "find"], ["find", "order"], [Mistake("wrong tool", "order", "pay"), Mistake("extra call", actual="ship")]),
+        ([], ["find", "order"], [Mistake("gave up", ("find", "order"))]),
+        (["pay", "ship", "find"], ["find", "order"], [Mistake("wrong tool", ("order",), "pay"), Mistake("extra call", actual="ship")]),
     ],
 )
 def test_the_choice_of_tools(calls: list[str], expected: list[str], mistakes: list[Mistake]) -> None:
@@ -68,7 +69,7 @@ def test_arguments() -> None:
 
     assert [] == made(worse, expected=expected)
     assert [] == made(worse, call("find", item="lamp", count=1), expected=expected, scores=scored)
-    assert [Mistake("bad argument", "find", "find", "count is 2, expected 1")] == made(worse, better, expected=expected, scores=scored)
+    assert [Mistake("bad argument", ("find",), "find", "count is 2, expected 1")] == made(worse, better, expected=expected, scores=scored)
 
 
 def test_ends() -> None:
@@ -88,3 +89,10 @@ def test_every_kind_is_described() -> None:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
 
     assert [] == [kind for kind, text in KINDS.items() if f"| `{kind}` | {text} |" not in page]
+
+
+def test_in_a_sandbox() -> None:
+    """Which tools a task takes is its agent's affair; what a call breaks is a mistake there, too."""
+    calls = call("bash", command="ls"), call("zsh", "unknown_tool", "there is no tool 'zsh'")
+
+    assert [Mistake("unknown tool", (), "zsh", "there is no tool 'zsh'")] == made(*calls, verification=Verification(0.0))

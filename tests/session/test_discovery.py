@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.session.discovery import Found, choose_variants, find, merged_thresholds, not_named, suite_folders
+from pytest_agentbench.session.discovery import Found, choose_variants, find, is_left_out, merged_thresholds, not_named, suite_folders
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 
 SKIPPED = (".*", "node_modules", "venv")
@@ -30,6 +30,15 @@ def shop(**keys: Any) -> Suite:
 def found(**keys: Any) -> Found:
     suite = shop(**keys)
     return Found(suite.folder, suite, dict(suite.thresholds), ("default",), 1)
+
+
+@pytest.mark.parametrize(
+    ("marks", "answer"),
+    [("shop", False), ("bank", True), ("bank or inn", True), ("bank or shop", False), ("slow", False), ("not shop", False)],
+)
+def test_suites_that_marks_leave_out(marks: str, answer: bool) -> None:
+    """Only an expression of other suites' names leaves a suite out for certain: any other mark may be on one of its tests."""
+    assert answer == is_left_out("shop", marks, ("shop", "bank", "inn"))
 
 
 # ------------------------------------------------------------------------------------------------------- where they are
@@ -199,12 +208,13 @@ def test_what_a_worker_gets() -> None:
         "description": "A shop.",
         "ids": ["s-0", "s-1", "s-2"],
         "variants": ["default"],
-        "limits": {},
+        "sizes": {},
         "trials": 2,
         "thresholds": {},
         "scorers": ["tsq"],
         "label_source": "hand",
         "quarantined": {},
+        "unsupported": {},
     } == json.loads(json.dumps(whole.for_worker()))
 
 

@@ -52,7 +52,9 @@ def texts(gate: Gate) -> list[tuple[str, str, bool]]:
 
 def baseline(settings: Settings, n: int = 20, **keys: Any) -> Path:
     """The promoted baseline of shop."""
-    return write_baseline(evidence([trial(i, **keys) for i in range(n)], run="before"), "shop", default_baseline("shop", settings.reports))
+    return write_baseline(
+        evidence([trial(i, **keys) for i in range(n)], run="before"), "shop", default_baseline("shop", settings.reports_directory)
+    )
 
 
 def test_nobody_asks(asking: Any) -> None:
@@ -181,12 +183,12 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     """Where the trials of a baseline vary, a margin that an unchanged run is not likely to clear is told, too."""
     suites = [found("tsq.mean >= -0.2 vs baseline", scenarios=40)]
     noisy = [trial(i, float((i + k) % 2), number=k) for i in range(40) for k in (1, 2, 3)]
-    write_baseline(evidence(noisy, run="before"), "shop", default_baseline("shop", asking().reports))
+    write_baseline(evidence(noisy, run="before"), "shop", default_baseline("shop", asking().reports_directory))
 
     (warning,) = made(suites, asking()).warnings(suites, None)
     assert "with the baseline's noise they pass 4 times out of 5 from 0." in warning
     quiet = [trial(i, number=k) for i in range(40) for k in (1, 2, 3)]
-    write_baseline(evidence(quiet, run="before"), "shop", default_baseline("shop", asking().reports))
+    write_baseline(evidence(quiet, run="before"), "shop", default_baseline("shop", asking().reports_directory))
     assert [] == [*made(suites, asking()).warnings(suites, None)]
 
 

@@ -9,23 +9,26 @@ from typing import Any
 import pytest
 import yaml  # noqa: F401  # here, because pytester forgets what tests import, and half of yaml does not survive that
 
-from pytest_agentbench.session.settings import OPTIONS, Option, Settings, read_settings
-from pytest_agentbench.suites.arms import parse_arms
+from pytest_agentbench.runs.option import Option
+from pytest_agentbench.session.settings import OPTIONS, Settings, read_settings
+from pytest_agentbench.suites.arm_list import parse_arms
 
 #: For each option: a value for the command line, another one for the ini file, and what they are read as.
 VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "backend": ("vllm", "http://127.0.0.1:8000/v1", "vllm", "http://127.0.0.1:8000/v1"),
     "ab": ("a=x,b=y", "agent:react,agent:tool_calling", parse_arms("a=x,b=y"), parse_arms("agent:react,agent:tool_calling")),
+    "ab-pairs": ("", "true", True, True),
     "cache": ("cold", "primed", "cold", "primed"),
     "keep-backend": ("30m", "1h", 1800.0, 3600.0),
     "gpu-wait": ("5m", "10s", 300.0, 10.0),
     "concurrency": ("48", "4", 48, 4),
     "workers": ("5", "6", 5, 6),
+    "sandboxes": ("5", "6", 5, 6),
     "limit": ("3", "5", 3, 5),
     "agent": ("tool_calling", "./agent.py:Mine", "tool_calling", "./agent.py:Mine"),
     "trials": ("2", "3", 2, 3),
     "variants": ("hot, cold,hot", "all", ("hot", "cold"), ("all",)),
-    "set": ("agent.t=0.6", "model=big", (("agent.t", 0.6),), (("model", "big"),)),
+    "set": ("agent.t=0.6", "model=big", {"agent.t": 0.6}, {"model": "big"}),
     "threshold": ("tsq=0.8", "tsq.mean=0.7", {"tsq": 0.8}, {"tsq.mean": 0.7}),
     "slo": ("ttft=500ms", "e2e=30s", {"ttft": 500.0}, {"e2e": 30_000.0}),
     "gate": ("tsq.mean >= 0.8", "ttft.p95 <= 1s", ("tsq.mean >= 0.8",), ("ttft.p95 <= 1s",)),
@@ -40,13 +43,19 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "budget-call": ("90", "1h", 90.0, 3600.0),
     "taps": ("2", "3", 2, 3),
     "retries": ("0", "5", 0, 5),
+    "name": ("banking-kv", "b2", "banking-kv", "b2"),
+    "sample-interval": ("5s", "100ms", 5.0, 0.1),
+    "log-level": ("debug", "warning", "debug", "warning"),
+    "window": ("30m:120m", ":90", (1800.0, 7200.0), (0.0, 90.0)),
     "ci": ("github", "off", "github", "off"),
     "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),
     "resume-rerun": ("infra_error, limit", "none", ("infra_error", "limit"), ()),
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
     "inline": ("", "true", True, True),
 }
-FIELDS = {"set": "changes", "threshold": "thresholds"} | {name: "budgets" for name in VALUES if name.startswith("budget-")}
+FIELDS = {"set": "changes", "threshold": "thresholds", "reports": "reports_directory"} | {
+    name: "budgets" for name in VALUES if name.startswith("budget-")
+}
 
 
 def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
@@ -70,7 +79,7 @@ def test_every_option_is_tried_here() -> None:
     """The table above knows every option, and every setting comes from one."""
     assert {option.name for option in OPTIONS} == set(VALUES)
     known = {"rounds", *(FIELDS.get(name, name.replace("-", "_")) for name in VALUES)}  # rounds are of --agentbench-trials, too
-    assert known == {field.name for field in dataclasses.fields(Settings)}
+    assert {*known, "reports"} == {field.name for field in dataclasses.fields(Settings)}
 
 
 def test_defaults(pytester: pytest.Pytester) -> None:
@@ -78,6 +87,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
     expected = Settings(
         backend="embedded",
         ab=(),
+        ab_pairs=False,
         cache="carry",
         keep_backend=None,
         gpu_wait=0.0,
@@ -88,7 +98,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         trials=None,
         rounds=None,
         variants=("default",),
-        changes=(),
+        changes={},
         thresholds={},
         slo={},
         gate=(),
@@ -99,10 +109,15 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
         taps=1,
         retries=2,
+        name=None,
+        sample_interval=None,
+        log_level="info",
+        window=None,
         ci="auto",
         resume=None,
         resume_rerun=("infra_error", "cancelled"),
-        reports=pytester.path / "reports",
+        reports="reports",
+        reports_directory=pytester.path / "reports",
         inline=False,
     )
 
@@ -146,8 +161,15 @@ def test_several_values(pytester: pytest.Pytester) -> None:
     )
     lines = read(pytester, set="\n  a.b=1\n  a.c=true\n", threshold="\n  tsq=1\n  tsq.mean=0.5\n")
 
-    assert ((("a.b", 1), ("a.c", [1, "x"])), {"tsq": 0.5}) == (given.changes, given.thresholds)
-    assert ((("a.b", 1), ("a.c", True)), {"tsq": 1.0, "tsq.mean": 0.5}) == (lines.changes, lines.thresholds)
+    assert ({"a.b": 1, "a.c": [1, "x"]}, {"tsq": 0.5}) == (given.changes, given.thresholds)
+    assert ({"a.b": 1, "a.c": True}, {"tsq": 1.0, "tsq.mean": 0.5}) == (lines.changes, lines.thresholds)
+
+
+def test_a_later_change_is_made_later(pytester: pytest.Pytester) -> None:
+    """A path that is given again is changed where it stands last: what was given in between does not undo it."""
+    again = read(pytester, "--agentbench-set=agent.seed=1", "--agentbench-set=agent={kind: react}", "--agentbench-set=agent.seed=2")
+
+    assert [("agent", {"kind": "react"}), ("agent.seed", 2)] == again.suite_changes
 
 
 def test_changes_know_where_they_belong(pytester: pytest.Pytester) -> None:
@@ -239,3 +261,24 @@ def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
 
     for option, entry in zip(OPTIONS, group.options, strict=True):
         assert entry.attrs()["help"].endswith(f"(ini: agentbench_{option.name.replace('-', '_')})")
+
+
+@pytest.mark.parametrize("text", ["30m", ":", "2h:30m", "1m:1m", "soon:later"])
+def test_a_window_that_is_none(pytester: pytest.Pytester, text: str) -> None:
+    """It needs a colon, and one time at least; a second one is later than the first."""
+    with pytest.raises(pytest.UsageError, match=f"--agentbench-window {text}: should be START:END, two times after the first call"):
+        read(pytester, f"--agentbench-window={text}")
+
+
+@pytest.mark.parametrize("name", ["2x", "a/b", "..", "latest", "a b", "a" * 81, "-x", "A,B"])
+def test_a_name_that_is_none(pytester: pytest.Pytester, name: str) -> None:
+    """It has to be a directory's name, one that is told from a date, and is not that of the newest run."""
+    with pytest.raises(pytest.UsageError, match="should be a letter, and then at most 79 letters, digits, dots, dashes or underscores"):
+        read(pytester, f"--agentbench-name={name}")
+
+
+@pytest.mark.parametrize("text", ["0s", "50ms", "2h", "often"])
+def test_an_interval_that_nobody_keeps(pytester: pytest.Pytester, text: str) -> None:
+    """A look takes time, and one that never comes shows nothing."""
+    with pytest.raises(pytest.UsageError, match=f"--agentbench-sample-interval {text}: should be a time"):
+        read(pytester, f"--agentbench-sample-interval={text}")

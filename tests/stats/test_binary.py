@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.binary import binomial_interval, mcnemar, tango_interval
+from pytest_agentbench.stats.binary import binomial_interval, mcnemar, tango_interval, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_tango_without_a_difference(n: int) -> None:
     assert (-reach, reach) == pytest.approx(tango_interval(0, 0, n), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(n=st.integers(1, 60), data=st.data())
 def test_tango_properties(n: int, data: st.DataObject) -> None:
     """Around the estimate, within -1 to 1, mirrored when the runs change places, wider with more confidence."""
@@ -68,3 +68,12 @@ def test_the_interval_of_a_rate(passed: int, trials: int, low: float, high: floa
     assert (low, high) == pytest.approx(binomial_interval(passed, trials), abs=1e-6)
     with pytest.raises(ValueError, match="no interval of 4 of 3 trials"):
         binomial_interval(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "trials", "low", "high"),
+    [(8 / 12, 12, 0.3906, 0.8619), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.5, 1, 0.0546, 0.9454)],
+)
+def test_wilsons_interval(rate: float, trials: int, low: float, high: float) -> None:
+    """Of literature (Brown, Cai and DasGupta 2001); it never leaves 0 to 1, and 1/2 may be the rate of a single question."""
+    assert [pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4)] == [*wilson_interval(rate, trials)]

@@ -114,7 +114,7 @@ def test_one_cluster_has_no_interval() -> None:
         bounded_mean(np.zeros(5), Clusters.of("aaaaa"), DIFFERENCES)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     scores=st.lists(st.tuples(st.floats(-1, 1), st.integers(0, 5)), min_size=3, max_size=40),
     clustered=st.booleans(),
@@ -137,7 +137,7 @@ def test_properties(scores: list[tuple[float, int]], clustered: bool) -> None:
     assert (-float(found.high), -float(found.low)) == pytest.approx((float(mirrored.low), float(mirrored.high)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(0, 1), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_many_samples_at_once_are_those_one_by_one(samples: list[list[float]]) -> None:
     """What the benchmark simulates by the thousand is what a gate computes of one run."""

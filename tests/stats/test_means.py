@@ -126,7 +126,7 @@ def test_mistakes_are_refused(values: list[float], clusters: list[str] | None, c
         mean_interval(values, clusters, confidence)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40), clustered=st.booleans())
 def test_reports_and_gate_have_the_same_interval(scores: list[tuple[float, int]], clustered: bool) -> None:
     """What a report prints is what a gate judges by, clusters or not."""
@@ -141,7 +141,7 @@ def test_reports_and_gate_have_the_same_interval(scores: list[tuple[float, int]]
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40),
     clustered=st.booleans(),

@@ -117,7 +117,7 @@ def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
     assert right >= least
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_a_p_value_is_one(new: list[float], base: list[float]) -> None:
     """Between 0 and 1, and when the runs change places the two together are at least 1."""

@@ -247,7 +247,7 @@ def test_mistakes_are_refused(score: float, margin: float, confidence: float, me
         compare(run((score,), (0.5,)), run((0.5,), (0.5,)), margin, confidence=confidence)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.lists(st.floats(0, 1), min_size=1, max_size=3)] * 2), min_size=2, max_size=12), st.floats(0, 1))
 def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]], margin: float) -> None:
     """The order of scenarios does not matter, a larger margin never turns a PASS away, and the estimate is in its interval."""

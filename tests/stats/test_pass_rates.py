@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
@@ -23,7 +23,6 @@ from tests.gate.evidences import HASHES, evidence, trial
 BAR = Bar("tsq", 0.5)
 
 
-@settings(deadline=None)
 @given(trials=st.lists(st.booleans(), min_size=1, max_size=8), k=st.integers(1, 8))
 def test_they_are_the_shares_of_all_choices(trials: list[bool], k: int) -> None:
     """pass@k is the share of ways to choose k trials in which one passes, pass^k that in which all do; too few trials have neither."""

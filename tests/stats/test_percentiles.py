@@ -60,13 +60,13 @@ def test_what_percentiles_need() -> None:
 
 
 def test_spread() -> None:
-    """No percentile of too few values; the number of values, the mean and the worst one are always there."""
+    """No percentile of too few values; the number of values, the mean, the least and the greatest one are always there."""
     found = latency_spread([4.0, 1.0, 3.0, 2.0, 5.0])
     ten = latency_spread(map(float, range(10, 0, -1)))
 
     assert found is not None and ten is not None
     nothing = dict.fromkeys(("p50", "p90", "p95", "p99"))
-    assert LatencySpread(5, 3.0, 3.0, nothing, p90=None, p95=None, p99=None, max=5.0) == found
+    assert LatencySpread(5, 3.0, 3.0, 1.0, 5.0, nothing, p90=None, p95=None, p99=None) == found
     assert (9.1, None) == (ten.p90, ten.p95)
     assert (2.0, 9.0) == ten.intervals["p50"]
     assert latency_spread([]) is None

@@ -62,7 +62,7 @@ def test_noise_grows_when_a_good_suite_fades() -> None:
     assert replace(alone, level=replace(level, new=0.0, pooled=0.0)).smallest_drop() == pytest.approx(alone.smallest_drop())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(n=st.integers(5, 500), trials=st.integers(1, 10), within=st.floats(1e-6, 0.25), of=st.sampled_from(QUESTIONS))
 def test_more_is_never_worse(n: int, trials: int, within: float, of: str) -> None:
     """More scenarios, more trials, more of the baseline and less noise find smaller drops, and pass with smaller margins."""

@@ -45,7 +45,8 @@ def test_all_looks_together_are_as_wrong_as_one(base_trials: float) -> None:
     assert 0.025 == pytest.approx(beyond.mean(), abs=0.0011)
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=25)
 @given(st.integers(FIRST_LOOK, MOST_ROUNDS), st.one_of(st.just(0.0), st.floats(1, 100)), st.sampled_from([0.95, 0.975, 0.99]))
 def test_levels_fall_to_nearly_that_of_one_look(most: int, base_trials: float, confidence: float) -> None:
     """However many rounds and whatever baseline: early looks ask for more than late ones, and none for less than one look alone would."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.special import binomial_at_most, incomplete_beta, normal_quantile, student_t_quantile
@@ -33,7 +33,6 @@ def test_student_t_quantiles(p: float, degrees: int, quantile: float) -> None:
     assert quantile == pytest.approx(student_t_quantile(p, degrees), rel=1e-6, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(p=st.floats(0.001, 0.999))
 def test_student_t_quantiles_in_closed_form(p: float) -> None:
     """One degree of freedom is Cauchy's distribution; two have an algebraic quantile."""

@@ -1,13 +1,15 @@
-"""The arms of an A/B session: what the option may say, and the variants that a suite gets."""
+"""The variants that a suite gets under the arms of a session."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.suites.arms import Arm, Side, in_arms, parse_arms, sides
+from pytest_agentbench.suites.arm_list import parse_arms
+from pytest_agentbench.suites.arms import Arm, Side, in_arms, sides
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
@@ -15,34 +17,6 @@ def suite(**variants: dict[str, object]) -> Suite:
     return Suite(
         "shop", Path("shop"), (), DatasetInfo("d", "f", "d.json", "0" * 64, "hand", 0), {"kind": "tool_calling", "top_p": 0.9}, variants
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "names", "values"),
-    [
-        ("vllm,thunder", ("vllm", "thunder"), ("vllm", "thunder")),
-        ("old=embedded, new=embedded", ("old", "new"), ("embedded", "embedded")),
-        ("backends/one.yaml,http://127.0.0.1:8000/v1", ("one", "127.0.0.1_8000"), ("backends/one.yaml", "http://127.0.0.1:8000/v1")),
-        ("agent:tool_calling,b=agent:./agent.py:Mine", ("tool_calling", "b"), ("tool_calling", "./agent.py:Mine")),
-        ("a=http://h/v1?x=y,agent=http://g/v1", ("a", "agent"), ("http://h/v1?x=y", "http://g/v1")),
-    ],
-)
-def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, ...]) -> None:
-    """An arm is called as its backend, file, host or agent is, or as the user says."""
-    arms = parse_arms(text)
-
-    assert names == tuple(arm.name for arm in arms)
-    assert values == tuple(arm.value for arm in arms)
-    assert {"agent" if "agent:" in text else "backend"} == {arm.kind for arm in arms}
-
-
-@pytest.mark.parametrize(
-    "text", ["one", "a,b,c", "a,", "a,agent:react", "same,same", "x/same.yaml,y/Same.yaml", "default,b", "agent:react,agent:"]
-)
-def test_what_cannot_be_two_arms_is_refused(text: str) -> None:
-    """One arm, three, one of each kind, two of one name, and a name that suites have already are errors that say what would work."""
-    with pytest.raises(ValueError, match=r"arms|agents"):
-        parse_arms(text)
 
 
 def test_an_arm_is_a_variant() -> None:
@@ -59,8 +33,43 @@ def test_an_arm_is_a_variant() -> None:
     assert {"kind": "react", "top_p": 0.9} == other.agent_of("react")
     assert Side("default", "react") == sides(("default",), agents)["react"]
 
+    warm, _ = in_arms(suite(hot={"temperature": 1, "max_turns": 3}), ("hot",), agents)
+    assert {"temperature": 1, "max_turns": 3}.items() <= warm.agent_of("hot-tool_calling").items()
+    assert {"kind": "react", "top_p": 0.9, "temperature": 1} == warm.agent_of("hot-react")
+
 
 def test_a_name_that_is_taken_is_refused() -> None:
     """An arm cannot be called as a variant of the suite is."""
     with pytest.raises(ConfigError, match=r"it has a variant 'hot'; give the arm another name, such as a=agent:x"):
         in_arms(suite(hot={}), ("default",), (Arm("hot", "agent", "x"), Arm("b", "agent", "y")))
+
+
+def test_arms_that_are_variants() -> None:
+    """Each is the suite's own variant, under its own name or another one; one that the suite does not have is refused."""
+    own = dataclasses.replace(suite(hot={"temperature": 1}), sizes={"hot": 3})
+    arms = parse_arms("variant:default,variant:hot,warm=variant:hot")
+
+    made, names = in_arms(own, ("default",), arms)
+
+    assert ("default", "hot", "warm") == names
+    assert [None, 1, 1] == [made.agent_of(name).get("temperature") for name in names]
+    assert {"hot": 3, "warm": 3} == made.sizes
+    assert Side("default", "warm") == sides(("default",), arms)["warm"]
+    assert sides(("default", "hot"), arms).keys() == set(names)  # whatever variants are chosen beside them
+    with pytest.raises(ConfigError, match=r"shop/suite.yaml: no variant 'odd' for the arm variant:odd; known: default, hot"):
+        in_arms(own, ("default",), parse_arms("variant:odd,variant:hot"))
+
+
+def test_arms_that_are_models_or_settings() -> None:
+    """Each changes that in the agent and nothing else, also deep in it; what of the backend or the pool differs leaves agents alone."""
+    own = dataclasses.replace(suite(hot={"temperature": 1}), agent={"kind": "tool_calling", "tools": {"most": 3, "kept": True}})
+    deep, names = in_arms(own, ("default", "hot"), parse_arms("set:agent.tools.most=4|5"))
+    models, _ = in_arms(own, ("default",), parse_arms("model:big,model:small"))
+    width, _ = in_arms(own, ("default",), parse_arms("set:concurrency=1|2"))
+
+    assert ("most_4", "most_5", "hot-most_4", "hot-most_5") == names
+    assert {"kind": "tool_calling", "tools": {"most": 5, "kept": True}, "temperature": 1} == deep.agent_of("hot-most_5")
+    assert ["big", "small"] == [models.agent_of(name)["model"] for name in ("big", "small")]
+    assert own.agent_of("default") == width.agent_of("concurrency_1")
+    with pytest.raises(ConfigError, match=r"--agentbench-set agent\.kind\.x: 'x' cannot be set inside 'tool_calling'"):
+        in_arms(own, ("default",), parse_arms("set:agent.kind.x=1|2"))

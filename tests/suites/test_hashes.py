@@ -91,8 +91,11 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
     assert {"agent"} == changed(agent={"kind": "tool_calling", "temperature": 1.0})
     assert {"agent"} == changed(KEY._replace(variant="warm"), variants={"warm": {"temperature": 1.0}})
     assert {"scorers"} == changed(scorers={"tsq": {"weight": 1}})
-    assert {"scorers"} == changed(judge={"url": "http://judge", "model": "m"})
-    assert set() == changed(thresholds={"tsq": 0.5}, trials=3, timeout=5.0, description="a shop")
+    assert {"scorers"} == changed(roles={"judge": {"url": "http://judge", "model": "m"}})
+    assert {"agent"} == changed(roles={"search": {"url": "http://expert", "model": "m"}})
+    priced = {"currency": "USD", "input": 1, "output": 2}
+    assert changed(roles={"search": {}}) == changed(roles={"search": {"prices": priced, "limits": {"calls": 3}}}) == {"agent"}
+    assert set() == changed(thresholds={"tsq": 0.5}, limits={"calls": 3}, trials=3, timeout=5.0, description="a shop")
     assert set() == changed(KEY._replace(trial=2))
 
 
@@ -114,7 +117,7 @@ def test_each_score_has_a_hash(tmp_path: Path) -> None:
     two = scores(scorers={"tsq": {}, "regex": {"pattern": "a"}})
     assert one["tsq"] == two["tsq"]
     assert two["regex"] != scores(scorers={"regex": {"pattern": "b"}})["regex"]
-    assert one["tsq"] != scores(scorers={"tsq": {}}, judge={"url": "http://judge", "model": "m"})["tsq"]
+    assert one["tsq"] != scores(scorers={"tsq": {}}, roles={"judge": {"url": "http://judge", "model": "m"}})["tsq"]
 
 
 def test_code_of_a_suite(tmp_path: Path) -> None:

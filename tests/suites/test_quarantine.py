@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.discovery import Found, find
+from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.quarantine import Quarantined, check_quarantine
-from pytest_agentbench.suites.suite import load_suite
 from tests.suites.test_suite import SPEC, Folder, entry
 
 TODAY = date(2026, 11, 21)

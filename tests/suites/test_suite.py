@@ -13,7 +13,8 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.suite import Suite, load_suite
+from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.suite import Suite
 
 SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
 
@@ -117,6 +118,11 @@ def test_every_key_is_taken(folder: Folder) -> None:
         "agent": {"kind": "./agent.py:Agent", "colour": "red"},
         "scorers": ["repeated", {"tsq": {"strict": True}}, "./scorers.py:polite"],
         "judge": {"url": "http://localhost:1/v1", "model": "m"},
+        "roles": {
+            "search": {"url": "http://localhost:2/v1", "model": "s", "api_key": "SEARCH_KEY", "limits": {"calls": 2}},
+            "reasoner": {"model": "r"},
+        },
+        "limits": {"calls": 9, "tokens": 1000, "cost": 0.5},
         "isolation": "process",
         "thresholds": {"polite": 1, "tsq.mean": 0.5},
         "trials": 3,
@@ -126,7 +132,8 @@ def test_every_key_is_taken(folder: Folder) -> None:
     suite = folder.load()
 
     scorers = {"repeated": {}, "tsq": {"strict": True}, "./scorers.py:polite": {}}
-    assert {**keys, "scorers": scorers} == {name: getattr(suite, name) for name in keys}
+    roles = {**keys["roles"], "judge": keys.pop("judge")}
+    assert {**keys, "scorers": scorers, "roles": roles} == {name: getattr(suite, name) for name in keys}
     assert ("the shop", ("repeated", "tsq", "polite")) == (suite.dataset.name, suite.score_names)
 
 
@@ -208,12 +215,30 @@ def test_variants(folder: Folder) -> None:
     assert {"kind": "tool_calling", "max_turns": 5} == suite.agent_of("default")
 
 
+def test_the_floor_of_rewards(folder: Folder) -> None:
+    """A reward has a floor of 1 where the suite names none; other scores have none."""
+    assert {"reward": 1.0} == folder.load(("scorers", ["reward", "tsq"])).thresholds
+    assert {"reward": 0.5} == folder.load(("scorers", ["reward"]), ("thresholds", {"reward": 0.5})).thresholds
+
+
+def test_variants_with_a_file_of_settings(folder: Folder) -> None:
+    """A variant of a terminal agent may read another agent_config.json, and names no kind of its own."""
+    (folder.path / "hot.json").write_text('{"temperature": 1.0}')
+    variants = {"hot": {"agent": {"config": "hot.json"}}, "other": {"agent": {"kind": "react"}}}
+
+    suite = folder.load(("agent", {"kind": "terminal", "style": "text"}), ("variants", variants))
+
+    assert {"kind": "terminal", "style": "text", "temperature": 1.0} == suite.agent_of("hot")
+    assert {"temperature": 1.0} == suite.variants["hot"]
+    assert {"kind": "react"} == suite.agent_of("other")
+
+
 def test_a_variant_of_some_scenarios(folder: Folder) -> None:
     """A variant may take the first few scenarios only."""
     folder.write("data.json", [entry("a"), entry("b"), entry("c")])
     suite = folder.load(("variants", {"hot": {"limit": 2}, "cold": {"limit": 9}}))
 
-    assert {"hot": 2, "cold": 9} == suite.limits
+    assert {"hot": 2, "cold": 9} == suite.sizes
     assert suite == Suite.from_wire(json.loads(json.dumps(suite.to_wire())))
 
 
@@ -243,7 +268,7 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
         ("", "suite.yaml: is empty, should be a mapping of keys"),
         (
             {**SPEC, "scorer": ["tsq"]},
-            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, judge, isolation, thr",
+            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, tools, judge, roles, limi",
         ),
         (
             {"name": "shop", "dataset": {"format": "f", "fil": "d"}},
@@ -262,6 +287,13 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
         ({**SPEC, "scorers": [{"tsq": {}, "other": {}}]}, "suite.yaml: scorers: should be a list of names, or of {name: options}"),
         ({**SPEC, "scorers": ["tsq", "tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
         ({**SPEC, "scorers": ["tsq", "./mine.py:tsq"]}, "suite.yaml: scorers: two scores would be called 'tsq'"),
+        ({**SPEC, "roles": {"judge": {}}}, "suite.yaml: roles: the judge has a key of its own in suite.yaml: 'judge', beside 'roles'"),
+        ({**SPEC, "roles": {"agent": {}}}, "suite.yaml: roles: 'agent' is what reports call the agent itself; give the role another name"),
+        ({**SPEC, "roles": {"x": {"url": "http://x/v1"}}}, "suite.yaml: roles.x: an endpoint of its own needs a model: give 'model'"),
+        (
+            {**SPEC, "roles": {"x": {"api_key": "X"}}},
+            "suite.yaml: roles.x: 'api_key' belongs to an endpoint: give its 'url', or leave it out",
+        ),
         ({**SPEC, "timeout": 0}, "suite.yaml: timeout: input should be greater than 0, not 0"),
         ({"name": "shop"}, "suite.yaml: the key 'dataset' is missing"),
         (
@@ -342,7 +374,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
         ),
         (
             '[{"id": "s-0", "question": "?", "metadata": {"a": 1, "a": 2}}]',
-            "data.json: the key 'a' is there twice in {'a': 2}; keep one of them",
+            "data.json: the key 'a' is there twice in one entry; keep one of them",
         ),
         ("[" * 200_000, "data.json: lists and objects in it are nested too deeply to be read"),
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
@@ -442,9 +474,7 @@ def test_a_repeated_key_in_a_json_line(folder: Folder) -> None:
     """In JSON lines a key that is there twice has the number of its line."""
     folder.write("data.jsonl", f'{json.dumps(entry("a"))}\n{{"id": "b", "id": "c", "question": "?"}}\n')
 
-    assert "data.jsonl:2: the key 'id' is there twice in {'id': 'c', 'question': '?'}; keep one of them" == folder.refusal(
-        ("dataset.file", "data.jsonl")
-    )
+    assert "data.jsonl:2: the key 'id' is there twice in one entry; keep one of them" == folder.refusal(("dataset.file", "data.jsonl"))
 
 
 def test_data_in_another_encoding(folder: Folder) -> None:

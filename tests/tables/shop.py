@@ -29,7 +29,7 @@ def rollout(scenario: str = "shop-0", at: int = 0, end: int = 1_000, **changes: 
 #: Two calls and a tool between them, and a judge's call; the right tool was called.
 BOUGHT = rollout(
     calls=(call(0, 100, 120, 160, end=200), call(500, 700, end=800)),
-    judge_calls=(call(850, 900, end=950, model="judge"),),
+    other_calls=(call(850, 900, end=950, model="judge", role="judge"),),
     tool_calls=(ToolCall("find_item", {"item": "lamp"}, 1, started_ns=START + 250 * MS, ended_ns=START + 450 * MS),),
     expected=({"tool": "find_item", "parameters": {"item": "lamp"}},),
     answer="Here it is.",

@@ -53,7 +53,8 @@ def test_calls_of_all_attempts(tables: Tables) -> None:
 
     assert ["shop-0", "shop-0", "shop-0", "shop-1", "shop-1"] == calls["scenario"].tolist()
     assert [1, 1, 1, 1, 2] == calls["attempt"].tolist()
-    assert [False, False, True, False, False] == calls["judge"].tolist()
+    assert [True, True, False, True, True] == calls["measured"].tolist()
+    assert ["", "", "judge", "", ""] == calls["role"].tolist()
     assert [1, 2, 1, 1, 1] == calls["number"].tolist()
     assert [None, None, None, "server_error", None] == calls["error_kind"].tolist()
     assert {"shop-run"} == set(calls["run"])
@@ -61,7 +62,7 @@ def test_calls_of_all_attempts(tables: Tables) -> None:
 
 def test_durations_are_those_of_the_metrics(tables: Tables) -> None:
     """Durations are the registry's functions in milliseconds; a failed call has none, and a single event no gap."""
-    expected = [timings.ttft_ns(call) for call in (*BOUGHT.calls, *BOUGHT.judge_calls)]
+    expected = [timings.ttft_ns(call) for call in (*BOUGHT.calls, *BOUGHT.other_calls)]
 
     assert [value / 1e6 for value in expected if value is not None] == tables.calls["ttft_ms"][:3].tolist()
     assert [100.0, 200.0, 50.0, None, 400.0] == [None if np.isnan(value) else value for value in tables.calls["ttft_ms"]]
@@ -159,7 +160,7 @@ def test_several_runs(tmp_path: Path) -> None:
 
 def test_rows_that_a_mask_takes(tables: Tables) -> None:
     """A part of a table has all of its columns."""
-    agent = tables.calls.where(~tables.calls["judge"])
+    agent = tables.calls.where(tables.calls["measured"])
 
     assert (4, 5) == (len(agent), len(tables.calls))
     assert ["m"] * 4 == agent["model"].tolist()

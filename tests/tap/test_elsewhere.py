@@ -15,7 +15,7 @@ async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
     async with backend(answering(said("work"), requests=heard)) as url, backend(answering(said("fine"), requests=judged)) as elsewhere:
         await tap.point_at(f"{url}/v1", api_key="of-the-backend")
         worker = await tap.open()
-        judge = await tap.open(upstream={"url": f"{elsewhere}/v1", "api_key": "of-the-judge"})
+        judge = await tap.open(upstream={"url": f"{elsewhere}/v1", "api_key": "of-the-judge"}, role="judge")
         answers = []
         for id in (worker, judge, worker):
             async with agent(tap.port) as caller:
@@ -26,7 +26,9 @@ async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
             [each.headers["authorization"] for each in heard],
             [each.headers["authorization"] for each in judged],
         )
-        assert (2, 1) == (len(await tap.close(worker)), len(await tap.close(judge)))
+        own, other = await tap.close(worker), await tap.close(judge)
+        assert [("", "", True)] * 2 == [(call.role, call.endpoint, call.measured) for call in own]
+        assert [("judge", f"{elsewhere}/v1", False)] == [(call.role, call.endpoint, call.measured) for call in other]
 
 
 async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:

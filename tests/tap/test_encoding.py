@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_agentbench.tap.encoding import Decoder, decoder
@@ -42,7 +42,6 @@ def known(content_encoding: bytes) -> Decoder:
     return found
 
 
-@settings(deadline=None)
 @given(data=st.binary(max_size=200), name=st.sampled_from([*CODINGS]), size=st.integers(1, 30))
 @example(data=b"data", name="deflate", size=1)
 def test_cut_anywhere(data: bytes, name: str, size: int) -> None:
@@ -64,7 +63,6 @@ def test_as_soon_as_it_can_be() -> None:
         assert each == found.decode(deflater.compress(each) + deflater.flush(zlib.Z_SYNC_FLUSH), ALL)
 
 
-@settings(deadline=None)
 @given(data=st.binary(max_size=300), name=st.sampled_from(["gzip", "members", "deflate", "bare deflate"]), most=st.integers(1, 40))
 def test_in_slices(data: bytes, name: str, most: int) -> None:
     """No more than was asked for is unpacked at once, and nothing is lost between two slices."""
@@ -87,7 +85,6 @@ def test_a_bomb_is_not_unpacked_at_once() -> None:
     assert found.has_more
 
 
-@settings(deadline=None)
 @given(data=st.binary(min_size=1, max_size=50), name=st.sampled_from(["gzip", "deflate", "bare deflate"]), place=st.integers(1, 200))
 def test_cut_bodies(data: bytes, name: str, place: int) -> None:
     """A body that is not whole is named; one that has no byte is empty."""

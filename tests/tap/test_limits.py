@@ -170,6 +170,7 @@ def test_slices(kind: bytes) -> None:
     assert (None, "stop") == (answer.reading.error_kind, answer.reading.finish_reason)
 
 
+@pytest.mark.slow
 def test_events_without_an_end() -> None:
     """Events are counted too, for each of them is kept, however small it is."""
     answer = Answer(DIALECTS["/chat/completions"], 200, [(b"content-type", b"text/event-stream")])

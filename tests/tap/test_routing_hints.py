@@ -29,6 +29,9 @@ def test_ids_of_odd_names(text: str) -> None:
     for id in (new_id(run_prefix(text), RolloutKey("s", "x")), new_id(run_prefix("r"), RolloutKey(text, text, text, 10**9))):
         assert re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", id)
         assert re.search(r":[0-9a-f]{8}$", id)
+    of_role = new_id(run_prefix(text), RolloutKey("s" * 200, "x"), text or "judge")
+    assert re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", of_role)
+    assert re.search(r":[0-9a-f]{8}-[^:]{1}", of_role)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,8 @@ def test_ids_of_odd_names(text: str) -> None:
         ({}, NO_LABEL),
         ({"kind": "none", "priority": None}, NO_LABEL),
         ({"kind": "thunderagent"}, Label({}, {"program_id": "i"})),
+        ({"kind": "thunderagent", "job": True}, Label({}, {"program_id": "i", "job_id": "i", "is_last_step": False})),
+        ({"kind": "thunderagent", "trace": "/x/step_profiles.csv"}, Label({}, {"program_id": "i"})),
     ],
 )
 def test_labels(options: Json, label: Label) -> None:
@@ -108,3 +113,11 @@ def test_merging(own: Json, together: Json) -> None:
 
     assert {"model": "m", **together} == merged({"model": "m", **own}, fields)
     assert before == repr(fields)
+
+
+@pytest.mark.parametrize(
+    ("own", "id"), [({}, "i"), ({"program_id": None}, "i"), ({"program_id": ""}, "i"), ({"program_id": "mine"}, "mine")]
+)
+def test_no_call_is_of_a_program_without_a_name(own: Json, id: str) -> None:
+    """A router takes null for a program and an empty name for one that it can never release: both get the label's name."""
+    assert {"model": "m", "program_id": id} == merged({"model": "m", **own}, {"program_id": "i"})

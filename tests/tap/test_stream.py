@@ -104,7 +104,7 @@ def events(reads: list[Read], batches: list[int]) -> list[Event]:
     return [event for start, end in pairwise(places) for event in reader.feed(reads[start:end])]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(stream=all_reads(), batches=st.lists(st.integers(0, 20), max_size=4))
 @example(stream=("data: x\r\n\n", cut(b"data: x\r\n\n", [8, 9])), batches=[])
 @example(stream=("data: x\n\ndata: x\rdata: y\n\n", cut(b"data: x\n\ndata: x\rdata: y\n\n", [9])), batches=[])

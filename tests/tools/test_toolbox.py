@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_agentbench.errors import ToolError
+from pytest_agentbench.lib.threads import in_thread, no_threads
 from pytest_agentbench.records import Json, ToolCall
 from pytest_agentbench.suites.suite import Tool
-from pytest_agentbench.tools.toolbox import Toolbox, canned_response
+from pytest_agentbench.tools.source import DecisionOnly, sample_response
+from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 
 def tool(name: str = "transfer", response: Json | None = None, **properties: Json) -> Tool:
@@ -24,11 +29,11 @@ def tool(name: str = "transfer", response: Json | None = None, **properties: Jso
     return Tool(name, "Moves money.", parameters, response or {})
 
 
-def test_a_good_call() -> None:
+async def test_a_good_call() -> None:
     """A call that fits is recorded without a problem, and answered with the canned response."""
     tools = Toolbox([tool()])
 
-    assert "transfer is done." == tools.call("transfer", '{"amount": 5}', 2)
+    assert "transfer is done." == await tools.call("transfer", '{"amount": 5}', 2)
     (call,) = tools.calls
     assert ToolCall("transfer", {"amount": 5}, 2) == replace(call, started_ns=None, ended_ns=None)
     assert call.started_ns is not None and call.ended_ns is not None
@@ -74,11 +79,11 @@ def test_a_good_call() -> None:
         ),
     ],
 )
-def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: str, detail: str) -> None:
+async def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: str, detail: str) -> None:
     """A faulty call is recorded with its problem, what could be understood and, if nothing could, its text; the model is told."""
     tools = Toolbox([tool(), tool("balance")])
 
-    answer = tools.call(name, arguments, 1)
+    answer = await tools.call(name, arguments, 1)
 
     (call,) = tools.calls
     assert (name, recorded, 1, problem) == (call.name, call.arguments, call.turn, call.problem)
@@ -95,12 +100,12 @@ def test_faulty_calls(name: str, arguments: str, recorded: Json, problem: str, d
         ("tranfer", "```json\n{'amount': 5}\n```", {"amount": 5}, "unknown_tool"),
     ],
 )
-def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Json, problem: str | None) -> None:
+async def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Json, problem: str | None) -> None:
     """They are understood, marked and kept as they were written, and judged like others; who wants them strictly gets them strictly."""
     tools = Toolbox([tool()])
 
-    tools.call(name, arguments, 1)
-    tools.call(name, arguments, 1, repair=False)
+    await tools.call(name, arguments, 1)
+    await tools.call(name, arguments, 1, repair=False)
 
     lenient, strict = tools.calls
     assert (recorded, problem, arguments, True) == (lenient.arguments, lenient.problem, lenient.raw, lenient.repaired)
@@ -111,34 +116,34 @@ def test_arguments_that_are_almost_json(name: str, arguments: str, recorded: Jso
     )
 
 
-def test_arguments_stay_as_the_model_wrote_them() -> None:
+async def test_arguments_stay_as_the_model_wrote_them() -> None:
     """A default of the schema is the tool's business: it is not put into the record."""
     tools = Toolbox([tool(currency={"type": "string", "default": "EUR"})])
-    tools.call("transfer", '{"amount": 5}', 1)
+    await tools.call("transfer", '{"amount": 5}', 1)
 
     assert {"amount": 5} == tools.calls[0].arguments
 
 
-def test_rollouts_do_not_mix() -> None:
+async def test_rollouts_do_not_mix() -> None:
     """Two toolboxes of the same tools know nothing of each other's calls."""
     shared = (tool(),)
     ann, ben = Toolbox(shared), Toolbox(shared)
 
-    ann.call("transfer", '{"amount": 1}', 1)
-    ben.call("transfer", '{"amount": 2}', 1)
-    ann.call("transfer", '{"amount": 3}', 2)
+    await ann.call("transfer", '{"amount": 1}', 1)
+    await ben.call("transfer", '{"amount": 2}', 1)
+    await ann.call("transfer", '{"amount": 3}', 2)
 
     assert [1, 3] == [call.arguments["amount"] for call in ann.calls]
     assert [2] == [call.arguments["amount"] for call in ben.calls]
 
 
-def test_tools_of_one_name_keep_their_schemas() -> None:
+async def test_tools_of_one_name_keep_their_schemas() -> None:
     """Scenarios may have different tools of the same name: each call is checked by its own."""
     strict, loose = tool(), Tool("transfer", "", {"type": "object"})
 
     for schema, problem in ((strict, "invalid_arguments"), (loose, None), (strict, "invalid_arguments")):
         tools = Toolbox([schema])
-        tools.call("transfer", "{}", 1)
+        await tools.call("transfer", "{}", 1)
 
         assert problem == tools.calls[0].problem
 
@@ -176,7 +181,7 @@ def test_the_model_sees_the_real_schema() -> None:
 )
 def test_canned_responses(field: Any, sample: Any) -> None:
     """Every field of the response schema has a value of its type, the same one every time; odd schemas get a text."""
-    answer = canned_response(tool(response={"type": "object", "properties": {"field": field, "ok": {"type": "boolean"}}}))
+    answer = sample_response(tool(response={"type": "object", "properties": {"field": field, "ok": {"type": "boolean"}}}))
 
     assert {"field": sample, "ok": True} == json.loads(answer)
 
@@ -184,4 +189,79 @@ def test_canned_responses(field: Any, sample: Any) -> None:
 @pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": {}}, {"properties": None}])
 def test_a_tool_without_a_response_schema(schema: Json) -> None:
     """A tool that does not say what it answers says that it is done."""
-    assert "transfer is done." == canned_response(tool(response=schema))
+    assert "transfer is done." == sample_response(tool(response=schema))
+
+
+class Slow(DecisionOnly):
+    """A source whose answers come when a test lets them."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = asyncio.Event(), dict[float, asyncio.Future[str]]()
+
+    async def call(self, tool: Tool, arguments: Json) -> str:
+        del tool
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.answers[arguments["amount"]] = answer
+        self.asked.set()
+        return await answer
+
+
+async def test_calls_side_by_side_keep_their_order() -> None:
+    """Calls stand in the record in the order in which they were made, whichever ends first; one that is broken off stands there as well."""
+    source = Slow()
+    tools = Toolbox([tool()], source=source)
+    async with asyncio.TaskGroup() as tasks:
+        made = [tasks.create_task(tools.call("transfer", f'{{"amount": {amount}}}', 1)) for amount in (1, 2, 3)]
+        while len(source.answers) < 3:
+            await source.asked.wait()
+            await asyncio.sleep(0)
+        source.answers[2].set_result("second")
+        await made[1]
+        made[2].cancel()
+        source.answers[1].set_result("first")
+
+    assert ("first", "second", True) == (made[0].result(), made[1].result(), made[2].cancelled())
+    assert [1, 2, 3] == [call.arguments["amount"] for call in tools.calls]
+    assert all(call.started_ns is not None and call.ended_ns is not None for call in tools.calls)
+
+
+async def test_a_tool_that_refuses() -> None:
+    """A refusal is told to the model and recorded; the call itself is a good one."""
+
+    class Refusing(DecisionOnly):
+        async def call(self, tool: Tool, arguments: Json) -> str:
+            raise ToolError(f"{tool.name}: only {arguments['amount'] - 1} left")
+
+    tools = Toolbox([tool()], source=Refusing())
+
+    assert "Error: transfer: only 4 left" == await tools.call("transfer", '{"amount": 5}', 1)
+    (call,) = tools.calls
+    assert (None, "", "transfer: only 4 left") == (call.problem, call.detail, call.refusal)
+
+
+async def test_calls_of_code_that_blocks() -> None:
+    """In threads of its own, several side by side, a call returns what the tool said; on the loop's own thread, too, as in a debugger."""
+    tools = Toolbox([tool()])
+    there = BlockingToolbox(tools)
+
+    with ThreadPoolExecutor(2) as threads:
+        said = await asyncio.gather(
+            *(asyncio.get_running_loop().run_in_executor(threads, there.call, "transfer", f'{{"amount": {each}}}', 1) for each in (1, 2))
+        )
+    with no_threads():
+        here = await in_thread(there.call, "transfer", '{"amount": 3}', 1)
+
+    assert (["transfer is done."] * 2, "transfer is done.") == (said, here)
+    assert [1, 2, 3] == sorted(call.arguments["amount"] for call in there.calls)
+    assert (tools.schemas, tools.tools, tools.calls) == (there.schemas, there.tools, there.calls)
+
+
+def test_calls_that_were_carried_out_elsewhere() -> None:
+    """They are recorded as what they are, without a time."""
+    tools = Toolbox([tool()])
+
+    assert "transfer is done." == tools.record("transfer", '{"amount": 5}', 1)
+    assert "Error: there is no tool 'find'; the tools are: transfer" == tools.record("find", "{}", 2)
+    assert [("transfer", None, None), ("find", "unknown_tool", None)] == [
+        (call.name, call.problem, call.started_ns) for call in tools.calls
+    ]

@@ -28,17 +28,16 @@ def test_names_there_and_back(names: list[str]) -> None:
     assert [] == [name for name in wire.values() if not RULE.fullmatch(name)]
     assert [] == [name for name in names if RULE.fullmatch(name) and wire[name] != name]
     tools = Toolbox([Tool(name, "", {"type": "object"}) for name in names])
-    for schema in tools.schemas:
-        tools.call(schema["function"]["name"], "{}", 1)
-    assert [(name, None) for name in names] == [(call.name, call.problem) for call in tools.calls]
+    calls = [tools.understood(schema["function"]["name"], "{}", 1) for schema in tools.schemas]
+    assert [(name, None) for name in names] == [(call.name, call.problem) for call in calls]
 
 
-def test_the_data_sets_name_is_understood_and_recorded() -> None:
+async def test_the_data_sets_name_is_understood_and_recorded() -> None:
     """A model may call a tool by either name; a name that is neither is recorded as it was written."""
     tools = Toolbox([Tool("math.factorial", "", {"type": "object"}), Tool("math_factorial", "", {"type": "object"})])
 
     for name in ("math_factorial_2", "math.factorial", "math_factorial", "math-factorial"):
-        tools.call(name, "{}", 1)
+        await tools.call(name, "{}", 1)
 
     assert ["math_factorial_2", "math_factorial"] == [schema["function"]["name"] for schema in tools.schemas]
     assert ["math.factorial", "math.factorial", "math_factorial", "math-factorial"] == [call.name for call in tools.calls]

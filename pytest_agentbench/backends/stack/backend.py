@@ -36,8 +36,8 @@ class Stacked(Backend):
 
     @property
     def identity(self) -> Json:
-        without = {"name", "note", "thresholds", "here", "warm_up", "sample_every"}
-        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True)
+        without = {"name", "note", "thresholds", "prices", "roles", "here", "warm_up", "sample_every"}
+        return self.spec.model_dump(mode="json", exclude=without, exclude_defaults=True) | self.spec.who_plays
 
     @property
     def facts(self) -> Json:
@@ -59,7 +59,10 @@ class Stacked(Backend):
         self._held = kept or registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
-        endpoint = replace(self._held.ready(self._progress), backend=self.name, labels=self._labels(self._held.home / "run"))
+        answering = self._held.ready(self._progress)
+        labels, beside = self._labels(self._held.home / "run"), self.spec.beside
+        beside["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in beside["roles"].items()}
+        endpoint = replace(answering, backend=self.name, labels=labels, **beside)
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.terms.keep is not None:
             self._held.keep(self.terms.keep)
@@ -70,6 +73,11 @@ class Stacked(Backend):
         """Those of the YAML, with the folder of the boot in the place of a trace."""
         labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
         return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
+
+    def _role(self, role: Json, urls: Json) -> Json:
+        """A role with the URL of the service that plays it, where one does."""
+        service = role.pop("service", None)
+        return role if service is None else {**role, "url": f"{urls[service]}{self.spec.path}"}
 
     def metrics(self) -> Sources:
         assert self._held is not None

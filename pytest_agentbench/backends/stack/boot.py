@@ -178,6 +178,7 @@ class Stack:
         front, does = self._front, self._noting(self._front.name)
         ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
         try:
+            self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}  # of several replicas the first one's
             self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]
             self.facts["server"] = told(ladder.answering)
             proven = time.monotonic()

@@ -47,7 +47,7 @@ def stacks_folder() -> Path:
 
 def spec_hash(spec: StackSpec) -> str:
     """Of everything that decides what is started; a name and a note do not."""
-    said = spec.model_dump_json(exclude={"name", "note", "thresholds", "labels", "warm_up", "sample_every"})
+    said = spec.model_dump_json(exclude={"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every"})
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

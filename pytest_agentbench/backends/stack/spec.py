@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from pytest_agentbench.backends.common_spec import BackendSpec, Terms
-from pytest_agentbench.backends.stack.included import with_included
+from pytest_agentbench.backends.common_spec import BackendKeys
 from pytest_agentbench.lib.config import Spec
-from pytest_agentbench.records import Json
-
-if TYPE_CHECKING:
-    from pytest_agentbench.backends.doctor.check import Check
-    from pytest_agentbench.backends.stack.backend import Stacked
+from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
 
 #: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. JSON's braces are none.
 TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
@@ -149,7 +142,9 @@ class LabelsSpec(Spec):
     kind: Literal["none", "thunderagent", "dynamo"] = "none"
     priority: int | None = None  # Dynamo: hint of every call
     osl: PositiveInt | None = None  # Dynamo: expected output tokens, a hint
-    trace: str | None = None  # Dynamo: the file that its frontend writes request traces to, as DYN_REQUEST_TRACE_FILE_PATH says
+    # the file that Dynamo's frontend writes request traces to, as DYN_REQUEST_TRACE_FILE_PATH says, or ThunderAgent's step_profiles.csv
+    trace: str | None = None
+    job: bool = False  # ThunderAgent: calls name their rollout as a job too, for an engine with Continuum's scheduler behind it
     release: bool = False  # Dynamo: it has a ThunderAgent router, which is told when a rollout ends; ThunderAgent itself always is
 
 
@@ -160,7 +155,23 @@ def _kind_alone(labels: Any) -> Any:
 LabelsField = Annotated[LabelsSpec, BeforeValidator(_kind_alone)]  # `labels: dynamo` says its kind and nothing else
 
 
-class StackSpec(BackendSpec):
+class StackRole(RoleSpec):
+    """A role that a service of the stack may play."""
+
+    service: str | None = None
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if self.url is not None and self.service is not None:
+            raise ValueError("'url' and 'service' are two places; leave one out")
+        return self
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return self.url is not None or self.service is not None
+
+
+class StackSpec(BackendKeys):
     """Services on this machine, booted for a session."""
 
     kind: Literal["stack"] = "stack"
@@ -173,6 +184,7 @@ class StackSpec(BackendSpec):
     path: str = "/v1"  # of its OpenAI API
     ready: ReadySpec = ReadySpec()
     labels: LabelsField = LabelsSpec()
+    roles: Annotated[dict[RoleName, StackRole], AfterValidator(own_names)] = {}  # type: ignore[assignment]  # services may play them, too
     warm_up: int | None = Field(default=None, ge=0)  # requests before anything is measured; None: as many as rollouts in flight
     sample_every: PositiveFloat = 1.0  # seconds between two looks at the metrics
 
@@ -185,6 +197,9 @@ class StackSpec(BackendSpec):
                 )
         if self.endpoint and self.endpoint not in self.services:
             raise ValueError(f"endpoint {self.endpoint!r} is no service; there are: {', '.join(self.services)}")
+        for name, role in self.roles.items():
+            if role.service is not None and role.service not in self.services:
+                raise ValueError(f"roles.{name}: {role.service!r} is no service; there are: {', '.join(self.services)}")
         for name, service in self.services.items():
             for other in service.after:
                 if other not in self.services:
@@ -202,27 +217,6 @@ class StackSpec(BackendSpec):
                     )
                 taken[port] = name
         return self
-
-    def make(self, terms: Terms) -> Stacked:
-        from pytest_agentbench.backends.stack.backend import Stacked
-
-        return Stacked(self, terms)
-
-    @classmethod
-    def completed(cls, data: Json, file: Path) -> Json:
-        """With the services that it includes, and the folder of its YAML."""
-        return {**with_included(data, file), "here": str(file.parent.absolute())}
-
-    def refuse_mistakes(self) -> None:
-        from pytest_agentbench.backends.stack.instances import refuse_mistakes
-
-        refuse_mistakes(self)
-
-    def checks(self, *, reach: bool) -> Iterator[Check]:
-        from pytest_agentbench.backends.doctor.stack import stack_checks
-
-        del reach
-        return stack_checks(self)
 
     @property
     def gpus(self) -> tuple[int, list[str]]:

@@ -30,9 +30,7 @@ class Client:
         """Takes a rollout of this session; attempts of earlier ones had another backend's counters."""
         attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
         self.hidden += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
-        # A judge has its own model where it is not the backend under test; whose server counted a call is in no record.
-        model = rollout.settings.get("model")
-        for call in (call for each in attempts for call in (*each.calls, *(judge for judge in each.judge_calls if judge.model == model))):
+        for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
             if call.error_kind:
                 self.hidden += 1
             else:

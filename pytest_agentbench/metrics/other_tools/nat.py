@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.other_tools import Figures
 from pytest_agentbench.metrics.other_tools.common import Extent, called_ns, columns, mean, rate
 from pytest_agentbench.records import LLMCall
@@ -48,6 +49,6 @@ def nat(calls: Iterable[LLMCall]) -> Figures:
         "Sum of LLM Durations (s)": [duration / 1e9],
         "Wall-Clock Time (s)": [extent.ns / 1e9],
         "Aggregate Throughput (tok/s)": [aggregate],
-        "Speedup": [aggregate / of_calls if aggregate and of_calls else None],
+        "Speedup": [timings.speedup(aggregate, of_calls)],
     }
     return Figures("NeMo Agent Toolkit, throughput_analysis.py", COLUMNS, rows, DIFFERS)

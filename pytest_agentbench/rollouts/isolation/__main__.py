@@ -37,9 +37,9 @@ def main() -> None:
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
     end_with_parent(os.getppid(), signal.SIGTERM)
-    logging.basicConfig(level=logging.INFO, format=FORMAT)
     faulthandler.enable()
     config, _ = wire.receive(control)
+    logging.basicConfig(level=config["log_level"], format=FORMAT)
     sys.path[:] = config["sys_path"]
     import aiohttp  # noqa: F401 - here, so that what is forked has them
     import openai  # noqa: F401

@@ -24,13 +24,16 @@ from pytest_agentbench.lib.process import child_environment, end_text, first_lin
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.tools import factory as tool_factory
 
 LIMIT = 300.0  # seconds for an import; those of large frameworks from a slow disk take a minute
 
 
 def brings_any(suite: Suite, variants: Iterable[str]) -> bool:
-    """Whether a suite brings code: a scorer, or the agent of one of these variants."""
-    return any(map(is_import_path, suite.scorers)) or any(brings_code(suite.agent_of(each), suite.folder) for each in variants)
+    """Whether a suite brings code: a scorer, or the agent or the tools of one of these variants."""
+    return any(map(is_import_path, suite.scorers)) or any(
+        brings_code(suite.agent_of(each), suite.folder) or tool_factory.brings_code(suite.tools_of(each)) for each in variants
+    )
 
 
 def faults(suites: Sequence[tuple[Suite, Sequence[str]]]) -> list[str]:
@@ -42,7 +45,8 @@ def faults(suites: Sequence[tuple[Suite, Sequence[str]]]) -> list[str]:
 def fault(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> str:
     """Why the code of a suite cannot be loaded, in a sentence that names its suite.yaml; empty where it can."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
-    config = {"suite": replace(suite, scenarios=()).to_wire(), "variants": [*variants], "sys_path": search_path()}
+    own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
+    config = {"suite": (suite if own_tools else replace(suite, scenarios=())).to_wire(), "variants": [*variants], "sys_path": search_path()}
     with tempfile.TemporaryFile() as said:
         said.write(json.dumps(config, default=str).encode() + b"\n")
         said.seek(0)

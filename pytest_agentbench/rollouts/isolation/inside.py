@@ -8,6 +8,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -16,10 +17,12 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.rollout import Setup, outcome
 from pytest_agentbench.rollouts.scoring import no_judge, score
 from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.suites.task import Task
+from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
 
@@ -47,14 +50,23 @@ async def _work_off(setup: Setup, connection: socket.socket) -> None:
 
 async def _agent(setup: Setup, scenario: Scenario, job: Json, line: Line, session: aiohttp.ClientSession) -> Json:
     """What became of the agent's work; when it is stopped, what it did so far."""
-    llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.judge)
-    tools = ToldToolbox(scenario.tools, line)
-    try:
-        status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
-    except asyncio.CancelledError:
-        status, reason, answer = "cancelled", "", ""
+    llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role)
+    scenario = setup.tools.for_scenario(scenario)
+    async with setup.tools.opened(scenario) as source:
+        tools = ToldToolbox(scenario.tools, line, source)
+        try:
+            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
+        except asyncio.CancelledError:
+            status, reason, answer = "cancelled", "", ""
+            with suppress(InfraError):  # what they made of their state up to here
+                tools.settle()
     done = {"status": status, "reason": reason, "answer": answer, "transcript": llm.transcript}
-    return {**done, "tool_calls": [asdict(call) for call in tools.calls], "drafts": [draft.to_dict() for draft in tools.drafts]}
+    return {
+        **done,
+        "tool_calls": [asdict(call) for call in tools.calls],
+        "drafts": [draft.to_dict() for draft in tools.drafts],
+        "final_state": tools.final_state,
+    }
 
 
 async def _score(setup: Setup, scenario: Scenario, job: Json, facts: Json, session: aiohttp.ClientSession) -> Json:
@@ -85,11 +97,11 @@ class Line:
         else:
             self._loop.call_soon_threadsafe(self.writer.write, frame)
 
-    async def judge(self, endpoint: Json) -> LLM:
-        """A model that judges, whose address the pool gives; raises InfraError when it has none."""
+    async def role(self, name: str, endpoint: Json | None) -> LLM:
+        """A model that plays a role, whose address the pool gives; raises InfraError when it has none."""
         async with self._one_at_a_time:
             self._asked = self._loop.create_future()
-            self.tell({"op": "judge"}, endpoint)
+            self.tell({"op": "role"}, {"name": name, "endpoint": endpoint})
             reply = await self._asked
         if "error" in reply:
             raise InfraError(reply["error"])
@@ -109,16 +121,24 @@ class Line:
 class ToldToolbox(Toolbox):
     """Tells of each call as it is made: an agent that is killed has made it all the same."""
 
-    def __init__(self, tools: Sequence[Tool], line: Line) -> None:
-        super().__init__(tools)
+    def __init__(self, tools: Sequence[Tool], line: Line, source: ToolSource) -> None:
+        super().__init__(tools, source=source)
         self._line = line
 
-    def call(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> str:
-        result = super().call(name, arguments, turn, repair=repair)
-        self._line.tell({"op": "tool_call"}, asdict(self.calls[-1]))
-        return result
+    def _keep(self, place: int, call: ToolCall) -> None:
+        super()._keep(place, call)
+        self._line.tell({"op": "tool_call"}, {"place": place, "call": asdict(call)})
 
 
 def _scenario(data: Json) -> Scenario:
     tuples: Json = {name: tuple(data[name]) for name in ("messages", "expected")}
-    return Scenario(**{**data, **tuples, "tools": tuple(Tool(**tool) for tool in data["tools"]), "turns": tuple(map(tuple, data["turns"]))})
+    task = data["task"] and Task.from_dict(data["task"])
+    return Scenario(
+        **{
+            **data,
+            **tuples,
+            "task": task,
+            "tools": tuple(Tool(**tool) for tool in data["tools"]),
+            "turns": tuple(map(tuple, data["turns"])),
+        }
+    )

@@ -11,12 +11,13 @@ from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
 from pytest_agentbench.lib.loading import is_import_path
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Answer, Draft, Rollout, Score, ToolCall
+from pytest_agentbench.records import JUDGE, Answer, Draft, Rollout, Score, ToolCall
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any
 from pytest_agentbench.rollouts.isolation.template import Process, Template
 from pytest_agentbench.rollouts.rollout import Setup
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import Scenario, Suite, score_name
+from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.toolbox import Toolbox
 
 PATIENCE = 0.5  # seconds in which a process that is stopped may tell what it did so far
@@ -32,12 +33,13 @@ def wants_isolation(suite: Suite, variant: str) -> bool:
 def isolated(suite: Suite, variant: str, template: Template) -> Setup:
     """What `prepare` makes of a suite, with its own code on the other side."""
     settings, folder = suite.agent_of(variant), suite.folder
-    agent = IsolatedAgent(template) if brings_code(settings, folder) else make_agent(settings, folder)
+    own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # an agent runs where its tools do
+    agent = IsolatedAgent(template) if own else make_agent(settings, folder)
     scorers = {
         score_name(name): isolated_scorer(template, score_name(name)) if is_import_path(name) else load_scorer(name, folder, options)
         for name, options in suite.scorers.items()
     }
-    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, suite.judge)
+    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, suite.roles, suite.limits)
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,18 @@ async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, 
     """(status, reason, answer) of an agent, when it is done; what it did goes into `llm` and `tools`."""
     while True:
         match await process.read():
-            case "tool_call", call:
-                tools.calls.append(ToolCall.from_dict(call))
-            case "judge", endpoint:
+            case "tool_call", told:
+                tools.calls[told["place"] : told["place"] + 1] = [ToolCall.from_dict(told["call"])]
+            case "role", asked:
                 try:
-                    judge = await llm.judge(endpoint)
-                    process.say("reply", base_url=judge.base_url, model=judge.model)
+                    other = await (llm.judge(asked["endpoint"]) if asked["name"] == JUDGE else llm.role(asked["name"]))
+                    process.say("reply", base_url=other.base_url, model=other.model)
                 except InfraError as error:
                     process.say("reply", error=str(error))
             case _, done:
                 llm.transcript = done["transcript"]
                 tools.calls[:] = map(ToolCall.from_dict, done["tool_calls"])
+                tools.final_state = done["final_state"]
                 tools.drafts[:] = map(Draft.from_dict, done["drafts"])
                 return done["status"], done["reason"], done["answer"]
 

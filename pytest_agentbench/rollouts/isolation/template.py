@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import socket
 import struct
 import sys
@@ -51,7 +52,8 @@ class Template:
             template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()))
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
-        config = {"suite": replace(suite, scenarios=()).to_wire(), "variant": variant, "sys_path": sys.path}
+        level = logging.getLogger().level  # the pool's
+        config = {"suite": replace(suite, scenarios=()).to_wire(), "variant": variant, "sys_path": sys.path, "log_level": level}
         try:
             writer.write(wire.pack(json.loads(json.dumps(config, default=str))))
             facts, settings = await wire.read(reader)

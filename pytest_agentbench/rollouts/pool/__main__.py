@@ -10,21 +10,36 @@ import sys
 import time
 
 from pytest_agentbench.lib import capture
-from pytest_agentbench.lib.child import read_config
+from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
 from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.rollouts.pool.server import serve
+from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.pool.server import Pool
+from pytest_agentbench.rollouts.pool.voice import PipeVoice
+from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 
-GRACE = 3.0  # seconds between the end of stdin and the end of a pool that an agent blocks
+GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     raise_limit()
     config = read_config()
-    capture.install()
+    capture.install(config["log_level"])
     daemon(_leave_with_stdin, name="leave")
-    asyncio.run(serve(config, socket.socket(fileno=config["listener"])))
+    asyncio.run(_serve(config, socket.socket(fileno=config["listener"])))
+
+
+async def _serve(config: Json, listener: socket.socket) -> None:
+    """The pool's whole life: it ends with the session, or with the controller."""
+    sys.path[:] = config["sys_path"]
+    pool = Pool(config)
+    watchdog = Watchdog(PipeVoice(config["voice"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0))
+    watchdog.start()
+    end_with_stdin(asyncio.get_running_loop(), pool.finished)
+    serving(port=listener.getsockname()[1])
+    await pool.serve(listener)
+    watchdog.stop()
 
 
 def _leave_with_stdin() -> None:

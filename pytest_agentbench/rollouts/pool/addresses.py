@@ -11,7 +11,7 @@ from dataclasses import asdict
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.records import Access, Endpoint, Json, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally, total
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.routing_hints import NO_LABEL
@@ -67,7 +67,7 @@ class Addresses:
         return self._announcers[endpoint.url]
 
     async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
-        """A token of the tap for one attempt, or its judge; raises InfraError when there is no backend to speak to."""
+        """A token of the tap for one attempt, or for a role in it; raises InfraError when there is no backend to speak to."""
         return await self._open(key, access, lent=False)
 
     async def lend(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
@@ -79,11 +79,15 @@ class Addresses:
             raise InfraError(self._why_not() or "the backend is not there")
         self._count += 1
         token = f"{self._count}-{secrets.token_urlsafe(16)}"
-        elsewhere = _elsewhere(access.endpoint) if access.endpoint else None
+        facts = played(access, self.endpoint)
+        elsewhere = _elsewhere(access.role, facts) if facts.get("url") else None
+        prices = facts.get("prices") if elsewhere else self.endpoint.prices
+        if prices is None and (lacking := {**access.limits, **facts.get("limits", {})}.get("cost")):
+            raise InfraError(f"limits: cost: {lacking:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
         announcer, label = self.announcer_at(self.endpoint), NO_LABEL
         if elsewhere is None:
             self._holders[token] = announcer
-            label = announcer.announce(token, key, access.judge)
+            label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
         self._tell(
             {
@@ -91,18 +95,27 @@ class Addresses:
                 "token": token,
                 "key": key,
                 "lent": lent,
-                "judge": access.judge,
                 "label": None if id is None else {"id": id, "endpoint": asdict(self.endpoint)},
                 "tally": asdict(self.tally),
             }
         )
-        salt = "" if access.judge else self.salt
+        salt = "" if access.role == JUDGE else self.salt
         try:
-            await self.taps.open(token, access.upgrade, label, keep=access.keep, elsewhere=elsewhere, salt=salt, calls=access.calls)
+            await self.taps.open(
+                *(token, access.upgrade, label),
+                keep=access.keep,
+                elsewhere=elsewhere,
+                salt=salt,
+                calls=access.calls,
+                role=access.role,
+                limits=facts.get("limits"),
+                prices=prices,
+                account={"id": access.account, "limits": access.limits} if access.account else None,
+            )
         except InfraError:
             self._closed(token)
             raise
-        return token, f"{self._url}/r/{token}/v1", (elsewhere or self.endpoint).model
+        return token, f"{self._url}/r/{token}/v1", facts.get("model") or self.endpoint.model
 
     def adopt(self, token: str, label: Json) -> None:
         """One that a pool before this one has opened."""
@@ -155,9 +168,22 @@ class Addresses:
         return total([self.before, *(each.tally for each in self._announcers.values())])
 
 
-def _elsewhere(settings: Json) -> Endpoint:
+def played(access: Access, backend: Endpoint) -> Json:
+    """What is known of whoever plays a role: what the backend says of it goes before what the suite says.
+
+    Raises InfraError where neither knows it; the agent and the judge are the backend itself then.
+    """
+    facts = backend.roles.get(access.role, access.endpoint)
+    if facts is None and access.role not in ("", JUDGE):
+        raise InfraError(f"nobody plays the role {access.role!r}; `roles` of suite.yaml or of the backend's YAML has to name it")
+    if facts and str(facts.get("url", "")).rstrip("/") == backend.url:
+        return {name: value for name, value in facts.items() if name not in ("url", "api_key", "prices")}  # it is the backend under test
+    return facts or {}
+
+
+def _elsewhere(role: str, settings: Json) -> Endpoint:
     """An endpoint beside the backend under test; raises InfraError when its key is not there."""
     name = settings.get("api_key")
     if name and not os.environ.get(name):
         raise InfraError(f"{settings['url']} wants a key: the environment variable {name} is not set")
-    return Endpoint(settings["url"].rstrip("/"), settings["model"], "judge", os.environ[name] if name else None)
+    return Endpoint(settings["url"].rstrip("/"), settings["model"], role, os.environ[name] if name else None)

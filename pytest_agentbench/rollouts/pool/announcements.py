@@ -15,12 +15,16 @@ import aiohttp
 
 from pytest_agentbench.lib.json_text import json_object
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts.pool.step_profiles import StepProfiles
 from pytest_agentbench.rollouts.pool.traces import RequestTrace
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
 
 TRIES = 3  # of a release, while no connection comes about or holds
 SECONDS = 5.0  # that a release may take, all tries together
 FAREWELL = 8.0  # seconds that all that is left has at the end of the session
+
+#: Kind of labels -> what reads the file that such a stack writes of calls.
+READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTrace, "thunderagent": StepProfiles}
 
 
 @dataclass
@@ -57,15 +61,16 @@ class Announcer:
         self._prefix = run_prefix(self.run)
         self._ids: dict[str, str] = {}  # token of the tap -> id that the stack is to know
         self._seen: set[str] = set()  # ids that it has seen
-        self._trace = RequestTrace(self._labels.trace, self._prefix) if self._labels.trace else None
+        reader = READERS.get(str(self.endpoint.labels.get("kind")))
+        self._trace = reader(self._labels.trace, self._prefix) if reader and self._labels.trace else None
         self._late: set[str] = set()  # ids with calls that the trace has not told of yet
         self._unreleased: set[str] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
 
-    def announce(self, token: str, key: RolloutKey, judge: bool = False) -> Label:
-        """What the calls of a rollout get; those of its judge are another program, whose id says so."""
-        id = new_id(self._prefix, key) + ("-judge" if judge else "")
+    def announce(self, token: str, key: RolloutKey, role: str = "") -> Label:
+        """What the calls of a rollout get; those of each role in it are another program, whose id says so."""
+        id = new_id(self._prefix, key, role)
         label = self._labels.label(id)
         if label != NO_LABEL:
             self.tally.labelled += 1
@@ -88,11 +93,9 @@ class Announcer:
         """Gives the calls of a rollout what their answers did not say and the stack has written down."""
         if self._trace is None or token not in self._ids:
             return
-        silent = {str(call["response_id"]): call for call in calls if "-" in (call["response_id"] or "") and call["server"] is None}
-        if not await self._trace.wait(silent):
-            log(f"{self._ids[token]}: {self._labels.trace} lacks requests that were answered")
-        for id, call in silent.items():
-            call["server"] = self._trace.take(id)
+        id = self._ids[token]
+        if not await self._trace.complete(id, calls):
+            log(f"{id}: {self._labels.trace} lacks requests that were answered")
 
     def over(self, token: str, calls: Sequence[Json] = ()) -> bool:
         """A rollout has no call open any more, these were all: tells the stack, in the background. Whether there is anything to tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import aiohttp
@@ -15,6 +15,7 @@ from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKe
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
 from pytest_agentbench.rollouts.rollout import Setup, run_rollout
+from pytest_agentbench.sandbox.opening import Sandboxes
 from pytest_agentbench.suites.arms import Side
 from pytest_agentbench.suites.suite import Scenario
 
@@ -24,6 +25,7 @@ class Host(Protocol):
 
     session: aiohttp.ClientSession | None
     addresses: Addresses
+    sandboxes: Sandboxes
 
     def tell(self, message: Json) -> None: ...
 
@@ -38,14 +40,14 @@ class Host(Protocol):
 class Turning:
     """The scheduler's way from a block to the next one."""
 
-    def __init__(self, host: Host, *, sides: Json, policy: str, in_sequence: bool, concurrency: int) -> None:
-        self._host, self._policy, self._in_sequence, self._concurrency = host, policy, in_sequence, concurrency
+    def __init__(self, host: Host, *, sides: Json, policy: str, in_sequence: bool, concurrency: int, own: Mapping[str, int]) -> None:
+        self._host, self._policy, self._in_sequence, self._concurrency, self._own = host, policy, in_sequence, concurrency, own
         self._sides = {variant: Side(*side) for variant, side in sides.items()}
         self._told: asyncio.Future[Json] | None = None
         self._number = 0
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
-        return arrange(keys, self._sides, self._concurrency, in_sequence=self._in_sequence)
+        return arrange(keys, self._sides, self._concurrency, self._own, in_sequence=self._in_sequence)
 
     def told(self, message: Json) -> None:
         """The controller's answer."""
@@ -62,22 +64,22 @@ class Turning:
         await self._host.addresses.point_at(Endpoint(**answer["endpoint"]))
         self._host.addresses.salt = answer["salt"]
         self._number += 1
-        primed = await self._prime(block.keys) if self._policy == "primed" else None
+        primed = await self._prime(block) if self._policy == "primed" else None
         await self._host.ask({"op": "measure", "primed": primed})
         return ""
 
     async def leave(self) -> None:
         await self._host.ask({"op": "measured"})
 
-    async def _prime(self, keys: Sequence[RolloutKey]) -> int:
+    async def _prime(self, block: Block) -> int:
         """Makes the first call of each rollout; how many went well."""
-        free = asyncio.Semaphore(self._concurrency)
+        free = asyncio.Semaphore(block.concurrency)
 
         async def one(key: RolloutKey) -> bool:
             async with free:
                 return await self._first_call(key)
 
-        return sum(await asyncio.gather(*map(one, keys)))
+        return sum(await asyncio.gather(*map(one, block.keys)))
 
     async def _first_call(self, key: RolloutKey) -> bool:
         """The agent itself makes it, and is answered no further one; what becomes of it then is not looked at."""
@@ -86,7 +88,9 @@ class Turning:
         except InfraError:  # its suite's code cannot be loaded, which the rollout itself will say
             return False
         tap = FirstCallOnly(self._host.addresses)
-        rollout = await run_rollout(key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget)
+        rollout = await run_rollout(
+            key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget, self._host.sandboxes.open
+        )
         went_well = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
         status, reason = ("ok", "") if went_well else ("infra_error", rollout.reason or "no call was made")
         name = f"{key} before block {self._number}"

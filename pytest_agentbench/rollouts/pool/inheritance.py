@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,12 @@ from pytest_agentbench.suites.suite import Scenario, Suite
 class Calls:
     """That a pool's attempt had made when the pool died."""
 
-    agent: list[LLMCall] = field(default_factory=list)
-    judges: list[LLMCall] = field(default_factory=list)
+    measured: list[LLMCall] = field(default_factory=list)
+    others: list[LLMCall] = field(default_factory=list)
+
+    def add(self, calls: Iterable[LLMCall]) -> None:
+        for call in calls:
+            (self.measured if call.measured else self.others).append(call)
 
 
 class Inheritance:
@@ -64,9 +68,7 @@ class Inheritance:
                 addresses.adopt(token, facts["label"])
             if not facts["lent"]:
                 with suppress(InfraError):  # the tap is gone as well: nobody knows these calls any more
-                    calls = map(LLMCall.from_dict, await addresses.close(token))
-                    kept = self._calls[RolloutKey(*facts["key"])]
-                    (kept.judges if facts["judge"] else kept.agent).extend(calls)
+                    self._calls[RolloutKey(*facts["key"])].add(map(LLMCall.from_dict, await addresses.close(token)))
         addresses.release(self._left.get("labels", {}))
         for key, began in self.in_flight.items():
             if key not in self.ends:
@@ -76,7 +78,7 @@ class Inheritance:
         earlier, calls = scheduler.earlier.get(key, ()), self._calls[key]
         why = f"interrupted: {self._left['why']}"
         times = (self._session, began, time.monotonic_ns())
-        attempt = Attempt(len(earlier) + 1, "infra_error", why, *times, tuple(calls.agent), tuple(calls.judges))
+        attempt = Attempt(len(earlier) + 1, "infra_error", why, *times, tuple(calls.measured), tuple(calls.others))
         scheduler.earlier[key] = (*earlier, attempt)
         scheduler.desk.failed(key, attempt, interrupted=True)
 
@@ -86,7 +88,7 @@ class Inheritance:
             return None
         end, calls, now = self.ends[key], self._calls.get(key, Calls()), time.monotonic_ns()
         if "rollout" in end:
-            return dataclasses.replace(Rollout.from_dict(end["rollout"]), judge_calls=tuple(calls.judges))
+            return dataclasses.replace(Rollout.from_dict(end["rollout"]), other_calls=tuple(calls.others))
         return Rollout(
             *key,
             status=end["status"],
@@ -94,10 +96,10 @@ class Inheritance:
             started_at=time.time(),
             started_ns=self.in_flight.get(key, now),
             ended_ns=now,
-            calls=tuple(calls.agent),
-            judge_calls=tuple(calls.judges),
+            calls=tuple(calls.measured),
+            other_calls=tuple(calls.others),
             expected=scenarios[key.suite, key.scenario].expected,
-            turns=len(calls.agent),
+            turns=sum(not call.role for call in calls.measured),
             settings=dict(suite.agent_of(key.variant)),
             log=end.get("log", ""),
         )

@@ -28,7 +28,7 @@ class Reporter:
 
     async def looked(self, rollout: Rollout) -> None:
         """Asks where the tap could not say what became of the calls, or nobody answered one."""
-        calls = (*rollout.calls, *rollout.judge_calls)
+        calls = (*rollout.calls, *rollout.other_calls)
         if self._is_over or (calls and not any(call.error_kind in UNANSWERED for call in calls)):
             return
         if self._look is None or self._look.done():

@@ -98,6 +98,7 @@ class Scheduler:
         self.turns: Turns | None = None  # None: all rollouts are one block
         self._blocks: deque[Block] = deque()
         self._arm: str | None = None  # whose block is under way
+        self._in_flight = concurrency  # at most, in the block that is under way
         self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
@@ -242,7 +243,7 @@ class Scheduler:
     def _may_begin(self) -> bool:
         """Whether the next rollout can run beside those that do."""
         ready = self.started and self._turning is None and self.there.is_set()
-        if not ready or not self._waiting or len(self._running) >= self.concurrency:
+        if not ready or not self._waiting or len(self._running) >= self._in_flight:
             return False
         return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
 
@@ -263,7 +264,7 @@ class Scheduler:
         if why := await self._entered(turns, block):
             self._refuse(Outcome("infra_error", why), set())
         else:
-            self._arm = block.arm
+            self._arm, self._in_flight = block.arm, block.concurrency
 
     async def _entered(self, turns: Turns, block: Block) -> str:
         """Why a block's rollouts cannot run. One is entered anew where a part of the session died meanwhile, and is there again."""
@@ -340,7 +341,7 @@ class Scheduler:
             tries = self.tries[key]
             if rollout.status == "infra_error" and tries > self.retries and self.doubt is not None:
                 await self.doubt(rollout)
-            if rollout.status != "infra_error" or tries > self.retries or refusal(rollout.calls) or refusal(rollout.judge_calls):
+            if rollout.status != "infra_error" or tries > self.retries or refusal((*rollout.calls, *rollout.other_calls)):
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause(rollout, tries))

@@ -6,9 +6,8 @@ import asyncio
 import contextvars
 import dataclasses
 import socket
-import sys
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +29,7 @@ from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.rollout import Setup, prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
+from pytest_agentbench.sandbox.opening import Sandboxes
 from pytest_agentbench.suites.hashes import Contents
 from pytest_agentbench.suites.suite import Scenario, Suite
 
@@ -52,6 +52,7 @@ class Pool:
         self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
         self.inheritance = Inheritance(config["inherited"], config["session"])
         self.inheritance.hand_to(self.scheduler, self.addresses)
+        self.sandboxes = Sandboxes(config["run"], config["sandboxes"], self.tell)
         self.pulse = Pulse(config["patience"])
         self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
         self.scheduler.turns = self.turning
@@ -83,7 +84,8 @@ class Pool:
             server.close()
             await asyncio.gather(*(template.close() for template in self.templates))
             if self.draining is None:  # the controller is gone, and with it the taps
-                await self.addresses.farewell()
+                self.scheduler.cancel(GONE)  # sandboxes and programs of agents end with their rollouts
+                await asyncio.gather(self.addresses.farewell(), self.scheduler.drained())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -161,8 +163,9 @@ class Pool:
             await self.controller.drain()
         self.finished.set()
 
-    async def _start(self, endpoint: Json, taps: Json, elapsed_s: float) -> None:
+    async def _start(self, endpoint: Json, taps: Json, elapsed_s: float, unbuilt: Mapping[str, str]) -> None:
         """The backend answers: point the taps at it and go. Rollouts of this session could run for `elapsed_s` before."""
+        self.sandboxes.unbuilt = unbuilt
         await self._connect(taps, Endpoint(**endpoint))
         await self.inheritance.settle(self.scheduler, self.addresses)
         self.booted.set()
@@ -219,7 +222,7 @@ class Pool:
             "status": rollout.status,
             "scores": {name: float(score) for name, score in rollout.scores.items()},
             "tokens": tokens,
-            "calls": sum(len(attempt.calls) + len(attempt.judge_calls) for attempt in rollout.attempts),
+            "calls": sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts),
             "duration_s": rollout.duration_s,
         }
         line = record_line(rollout)
@@ -347,7 +350,7 @@ class Pool:
         if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):
             return end
         scenario, setup, budget = await self.setup_of(key)
-        return await run_rollout(key, scenario, setup, self.addresses, self.session, budget)
+        return await run_rollout(key, scenario, setup, self.addresses, self.session, budget, self.sandboxes.open)
 
     async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
         """Raises InfraError as `_setup` does."""
@@ -382,19 +385,3 @@ def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "
         reply.set_exception(InfraError(error))
     else:
         reply.set_result(body)
-
-
-async def serve(config: Json, listener: socket.socket) -> None:
-    """The pool's whole life: it ends with the session, or with the controller."""
-    from pytest_agentbench.lib.child import end_with_stdin, serving
-    from pytest_agentbench.rollouts.pool.voice import PipeVoice
-    from pytest_agentbench.rollouts.pool.watchdog import Watchdog
-
-    sys.path[:] = config["sys_path"]
-    pool = Pool(config)
-    watchdog = Watchdog(PipeVoice(config["voice"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0))
-    watchdog.start()
-    end_with_stdin(asyncio.get_running_loop(), pool.finished)
-    serving(port=listener.getsockname()[1])
-    await pool.serve(listener)
-    watchdog.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import orjson
@@ -32,6 +32,15 @@ class RequestTrace:
         self._file, self._prefix = file, prefix
         self._requests: dict[str, Json] = {}  # id -> what is told of it; until somebody asks
         self._read = self._size()  # bytes
+
+    async def complete(self, id: str, calls: Sequence[Json]) -> bool:
+        """Gives calls whose answers said nothing what is told of them; whether their lines came in time."""
+        del id  # a line names its request
+        silent = {str(call["response_id"]): call for call in calls if "-" in (call["response_id"] or "") and call["server"] is None}
+        came = await self.wait(silent)
+        for response_id, call in silent.items():
+            call["server"] = self.take(response_id)
+        return came
 
     def take(self, response_id: str) -> Json | None:
         """What is told of the request with this answer, once. A request is called as its answer is, without what stands before it."""

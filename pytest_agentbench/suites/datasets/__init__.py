@@ -10,44 +10,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData
-from pytest_agentbench.lib.loading import check_takes, load_object
+from pytest_agentbench.lib.folder_hash import folder_sha256
+from pytest_agentbench.lib.loading import check_takes, load_object, options_of, with_options
+from pytest_agentbench.suites.datasets import hle_hub
 from pytest_agentbench.suites.datasets.checks import check_scenarios
 from pytest_agentbench.suites.datasets.packaged import Packaged
+from pytest_agentbench.suites.datasets.selection import Selection
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.spec import DatasetSpec
 
 #: Built-in formats; any other name is an import path, `my_package.formats:load` or `./reader.py:load`. Each is a function (data file,
-#: and, where there is one, the tools file) -> scenarios, which raises ConfigError that names the file and what is wrong in it. One that
-#: takes nothing reads an installed package and returns Packaged; it raises MissingData where that is not installed.
+#: and, where there is one, the tools file) -> scenarios, or a Selection of them, which raises ConfigError that names the file and what is
+#: wrong in it; keyword-only arguments are its options. One whose argument is called `folder` reads a folder of data. One that takes
+#: neither reads an installed package and returns Packaged; it raises MissingData where that is not installed.
 FORMATS: Mapping[str, str] = {
     "agent-leaderboard": "pytest_agentbench.suites.datasets.agent_leaderboard:load",
     "bfcl": "pytest_agentbench.suites.datasets.bfcl:load",
+    "harbor": "pytest_agentbench.suites.datasets.harbor:load",
+    "hle": "pytest_agentbench.suites.datasets.hle:load",
 }
 
-#: Public data sets that `agentbench download` fetches: a function (domains, revision, folder).
-DOWNLOADS: Mapping[str, str] = {"agent-leaderboard": "pytest_agentbench.suites.datasets.hub:download"}
+#: Formats whose public data nobody may ship: where they are from. A suite whose file of such a format is not there is a SKIP.
+GATED: Mapping[str, str] = {"hle": hle_hub.MISSING}
 
 #: What a format takes; the tools file only where suite.yaml names one.
 TAKEN = ("file", "tools_file")
+FOLDER = "folder"  # what a format takes instead, whose data is a folder
+
+LITTER = frozenset({"__pycache__", ".git", ".cache"})  # what Python, git and the hub's client leave in a folder of data
 
 
-def read_dataset(file: Path, spec: DatasetSpec) -> tuple[tuple[Scenario, ...], DatasetInfo]:
-    """The scenarios of a suite.yaml, from files beside it or from a package, and where they come from; raises ConfigError."""
+def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) -> tuple[tuple[Scenario, ...], DatasetInfo]:
+    """The scenarios of a suite.yaml, from files beside it or from a package, and where they come from; raises ConfigError.
+
+    `without_tools` says that tools may come from elsewhere.
+    """
     try:
         reader, paths = _reader(spec, file.parent)
     except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+        raise type(error)(f"{file}: {error}") from error
     try:
         data = _called(reader, spec.format, paths, file.parent)
     except MissingData as error:
         raise MissingData(f"{file}: {error}") from error
     if paths:  # what a package brings was checked when its hash was taken
-        check_scenarios(data.scenarios, paths[0])
+        check_scenarios(data.scenarios, paths[0], without_tools=without_tools)
     label_source = ", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in data.scenarios}))
     name, size = spec.name or data.package, len(data.scenarios)
-    return data.scenarios, DatasetInfo(name, spec.format, spec.file or "", data.sha256, label_source, size, data.version)
+    info = DatasetInfo(name, spec.format, spec.file or "", data.sha256, label_source, size, data.version, dict(data.left_out))
+    return data.scenarios, info
 
 
 def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[Path]]:
@@ -57,17 +70,34 @@ def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[P
     if not callable(reader):
         raise ConfigError(f"{what} is a {type(reader).__name__}, should be a function (file) -> scenarios")
     named = [folder / name for name in (spec.file, spec.tools) if name]
-    if not inspect.signature(reader).parameters:
+    reader = with_options("dataset format", spec.format, reader, spec.options)
+    if set(inspect.signature(reader).parameters) <= {*options_of(reader)}:
         if named:
             raise ConfigError(f"dataset: format {spec.format} reads an installed package; leave `file` and `tools` out")
         return reader, []
     if spec.file is None:
         raise ConfigError("the key 'dataset.file' is missing")
+    if FOLDER in inspect.signature(reader).parameters:
+        check_takes(what, reader, [FOLDER])
+        return reader, [_data_folder(spec, folder)]
     for path in named:
+        if not path.is_file() and spec.format in GATED:
+            raise MissingData(f"the data file {path} is not there: {GATED[spec.format]}")
         if not path.is_file():
-            raise ConfigError(f"the data file {path} does not exist; see the suite's README.md for where it comes from")
+            fault = "is a folder" if path.is_dir() else "does not exist"
+            raise ConfigError(f"the data file {path} {fault}; see the suite's README.md for where it comes from")
     check_takes(what, reader, TAKEN[: len(named)])
     return reader, named
+
+
+def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
+    """Where the data of a format is that reads a folder."""
+    assert spec.file is not None
+    if spec.tools:
+        raise ConfigError(f"dataset: format {spec.format} reads a folder; leave `tools` out")
+    if not (path := folder / spec.file).is_dir():
+        raise ConfigError(f"{path}: there is no such folder of data; see the suite's README.md for where it comes from")
+    return path
 
 
 def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> Packaged:
@@ -79,7 +109,7 @@ def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], fold
         data = reader(*paths)
         if not paths and isinstance(data, Packaged):
             return data
-        scenarios = tuple(data)
+        selection = data if isinstance(data, Selection) else Selection(tuple(data), {})
     except AgentbenchError:
         raise
     except Exception as error:
@@ -89,11 +119,13 @@ def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], fold
     if not paths:
         raise ConfigError(f"dataset format {format!r} takes no file, so it should return Packaged, not {type(data).__name__}")
     own = folder / format.partition(":")[0]
-    return Packaged(paths[0].stem, "", _sha256([*paths, *([own] if own.is_file() else [])]), scenarios)
+    sha256 = _sha256([*paths, *([own] if own.is_file() else [])])
+    return Packaged(paths[0].stem, "", sha256, selection.scenarios, selection.left_out)
 
 
-def _sha256(files: Iterable[Path]) -> str:
+def _sha256(paths: Iterable[Path]) -> str:
+    """Of files, and of folders without what tools leave in them."""
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
+    for path in paths:
+        digest.update(folder_sha256([path], path, skips=LITTER.__contains__).encode() if path.is_dir() else path.read_bytes())
     return digest.hexdigest()

@@ -1,6 +1,7 @@
 """The entry format of the agent leaderboard: one JSON list (or JSON lines) of customer messages, tools and expected calls.
 
-An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls. Where all entries share
+An entry has id, question, ground_truth, metadata, user_goals, cluster, available_tools and expected_tool_calls, and for tools that
+are carried out state and final_state. Where all entries share
 their tools, `available_tools` may be left out and stand once in a tools.json beside the data.
 """
 
@@ -19,7 +20,8 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
 
 #: The keys of an entry, of a tool, and of an expected call in its two forms. `ground_truth` is in the public data, and not read.
-ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "cluster", "available_tools", "expected_tool_calls")
+ENTRY = ("id", "question", "ground_truth", "metadata", "user_goals", "cluster", "available_tools", "expected_tool_calls",
+         "state", "final_state")  # fmt: skip
 TOOL = ("title", "description", "type", "properties", "required", "response_schema")
 CALL = ("tool", "parameters", "goal")
 CALL_WITH_SEVERAL = ("tool", "accepts", "optional", "goal")
@@ -63,7 +65,7 @@ def _parse(text: str, file: Path, line: int | None = None) -> Any:
         if len(data) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"{where}: the key {twice!r} is there twice in {str(data)[:80]}; keep one of them")
+            raise ConfigError(f"{where}: the key {twice!r} is there twice in one entry; keep one of them")
         return data
 
     try:
@@ -94,6 +96,8 @@ def _scenario(entry: Any, where: str, shared: tuple[Tool, ...] | None, known: di
         tools=_entry_tools(entry, where, shared, known),
         expected=tuple(_expected(call, where) for call in _optional(entry, "expected_tool_calls", list, where)),
         cluster=_optional(entry, "cluster", str, where) or None,
+        state=_optional(entry, "state", dict, where),
+        final_state=_optional(entry, "final_state", dict, where) if entry.get("final_state") is not None else None,
         metadata={**_optional(entry, "metadata", dict, where), "user_goals": _optional(entry, "user_goals", list, where)},
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pytest_agentbench.suites.suite import Scenario
 
@@ -15,3 +16,4 @@ class Packaged:
     version: str
     sha256: str  # of all files that were read, one after the other
     scenarios: tuple[Scenario, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)  # as in a Selection

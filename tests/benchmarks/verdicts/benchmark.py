@@ -13,7 +13,7 @@ import numpy as np
 from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS
 from pytest_agentbench.stats.intervals import FEWEST_UNBOUNDED, too_few
 from tests.benchmarks.measuring import Figure, Options, Result
-from tests.benchmarks.verdicts import latency, population, rounds, suite
+from tests.benchmarks.verdicts import arms, latency, population, rounds, suite
 from tests.benchmarks.verdicts.families import families
 from tests.benchmarks.verdicts.kinds import KINDS
 from tests.benchmarks.verdicts.latency import Latencies
@@ -25,6 +25,7 @@ SIZES = (20, 100, 300)
 TRIALS = (1, 3, 5)
 UNLIKE = ((1, 3), (3, 9), (5, 1), (2, 6))  # trials of the run and of its baseline
 LATENCY_RUNS = 8  # a share of RUNS: each has hundreds of rollouts
+ARM_RUNS = 4  # a share of RUNS: each has several comparisons
 LOST_RUNS = 5  # a share of RUNS: each of these comparisons goes through all of the gate
 
 #: What the gate promises: each verdict is wrong in 2.5 % of runs where scores are nearly normal, and in 5 % in the worst case.
@@ -75,6 +76,7 @@ def measure(options: Options) -> Result:
         families(runs // LOST_RUNS, 11),
         [(n, sigma, unbounded(n, sigma, runs // 5, n)) for sigma in (0.5, 1.0) for n in (20, FEWEST_UNBOUNDED, 100)],
         latencies(runs // LATENCY_RUNS),
+        sessions(runs // ARM_RUNS, quick=options.quick),
     )
     return result(found, options, time.process_time() - began)
 
@@ -85,6 +87,11 @@ def latencies(runs: int) -> Latencies:
         [latency.simulate(cell, runs, seed) for seed, cell in enumerate(latency.cells())],
         [latency.turns(*cell, runs, seed) for seed, cell in enumerate(latency.turns_cells())],
     )
+
+
+def sessions(runs: int, *, quick: bool) -> arms.Arms:
+    """Of more than two arms."""
+    return arms.Arms(runs, [arms.simulate(cell, runs, seed) for seed, cell in enumerate(arms.cells(quick=quick))])
 
 
 LOST = tuple(product(("continuous", "binary", "always"), (0.05, 0.1)))
@@ -116,6 +123,7 @@ def result(found: Page, options: Options, cpu_s: float) -> Result:
             within(1 - COVERAGE, found.runs // 5),
         ),
         *latency_figures(found.latencies),
+        Figure("wrong claim, more than two arms", found.arms.worst, "", within(RISK, found.arms.count)),
     ]
     if options.table is not None:
         versions = f"Python {platform.python_version()}, numpy {np.__version__}, in {cpu_s / 60:.0f} minutes of CPU"

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.rollouts.pool.blocks import begins
+from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.stats.interleaved import FEWEST_PAIRS, compare_interleaved
 from pytest_agentbench.stats.latency import Timing, compare_latency
 from tests.benchmarks.verdicts.kinds import Floats
@@ -151,7 +151,7 @@ def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> 
         scenarios, load = random.normal(0, SCENARIO, n), iter(ar1(2 * n, likeness, random).tolist())
         arms: tuple[list[Timing], list[Timing]] = ([], [])
         for number, block in enumerate(blocks):
-            for arm in (0, 1) if begins(number) else (1, 0):
+            for arm in order(2, number):
                 for scenario in block.tolist():
                     level = scenarios[scenario] + NOISE * next(load)
                     values = np.exp(level + random.normal(0, NOISE, CALLS))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.verdicts import population, populations, rounds, suite
+from tests.benchmarks.verdicts import arms, population, populations, rounds, suite
 from tests.benchmarks.verdicts.families import Family
 from tests.benchmarks.verdicts.kinds import KINDS
 from tests.benchmarks.verdicts.latency import Latencies, Outcome, Turns
@@ -16,7 +16,7 @@ INTRODUCTION = """# Do the verdicts hold?
 
 {made}
 Nothing here needs a GPU or a model: runs are simulated whose truth is known, so that a verdict can be wrong.
-Each share is of {runs} comparisons (lost rollouts and several rules: a fifth of that; latencies: an eighth).
+Each share is of {runs} comparisons (lost rollouts and several rules: a fifth of that; latencies: an eighth; more than two arms: a quarter).
 
 [Two questions](gates.md#two-questions) are asked of scores, and each has its table. The promise: a verdict is **wrong** in at most
 5 % of runs in every cell that claims it, beyond the error of the simulation itself. Wrong means that the true change is exactly
@@ -110,6 +110,7 @@ class Page:
     families: Sequence[Family]
     unbounded: Sequence[tuple[int, float, dict[str, float]]]  # n, sigma, method -> coverage
     latencies: Latencies
+    arms: arms.Arms
 
     @property
     def weak(self) -> list[str]:
@@ -175,6 +176,8 @@ class Page:
                     ([n, sigma, *(percent(found[method]) for method in METHODS)] for n, sigma, found in self.unbounded),
                 ),
                 *latency_section(self.latencies),
+                arms.INTRODUCTION.replace("{count}", str(self.arms.count)),
+                *table(arms.HEADS, map(arms.row, self.arms.outcomes)),
                 "\n" + READING.replace("{fewest}", str(fewest)).replace("{unbounded}", str(unbounded)),
             ]
         )

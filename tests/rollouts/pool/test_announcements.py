@@ -73,7 +73,7 @@ async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Js
 async def test_a_judge_is_another_program(router: Router, kind: str, place: str) -> None:
     """A judge's calls say in their id that they are a judge's, so that no stack takes them for the agent's."""
     async with announcer(router.url, kind) as stack:
-        labels = [stack.announce(token, KEY, judge) for token, judge in (("1", False), ("2", True))]
+        labels = [stack.announce(token, KEY, role) for token, role in (("1", ""), ("2", "judge"))]
         agent, judge = (str(label.fields.get(place) or dict(label.headers)[place]) for label in labels)
 
     assert (False, True) == (agent.endswith("-judge"), judge.endswith("-judge"))

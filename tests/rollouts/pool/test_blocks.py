@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import WAVES, arrange
-from pytest_agentbench.suites.arms import Side, parse_arms, sides
+from pytest_agentbench.suites.arm_list import parse_arms
+from pytest_agentbench.suites.arms import Side, sides
 
 AB = sides(("default", "hot"), parse_arms("a=x,b=y"))
+ABC = sides(("default", "hot"), parse_arms("a=x,b=y,c=z"))
 
 
 def keys(scenarios: int, trials: int = 1, variants: tuple[str, ...] = ("a", "b")) -> list[RolloutKey]:
@@ -28,6 +30,24 @@ def test_arms_take_turns() -> None:
     assert "abbabaab" * 2 + "abba" == "".join(block.arm for block in many)
     assert {WAVES} == {len(block.keys) for block in many}
     assert "aabb" == "".join(block.arm for block in arrange(keys(6), AB, 8, in_sequence=True))
+
+
+def test_more_than_two_arms() -> None:
+    """They take turns in a balanced order, each with the scenarios of the round; where they cannot be up together, one after the other."""
+    blocks = arrange(keys(10 * WAVES, variants=("a", "b", "c")), ABC, 1)
+    rounds = [blocks[start : start + 3] for start in range(0, len(blocks), 3)]
+
+    assert "abc cba bca acb cab bac cba abc acb bca" == " ".join("".join(block.arm for block in each) for each in rounds)
+    assert all(len({tuple(key.scenario for key in block.keys) for block in each}) == 1 for each in rounds)
+    assert "aabbcc" == "".join(block.arm for block in arrange(keys(6, variants=("a", "b", "c")), ABC, 8, in_sequence=True))
+
+
+def test_arms_with_a_concurrency_of_their_own() -> None:
+    """Each block runs at its arm's; blocks are long enough for the greatest, and as long for all."""
+    blocks = arrange(keys(60), AB, 6, {"b": 2})
+
+    assert {("a", 6), ("b", 2)} == {(block.arm, block.concurrency) for block in blocks}
+    assert {6} == {len(block.keys) for block in blocks}
 
 
 @pytest.mark.parametrize(
@@ -60,13 +80,13 @@ def test_every_rollout_is_in_one_block(
     scenarios: int, trials: int, concurrency: int, left_out: set[int], in_sequence: bool, both: bool
 ) -> None:
     """Whatever is selected: each rollout is in one block, of its arm, with no other trial of its scenario; no block is empty."""
-    variants = ("a", "b", "hot-a", "hot-b") if both else ("a", "b")
+    variants = ("a", "b", "c", "hot-a", "hot-b", "hot-c") if both else ("a", "b", "c")
     wanted = [key for number, key in enumerate(keys(scenarios, trials, variants)) if number not in left_out]
 
-    blocks = arrange(wanted, AB, concurrency, in_sequence=in_sequence)
+    blocks = arrange(wanted, ABC, concurrency, in_sequence=in_sequence)
 
     assert sorted(wanted) == sorted(key for block in blocks for key in block.keys)
-    assert all(AB[key.variant].arm == block.arm for block in blocks for key in block.keys)
+    assert all(ABC[key.variant].arm == block.arm for block in blocks for key in block.keys)
     assert all(block.keys and len({key.scenario for key in block.keys}) == len(block.keys) for block in blocks)
     if in_sequence:
         assert [block.arm for block in blocks] == sorted(block.arm for block in blocks)

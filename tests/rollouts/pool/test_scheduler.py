@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a f
 OK = Outcome("ok", recorded=True)
 CALL = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="server_error")
 JUDGED = LLMCall(received_ns=1, sent_ns=1, ended_ns=2)
-WORK: dict[str, Any] = {"ended_ns": 2_000_000_000, "calls": (CALL,), "judge_calls": (JUDGED,)}  # of every attempt
+WORK: dict[str, Any] = {"ended_ns": 2_000_000_000, "calls": (CALL,), "other_calls": (JUDGED,)}  # of every attempt
 
 
 def keys(names: str) -> list[RolloutKey]:

@@ -22,6 +22,8 @@ class Turns:
     def __init__(self, floor: Floor, size: int = 2) -> None:
         self.floor, self.size = floor, size
         self.story: list[str] = []
+        self.own: dict[str, int] = {}  # arm -> rollouts in flight
+        self.pauses = False  # each block's rollouts wait until they are told to end
         self.away: dict[str, str | Exception] = {}  # arm -> why it cannot run
         self.open = asyncio.Event()  # blocks are entered from now on
         self.open.set()
@@ -29,11 +31,14 @@ class Turns:
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         parts = [keys[start : start + self.size] for start in range(0, len(keys), self.size)]
-        return [Block("low" if part[0].scenario.islower() else "high", tuple(part)) for part in parts]
+        arms = ["low" if part[0].scenario.islower() else "high" for part in parts]
+        return [Block(arm, tuple(part), self.own.get(arm, self.floor.scheduler.concurrency)) for arm, part in zip(arms, parts, strict=True)]
 
     async def enter(self, block: Block) -> str:
         await self.open.wait()
         assert 0 == self.floor.running
+        if self.pauses:
+            self.floor.go.clear()
         self.story.append(f"{block.arm}:{''.join(key.scenario for key in block.keys)}")
         why = self.away.get(block.arm, "")
         if isinstance(why, Exception):
@@ -62,6 +67,25 @@ async def test_nothing_runs_between_blocks() -> None:
     await floor.scheduler.drained()
     assert ["low:ab", "end", "high:CD", "end", "low:e", "end"] == turns.story
     assert "abbCDe" == floor.begun
+
+
+async def test_each_block_runs_at_its_own_concurrency() -> None:
+    """Of one arm three rollouts are in flight, of the other one at a time, and three again."""
+    floor, turns = floor_with_turns(concurrency=3)
+    turns.size, turns.own = 3, {"high": 1}
+    turns.pauses = True
+    running = []
+    floor.scheduler.plan(keys("abcDEFghi"))
+    floor.scheduler.start()
+
+    for begun in (3, 4, 7):
+        await floor.until_begun(begun)
+        await settle()
+        running.append(floor.running)
+        floor.go.set()
+
+    assert [OK] * 9 == await floor.outcomes("abcDEFghi")
+    assert [3, 1, 3] == running
 
 
 async def test_an_arm_that_is_not_there() -> None:

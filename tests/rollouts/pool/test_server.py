@@ -77,7 +77,9 @@ class Session:
     def start(self, controller: Line) -> None:
         """The backend answers."""
         taps = {"port": self.tap_port, "control_ports": [self.tap_port], "token": TOKEN}
-        controller.say(op="start", endpoint={"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "hush"}, taps=taps, elapsed_s=0.0)
+        controller.say(
+            op="start", endpoint={"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "hush"}, taps=taps, elapsed_s=0.0, unbuilt={}
+        )
 
     async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> Json:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
@@ -94,7 +96,17 @@ async def session(**config: Any) -> AsyncIterator[Session]:
     scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
     suites = json.loads(json.dumps({"shop": shop().to_wire()}))
     pool = Pool(
-        {"token": TOKEN, "suites": suites, "scheduling": scheduling, "time_limit": None, "budget": None, "run": "r", **NEW_RUN, **config}
+        {
+            "token": TOKEN,
+            "suites": suites,
+            "scheduling": scheduling,
+            "time_limit": None,
+            "budget": None,
+            "run": "r",
+            "sandboxes": 2,
+            **NEW_RUN,
+            **config,
+        }
     )
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:

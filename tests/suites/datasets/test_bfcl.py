@@ -26,7 +26,8 @@ from pytest_agentbench.suites.datasets.bfcl import (
     questions_file,
 )
 from pytest_agentbench.suites.datasets.checks import check_scenarios
-from pytest_agentbench.suites.suite import Scenario, Suite, load_suite
+from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.suite import Scenario, Suite
 from tests.bfcl.crosscheck import CAUSES, cause, compared, page
 from tests.bfcl.installed import needs_data
 
@@ -76,6 +77,7 @@ def test_nothing_of_the_schemas_is_lost() -> None:
             assert entry["function"] == again
 
 
+@pytest.mark.slow
 def test_the_data_is_sound() -> None:
     """What is not checked each time a suite is loaded holds: schemas compile, labels name tools that exist."""
     check_scenarios(scenarios().values(), data_folder())
@@ -160,6 +162,7 @@ def test_changed_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         load()
 
 
+@pytest.mark.slow
 def test_the_crosscheck_with_their_checker_is_up_to_date() -> None:
     """More than 300 answers were judged by both; every disagreement has a cause with an opinion, and the page lists them all."""
     every = compared()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import MissingData
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.bfcl import json_schema, label, load, package_schema, python_call
-from pytest_agentbench.suites.suite import load_suite
+from pytest_agentbench.suites.folder import load_suite
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.suites.datasets import FORMATS
-from pytest_agentbench.suites.suite import Suite, load_suite
+from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.suite import Suite
 
 READER = """
 import csv

@@ -482,7 +482,6 @@ def streams(draw: st.DrawFn, whole: Json) -> list[Json]:
     return [*chunks, {**HEAD, "choices": [], "usage": whole["usage"]}] if "usage" in whole else chunks
 
 
-@settings(deadline=None)
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
     """Whatever the pieces are in which an answer comes, and in what order: what they make is the answer."""
@@ -599,7 +598,6 @@ def test_what_is_not_asked_for_as_a_stream(more: Json) -> None:
     assert ChatReading.as_stream({**ASKED, **more}) is None
 
 
-@settings(deadline=None)
 @given(data=st.lists(all_chunks, max_size=4), name=st.sampled_from(["message", "message", "error"]))
 def test_any_json(data: list[Any], name: str) -> None:
     """No JSON, however strange, raises anything: it is an answer, or its fault is named."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
@@ -42,7 +42,6 @@ def answers(draw: st.DrawFn) -> Json:
     return {**HEAD, "choices": choices, **draw(st.sampled_from([{}, {"usage": {"completion_tokens": 3}}]))}
 
 
-@settings(deadline=None)
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
     """Whatever the pieces are in which an answer comes, and in what order: what they make is the answer."""
@@ -90,7 +89,6 @@ all_chunks = odd(
 )
 
 
-@settings(deadline=None)
 @given(data=st.lists(all_chunks | anything, max_size=4))
 def test_any_json(data: list[Any]) -> None:
     """No JSON, however strange, raises anything: it is an answer, or its fault is named."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
@@ -97,7 +97,6 @@ def pieces(draw: Any, block: Json, index: int) -> list[Json]:
     return [opened(block, index)]
 
 
-@settings(deadline=None)
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
     """Whatever the pieces are in which an answer comes: what they make is the answer."""
@@ -281,7 +280,6 @@ blocks = odd(
 )
 
 
-@settings(deadline=None)
 @given(
     data=st.lists(
         odd(

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
@@ -56,7 +56,6 @@ def answers(draw: st.DrawFn) -> Json:
     return response(*output, usage=draw(st.sampled_from([None, {"input_tokens": 4, "output_tokens": 3}])))
 
 
-@settings(deadline=None)
 @given(data=st.data(), whole=answers())
 def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
     """However it is said, the answer is the final response, and every delta that has text is output."""
@@ -191,7 +190,6 @@ finals = odd(
 )
 
 
-@settings(deadline=None)
 @given(data=st.lists(odd(type=names, delta=st.text(max_size=3), item=items, response=finals), max_size=4))
 def test_any_json(data: list[Any]) -> None:
     """No JSON, however strange, raises anything: it is an answer, or its fault is named."""

@@ -10,8 +10,11 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import MOST_TRIALS, STATUSES
+from pytest_agentbench.runs.directory import LATEST, NAME
 
 AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
+
+MOST_OFTEN, MOST_SELDOM = 0.1, 3600.0  # seconds between two looks at metrics: a look costs a millisecond or two
 
 T = TypeVar("T")
 
@@ -91,6 +94,19 @@ def some_time(text: str) -> float:
     return limit
 
 
+def window(text: str) -> tuple[float, float | None]:
+    """Seconds after the first call from which and to which is measured; None: to the end."""
+    works = "START:END, two times after the first call, such as 30m:120m; one of them may be missing, as in 30m: or :2h"
+    start, _, end = (part.strip() for part in text.partition(":"))
+    try:
+        span = seconds(start) if start else 0.0, seconds(end) if end else None
+    except ValueError:
+        raise ValueError(works) from None
+    if ":" not in text or not (start or end) or (span[1] is not None and span[1] <= span[0]):
+        raise ValueError(works)
+    return span
+
+
 def budget(text: str) -> float | None:
     """Seconds of a budget; None for `off`."""
     if text.strip() == "off":
@@ -116,11 +132,34 @@ def assignment(convert: Callable[[str], T], works: str) -> Callable[[str], tuple
     return read
 
 
+def last_of_each(pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
+    """Name -> value, in the order in which each was given last: a later change is made later."""
+    values: dict[str, T] = {}
+    for name, value in pairs:
+        values.pop(name, None)
+        values[name] = value
+    return values
+
+
 def objective(text: str) -> tuple[str, float]:
     """A service level objective in milliseconds."""
     from pytest_agentbench.metrics.goodput import parse
 
     return parse(text)
+
+
+def run_name(text: str) -> str:
+    """What a run may be called."""
+    if not NAME.fullmatch(text) or text == LATEST:
+        raise ValueError(f"a letter, and then at most 79 letters, digits, dots, dashes or underscores, and not `{LATEST}`")
+    return text
+
+
+def interval(text: str) -> float:
+    """Seconds between two looks."""
+    if not MOST_OFTEN <= (every := seconds(text)) <= MOST_SELDOM:
+        raise ValueError("a time from 100ms to 1h")
+    return every
 
 
 def folder(text: str) -> Path:

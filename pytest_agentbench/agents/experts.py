@@ -1,0 +1,115 @@
+"""What the tools of an orchestrator do: another model writes a query, a program or the answer, and something is done with it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_agentbench.agents.notebook import Notebook, Room
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Json
+from pytest_agentbench.sandbox.sandbox import Sandbox
+
+SEARCH, REASON, ANSWER = "search", "enhance_reasoning", "answer"
+
+#: Tool -> the parameters of its expert's calls.
+PARAMETERS: Mapping[str, Json] = {
+    SEARCH: {"temperature": 1.0, "max_tokens": 4000},
+    REASON: {"temperature": 1.0, "max_tokens": 40000},
+    ANSWER: {"temperature": 0.2, "max_tokens": 8000},
+}
+
+#: Tool -> how much of the context its expert is given.
+ROOMS: Mapping[str, Room] = {SEARCH: Room(24000, 12000), REASON: Room(120000, 40000), ANSWER: Room(24000, 12000)}
+
+QUERY_PROMPT = "Instead of answering the question, write a query to search for what is missing. Write it between <query> and </query>."
+CODE_PROMPT = (
+    "Instead of answering the question, write one additional piece of Python code that gets closer to the answer, and print its results. "
+    "Write it in a block that begins with ```python and ends with ```. It runs alone: it sees nothing of earlier code."
+)
+ANSWER_PROMPT = "Answer the question. Think first, and write the final answer between <answer> and </answer>."
+
+SHORTEST = 5  # characters of a query
+LONGEST = 390  # characters of a query that the retriever gets
+WAIT = 60.0  # seconds for the retriever
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the tools of one rollout work with."""
+
+    notebook: Notebook
+    scenario: str  # its id, by which the retriever knows which documents it may give
+    retriever: str  # base URL
+    topk: int  # documents of a search
+    sandbox: Sandbox | None  # where code runs; None: it is only written
+    code_seconds: float
+
+    async def ask(self, expert: LLM, tool: str, prompt: str) -> str:
+        """What an expert says to the problem and what is known of it."""
+        context = self.notebook.context(ROOMS[tool])
+        parts = filter(None, [context, f"Question: {self.notebook.problem}", prompt])
+        reply = await expert.chat([{"role": "user", "content": "\n\n".join(parts)}], **PARAMETERS[tool])
+        return reply.text
+
+    async def search(self, expert: LLM) -> str:
+        """What is new of the documents that the retriever has for the expert's query, the most fitting one last."""
+        text = await self.ask(expert, SEARCH, QUERY_PROMPT)
+        query = between(text, "query").strip()
+        if len(query) < SHORTEST:
+            return "No search was made: the query has fewer than five characters."
+        fresh = self.notebook.add_documents([*reversed(await self._retrieved(query[:LONGEST]))])
+        return "\n\n".join(fresh) or "Nothing new was found."
+
+    async def reason(self, expert: LLM) -> str:
+        """The expert's program with what it printed; where nothing runs it, the program."""
+        text = await self.ask(expert, REASON, CODE_PROMPT)
+        block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+        if block is None:
+            return "No code was written."
+        code = block[1].strip()
+        if self.sandbox is None:
+            return self.notebook.add_code(code, "(not run)")
+        output = await self._printed(code, self.sandbox)
+        return self.notebook.add_code(code, output) if output.strip() else "The code printed nothing."
+
+    async def answer(self, expert: LLM, prompt: str) -> str:
+        return between(await self.ask(expert, ANSWER, prompt), "answer").strip()
+
+    async def _printed(self, code: str, sandbox: Sandbox) -> str:
+        script = base64.b64encode(code.encode()).decode()
+        command = f"file=$(mktemp) && echo {script} | base64 -d > $file && python3 $file"
+        done = await sandbox.exec(command, seconds=self.code_seconds)
+        return f"{done.output}\n(killed after {self.code_seconds:g} s)" if done.exit_code is None else done.output
+
+    async def _retrieved(self, query: str) -> list[str]:
+        """The texts of the documents, the most fitting one first; raises InfraError where there is no answer of the right form."""
+        import aiohttp
+
+        body = {"queries": [query], "topk": self.topk, "return_scores": True, "eid": self.scenario}
+        url = f"{self.retriever.rstrip('/')}/retrieve"
+        try:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(WAIT)) as session, session.post(url, json=body) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise InfraError(f"the retriever at {url} does not answer: {error!r}") from error
+        if response.status != 200:
+            raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {content[:200].decode(errors='replace')}")
+        try:
+            return [_text(each["document"]) for each in json_text.loads(content)[0]]
+        except (ValueError, LookupError, TypeError) as error:
+            raise InfraError(f"the retriever at {url} said {content[:200]!r}, which is no list of documents") from error
+
+
+def between(text: str, tag: str) -> str:
+    """What stands last between two tags; the whole text where there are none."""
+    pieces: list[str] = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return pieces[-1] if pieces else text
+
+
+def _text(document: Json) -> str:
+    return str(document["content"] if "content" in document else document["contents"])

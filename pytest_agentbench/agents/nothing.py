@@ -1,0 +1,21 @@
+"""The agent that does nothing: a task of which it is rewarded is a bad one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Answer
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """It has no options."""
+
+    needs_task: ClassVar[bool] = True
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:  # noqa: ARG002 - it uses nothing
+        return Answer("")

@@ -1,0 +1,162 @@
+"""The agent that solves a problem by sending other models to work: to search, to compute, and in the end to answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, Desk
+from pytest_agentbench.agents.factory import A_PROMPT
+from pytest_agentbench.agents.notebook import Notebook, Room, tokens
+from pytest_agentbench.agents.options import Kind, check_options, number, whole
+from pytest_agentbench.errors import LimitReached
+from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
+from pytest_agentbench.records import Answer, Json, ToolCall
+from pytest_agentbench.suites.suite import Scenario, Tool, content_text
+from pytest_agentbench.tools.toolbox import Toolbox
+
+SYSTEM_PROMPT = "You are good at using tools."
+CHOOSE = "Choose an appropriate tool."
+
+#: How the model sees what is known: told anew in each round, or as one conversation that only grows.
+CONTEXTS = ("rebuild", "transcript")
+
+#: Tool -> names of experts that its argument `model` may have.
+EXPERTS: Mapping[str, tuple[str, ...]] = {
+    SEARCH: ("search-1", "search-2", "search-3"),
+    REASON: ("reasoner-1", "reasoner-2", "reasoner-3"),
+    ANSWER: ("answer-1", "answer-2", "answer-3", "answer-4", "answer-math-1", "answer-math-2"),
+}
+
+#: Tool -> the role that its experts play where the settings say nothing else.
+ROLES = {SEARCH: "search", REASON: "reasoner", ANSWER: "answer"}
+
+DESCRIPTIONS = {
+    SEARCH: "Searches for information that is missing.",
+    REASON: "Gets closer to the answer by a program, which is written and run.",
+    ANSWER: "Gives the final answer. Not allowed to be called if documents is empty.",
+}
+
+Context = Annotated[str, Kind(lambda value: value in CONTEXTS, " or ".join(CONTEXTS))]
+
+
+@dataclass(frozen=True)
+class Orchestrator:
+    """Options: see docs/orchestrator.md."""
+
+    max_rounds: Annotated[int, whole(1)] = 50  # answers of the model
+    context: Context = "rebuild"
+    context_tokens: Annotated[int, whole(1)] = 27_000  # of the problem and what is known of it
+    code_tokens: Annotated[int, whole(0)] = 12_000  # of them, code with its output
+    document_characters: Annotated[int, whole(1)] = 1200  # of a document that are kept
+    roles: Mapping[str, str] = field(default_factory=dict)  # name of an expert -> the role that plays it
+    retriever: str = ""  # base URL; empty: there is no tool `search`
+    topk: Annotated[int, whole(1)] = 50  # documents of a search
+    run_code: bool = True  # whether programs run, in the scenario's sandbox
+    code_timeout: Annotated[float, number(0.1)] = 60.0  # seconds
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
+    answer_prompt: str = field(default=ANSWER_PROMPT, metadata=A_PROMPT)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        names = [name for experts in EXPERTS.values() for name in experts]
+        if strange := [name for name in self.roles if name not in names]:
+            raise ValueError(f"roles: there is no expert {strange[0]!r}; known: {', '.join(names)}")
+
+    @property
+    def needs_task(self) -> bool:
+        """Whether it works in a sandbox."""
+        return self.run_code
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        problem = "\n\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
+        notebook = Notebook(problem, self.document_characters)
+        sandbox = tools.sandbox if self.run_code else None
+        desk = Desk(notebook, scenario.id, self.retriever, self.topk, sandbox, self.code_timeout)
+        own = Toolbox([_tool(name) for name in EXPERTS if name != SEARCH or self.retriever])
+        talk = Talk(self, notebook)
+        for turn in range(1, self.max_rounds + 1):
+            reply = await llm.chat(talk.messages(), own.schemas)
+            asked = _first([(call, own.understood(call.name, call.arguments, turn)) for call in reply.tool_calls])
+            if asked is None:
+                talk.nothing(reply)
+                continue
+            request, call = asked
+            started = time.monotonic_ns()
+            try:
+                result = f"Error: {call.detail}" if call.problem else await self._done(call, desk, llm)
+            finally:
+                ended = time.monotonic_ns()
+                tools.calls.append(dataclasses.replace(call, started_ns=started, ended_ns=ended, user_turn=tools.user_turn))
+            talk.done(reply, request, result)
+            if call.name == ANSWER and not call.problem:
+                llm.transcript = talk.messages()
+                return Answer(result)
+        llm.transcript = talk.messages()
+        raise LimitReached(f"rounds: {self.max_rounds} were not enough")
+
+    async def _done(self, call: ToolCall, desk: Desk, llm: LLM) -> str:
+        """Has the expert do what a call asks for; what came of it."""
+        name = str(call.arguments["model"])
+        expert = await llm.role(self.roles.get(name, ROLES[call.name]))
+        if call.name == SEARCH:
+            return await desk.search(expert)
+        return await (desk.reason(expert) if call.name == REASON else desk.answer(expert, self.answer_prompt))
+
+
+@dataclass
+class Talk:
+    """What the orchestrating model is sent in each round."""
+
+    agent: Orchestrator
+    notebook: Notebook
+    rounds: list[list[Json]] = field(default_factory=list)  # of a conversation that grows
+    dropped: int = 0  # of them, rounds that are told no more
+
+    def messages(self) -> list[Json]:
+        system = {"role": "system", "content": self.agent.system_prompt}
+        if self.agent.context == "rebuild":
+            context = self.notebook.context(Room(self.agent.context_tokens, self.agent.code_tokens))
+            parts = filter(None, [f"Problem: {self.notebook.problem}", context, CHOOSE])
+            return [system, {"role": "user", "content": "\n\n".join(parts)}]
+        first = {"role": "user", "content": f"Problem: {self.notebook.problem}\n\n{CHOOSE}"}
+        self._make_room()
+        return [system, first, *(message for each in self.rounds[self.dropped :] for message in each)]
+
+    def done(self, reply: Reply, request: RequestedCall, result: str) -> None:
+        """A call that was carried out, or refused."""
+        said = next(each for each in reply.message["tool_calls"] if each["id"] == request.id)
+        self.rounds.append(
+            [{**reply.message, "tool_calls": [said]}, {"role": "tool", "tool_call_id": request.id, "content": result}],
+        )
+
+    def nothing(self, reply: Reply) -> None:
+        """An answer without a call."""
+        if not reply.is_empty:
+            self.rounds.append([reply.message, {"role": "user", "content": CHOOSE}])
+
+    def _make_room(self) -> None:
+        """Leaves out the oldest rounds once it is too much, down to half of the room: what comes before the cut is then cached anew, so
+        cuts have to be rare.
+        """
+        room = self.agent.context_tokens - tokens(self.notebook.problem)
+        if self._size() > room:
+            while self.dropped < len(self.rounds) and self._size() > room // 2:
+                self.dropped += 1
+
+    def _size(self) -> int:
+        return sum(tokens(str(message)) for each in self.rounds[self.dropped :] for message in each)
+
+
+def _tool(name: str) -> Tool:
+    names = ", ".join(EXPERTS[name])
+    model = {"type": "string", "enum": [*EXPERTS[name]], "description": f"who does it; one of: {names}"}
+    return Tool(name, DESCRIPTIONS[name], {"type": "object", "properties": {"model": model}, "required": ["model"]})
+
+
+def _first(calls: list[tuple[RequestedCall, ToolCall]]) -> tuple[RequestedCall, ToolCall] | None:
+    """The first call that can be carried out; where none can, the first one."""
+    return next((each for each in calls if not each[1].problem), calls[0] if calls else None)

@@ -1,0 +1,131 @@
+"""The agent that works in a sandbox by bash commands, until it says that it is done or has used up its iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from pytest_agentbench.agents.factory import A_PROMPT
+from pytest_agentbench.agents.fenced import DONE, read_speech
+from pytest_agentbench.agents.options import Kind, check_options, number, whole
+from pytest_agentbench.agents.shell import BASH, Shell
+from pytest_agentbench.agents.whole_answer import ask
+from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.lib.middle import without_middle
+from pytest_agentbench.llm.client import LLM, RequestedCall
+from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.sandbox.sandbox import Command
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.toolbox import Toolbox
+
+SYSTEM_PROMPT = """\
+You solve a task in a Linux sandbox, by commands for bash. You are alone with it: nobody answers questions, and nobody else does anything.
+Each command runs in a new shell, so put `cd` and variables into the command that needs them; files stay. A command has to end by itself:
+start a server in the background, and use nothing that waits for a keyboard. You see the output of each command, without its middle where
+it is long. Look before you change something, and check what you have done before you say that you are done."""
+
+#: What the style `tool` says behind the system prompt.
+BY_TOOL = f"Call `{BASH}` to run a command, and `done` when the task is solved."
+
+#: What the style `text` says behind the system prompt.
+BY_TEXT = f"""\
+To run commands, answer with a block of them:
+
+```bash
+ls -la
+```
+
+When the task is solved, answer without a block, with a line that is {DONE}."""
+
+STYLES = {"tool": BY_TOOL, "text": BY_TEXT}
+
+TOOLS = (
+    Tool(
+        BASH,
+        "Runs a command in the sandbox by `bash -c`, and says its exit code and its output.",
+        {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"], "additionalProperties": False},
+    ),
+    Tool(
+        "done",
+        "Says that the task is solved. Nothing can be done after it.",
+        {"type": "object", "properties": {"summary": {"type": "string", "description": "what was done, in a sentence"}}},
+    ),
+)
+
+Style = Annotated[str, Kind(lambda value: value in STYLES, " or ".join(STYLES))]
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Options: see docs/terminal-agent.md."""
+
+    style: Style = "tool"
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
+    max_iterations: Annotated[int, whole(1)] = 10  # answers of the model
+    command_timeout: Annotated[float, number(0.1)] = 120.0  # seconds
+    max_output: Annotated[int, whole(100)] = 10_000  # characters of a command's output that the model sees
+
+    needs_task: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        shell = Shell.of(scenario, tools)
+        system = f"{self.system_prompt.rstrip()}\n\n{STYLES[self.style]}"
+        messages: list[Json] = [{"role": "system", "content": system}, *scenario.messages]
+        step = self._by_tool if self.style == "tool" else self._by_text
+        for turn in range(1, self.max_iterations + 1):
+            answer = await step(shell, llm, messages, turn)
+            llm.transcript = messages
+            if answer is not None:
+                return answer
+        raise LimitReached(f"iterations: {self.max_iterations} were not enough")
+
+    async def _by_tool(self, shell: Shell, llm: LLM, messages: list[Json], turn: int) -> Answer | None:
+        """One answer with its tool calls, which are carried out; what the agent has to say where it is done."""
+        own = Toolbox(TOOLS)
+        reply = await ask(llm, messages, own.schemas)
+        if reply.is_empty:
+            raise AgentError("the model answered with nothing: no text and no tool call")
+        messages.append(reply.message)
+        if not reply.tool_calls:
+            messages.append({"role": "user", "content": f"Nothing was run. {BY_TOOL}"})
+        for call in reply.tool_calls:
+            understood = own.understood(call.name, call.arguments, turn)
+            if understood.problem:
+                shell.record(understood)
+                messages.append(_result(call, f"Error: {understood.detail}"))
+            elif understood.name == BASH:
+                messages.append(_result(call, await self._output(shell, understood.arguments["command"], turn)))
+            else:
+                messages.append(_result(call, "The task is closed."))
+                return Answer(str(understood.arguments.get("summary") or reply.text))
+        return None
+
+    async def _by_text(self, shell: Shell, llm: LLM, messages: list[Json], turn: int) -> Answer | None:
+        """One answer, whose blocks are carried out one after the other; what the agent has to say where it is done."""
+        reply = await ask(llm, messages)
+        if reply.is_empty:
+            raise AgentError("the model answered with nothing")
+        messages.append(reply.message)
+        speech = read_speech(reply.text)
+        if speech.done:
+            return Answer(reply.text)
+        outputs = [await self._output(shell, command, turn) for command in speech.commands]
+        messages.append({"role": "user", "content": "\n\n".join(outputs) or f"Nothing was run. {BY_TEXT}"})
+        return None
+
+    async def _output(self, shell: Shell, command: str, turn: int) -> str:
+        """What the model is told of a command."""
+        done = await shell.run(command, turn, seconds=self.command_timeout)
+        return f"{self._end(done)}\n{without_middle(done.output, self.max_output) or '(no output)'}"
+
+    def _end(self, done: Command) -> str:
+        if done.exit_code is None:
+            return f"[it took longer than {self.command_timeout:g} s and was killed]"
+        return f"[exit code {done.exit_code}]"
+
+
+def _result(call: RequestedCall, text: str) -> Json:
+    return {"role": "tool", "tool_call_id": call.id, "content": text}

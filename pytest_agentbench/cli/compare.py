@@ -1,0 +1,56 @@
+"""`agentbench compare`: several runs side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.cli.plain import Plain
+from pytest_agentbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.several import Several
+
+FORMATS = ("text", "markdown")
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    compare = commands.add_parser("compare", help="put several runs side by side: setups, scores, speed, scenarios that flipped")
+    compare.add_argument("names", nargs="+", metavar="RUN", help="run directories, their names in reports/, or a directory of runs")
+    compare.add_argument("--reference", metavar="RUN", help="what the others are compared with (default: the first)")
+    compare.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of what is printed (default: {FORMATS[0]})")
+    compare.takes_reports()
+    compare.set_defaults(run=run_compare)
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    """The tables on standard output."""
+    from pytest_agentbench.reports.several import markdown, write_several
+
+    runs = _read(options)
+    if options.format == "text":
+        write_several(Plain(), runs)
+        return
+    for line in markdown(runs):
+        print(line)
+
+
+def _read(options: argparse.Namespace) -> Several:
+    """The runs, the reference first; raises ConfigError where there are not two."""
+    from pytest_agentbench.cli.run_names import runs_of
+    from pytest_agentbench.gate.diff import read
+    from pytest_agentbench.gate.several import Several, distinct
+    from pytest_agentbench.runs.directory import name_of
+    from pytest_agentbench.runs.tally import find_run
+
+    named = [directory for name in options.names for directory in runs_of(name, options.reports)]
+    first = [find_run(options.reference, options.reports)] if options.reference else []
+    found: dict[Path, Path] = {}  # a run that is named twice is one run
+    for directory in (*first, *named):
+        found.setdefault(directory.resolve(), directory)
+    if len(found) < 2:
+        raise ConfigError(f"{', '.join(map(str, found.values()))} is one run, and it takes two or more to compare")
+    names = [name_of(directory) or directory.name for directory in found]
+    return Several(distinct(names), tuple(map(read, found.values())))

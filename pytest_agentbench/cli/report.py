@@ -1,0 +1,38 @@
+"""`agentbench report`: a run, or several, as a page for a browser."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    report = commands.add_parser("report", help="write report.html of a run, or one page on which several are compared")
+    report.add_argument(
+        "names", nargs="*", default=["latest"], metavar="RUN", help="run directories, or their names in reports/ (default: latest)"
+    )
+    report.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="of the page (default: in the directory of the last run, `report.html` of one run and `compared-report.html` of several)",
+    )
+    report.takes_reports()
+    report.set_defaults(run=run_report)
+
+
+def run_report(options: argparse.Namespace) -> None:
+    """Writes the page, and says where it is."""
+    from pytest_agentbench.reports.page import PAGE, write_several
+    from pytest_agentbench.runs.tally import find_run
+
+    directories = [find_run(name, options.reports) for name in options.names]
+    target = options.output or directories[-1] / (PAGE if len(directories) == 1 else f"compared-{PAGE}")
+    try:
+        print(f"wrote {write_several(directories, target)}")
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}; name another file with --output FILE") from error

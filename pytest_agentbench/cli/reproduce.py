@@ -1,0 +1,160 @@
+"""`agentbench reproduce`: a published experiment again, as far as it got each time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.cli.export import written
+from pytest_agentbench.cli.parser import option
+from pytest_agentbench.cli.sessions import QUIET, run_session
+from pytest_agentbench.cli.what_if import counts
+from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingError
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAILED, OK
+from pytest_agentbench.runs.option_values import interval, some_time, window
+
+if TYPE_CHECKING:
+    from pytest_agentbench.reproduction.plan import Cell, Plan
+
+EXPERIMENT = "hle-throughput"
+METHODS = "baseline=vllm-default-router,continuum=vllm-continuum,thunderagent"
+PICTURE = "throughput.png"
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    command = commands.add_parser(
+        "reproduce",
+        help="measure a published experiment again",
+        epilog=f"What stands behind `--` goes to pytest: agentbench reproduce {EXPERIMENT} -- --agentbench-budget-rollout=30m",
+    )
+    command.add_argument(
+        "experiment",
+        choices=[EXPERIMENT],
+        help=f"{EXPERIMENT}: steps per minute of ThunderAgent's paper on Humanity's Last Exam, for methods at several concurrencies",
+    )
+    command.add_argument("--suite", default="scenarios/hle", metavar="SUITE", help="the suite's folder (default: scenarios/hle)")
+    command.add_argument(
+        "--methods",
+        type=option(_methods),
+        default=_methods(METHODS),
+        metavar="NAME=BACKEND",
+        help=f"the first is the baseline ({METHODS})",
+    )
+    command.add_argument(
+        "--concurrency", type=option(counts), default=(24, 32, 40, 48), metavar="N,N", help="rollouts in flight (default: 24,32,40,48)"
+    )
+    command.add_argument(
+        "--duration",
+        type=option(some_time),
+        default=9000.0,
+        metavar="TIME",
+        help="no rollout begins after it (default: 150m)",
+    )
+    command.add_argument(
+        "--window",
+        type=option(window),
+        default=(600.0, 7800.0),
+        metavar="START:END",
+        help="after the first call (default: 10m:130m)",
+    )
+    command.add_argument("--sample-interval", type=option(interval), default=2.0, metavar="TIME", help="of metrics (default: 2s)")
+    command.add_argument("--dry-run", action="store_true", help="say what would be measured, how long it takes and what is missing")
+    command.add_argument("--output", type=Path, metavar="DIR", help=f"where cells are, and go on (default: reports/{EXPERIMENT})")
+    command.takes_rest()
+    command.takes_reports()
+    command.set_defaults(run=run_reproduce)
+
+
+def _methods(text: str) -> dict[str, str]:
+    from pytest_agentbench.reproduction.plan import methods
+
+    return methods(text)
+
+
+def run_reproduce(options: argparse.Namespace) -> None:
+    """Measures the cells that are not measured yet; the table of all after each of them."""
+    from pytest_agentbench.reproduction.plan import Plan, hours, settle
+    from pytest_agentbench.reproduction.results import is_measured
+
+    if options.window[0] >= options.duration:
+        raise ConfigError(f"the window begins after {options.window[0]:g} s, when no rollout begins any more; give a longer --duration")
+    output: Path = options.output or options.reports / EXPERIMENT
+    plan = Plan(options.suite, options.duration, options.window, options.sample_interval, tuple(options.rest), options.methods)
+    cells = plan.cells(options.concurrency)
+    left = [cell for cell in cells if not is_measured(cell, output)]
+    lacking = _lacking(left)
+    print(f"{len(cells)} cells, {len(cells) - len(left)} of them measured; {hours(left, plan)} to go, and each backend's boot and drain")
+    if options.dry_run:
+        for cell in left:
+            print(f"  {cell.name}: pytest {' '.join(plan.words(cell))}")
+        print(*lacking, sep="\n")
+        return
+    if lacking:
+        raise MissingError("; ".join(lacking))
+    whole = settle(plan, output)
+    failed = [cell.name for cell in left if not _measure(cell, whole, options.reports, output)]
+    _sum_up(whole, output)
+    if failed:
+        raise CellsFailed(failed)
+
+
+class CellsFailed(AgentbenchError):
+    """Cells whose sessions did not come to their end; they said why."""
+
+    exit_status = FAILED
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"not measured: {', '.join(names)}; the same command measures what is missing")
+
+
+def _lacking(cells: Sequence[Cell]) -> list[str]:
+    """A sentence for each thing that this machine has not and a method needs: better now than after hours."""
+    from pytest_agentbench.backends.doctor import checks
+    from pytest_agentbench.backends.spec import load_backend
+
+    backends = {cell.method: cell.backend for cell in cells}
+    return [
+        f"{method} ({backend}): {check.name}: {check.detail}{f'; {check.fix}' if check.fix else ''}"
+        for method, backend in backends.items()
+        for check in checks(load_backend(backend, Path.cwd()))
+        if check.state == "missing"
+    ]
+
+
+def _measure(cell: Cell, plan: Plan, reports: Path, output: Path) -> bool:
+    """Runs a cell's session and keeps what it measured. The rollouts that the time limit left out are no reason to discard it."""
+    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.reproduction.results import keep
+
+    print(f"{cell.name}: {plan.duration_s / 60:g} min")
+    ended = run_session([*plan.words(cell), *QUIET, f"--agentbench-name={EXPERIMENT}-{cell.name}"], reports)
+    if ended.status not in (OK, FAILED, CANNOT_MEASURE, CANNOT_TELL) or ended.directory is None:
+        print(f"{cell.name}: the session ended with status {ended.status}, see above")
+        return False
+    try:
+        written(partial(keep, cell), Chosen([ended.directory]), output / cell.name)
+    except ConfigError as error:
+        print(f"{cell.name}: {error}")
+        return False
+    _sum_up(plan, output)
+    return True
+
+
+def _sum_up(plan: Plan, output: Path) -> None:
+    from pytest_agentbench.reproduction.results import lines, measured, write_table
+
+    cells = measured(output)
+    files = [write_table(cells, plan.baseline, output)]
+    if find_spec("matplotlib") and any(cell.steps_per_min is not None for cell in cells):
+        from pytest_agentbench.plots.reproduction import draw
+
+        draw(cells, plan.baseline, output / PICTURE)
+        files.append(output / PICTURE)
+    for line in lines(cells, plan.baseline):
+        print(line)
+    print(f"wrote {', '.join(map(str, files))}")

@@ -1,0 +1,127 @@
+"""`agentbench sweep`: a suite at several concurrencies on one backend, and the greatest at which it is good enough."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.cli.parser import option
+from pytest_agentbench.cli.sessions import QUIET, run_session
+from pytest_agentbench.cli.what_if import counts
+from pytest_agentbench.errors import AgentbenchError, ConfigError
+from pytest_agentbench.gate.exit_status import FAILED, OK
+from pytest_agentbench.runs.option_values import objective
+from pytest_agentbench.sweep.judgement import Terms
+
+FOLDER = "sweep"  # in the run's directory
+
+
+class SessionFailed(AgentbenchError):
+    """The pytest session of a sweep did not come to its end; it said why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the session ended with status {status}, see above; there is nothing to sum up")
+        self.exit_status = status
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    command = commands.add_parser(
+        "sweep",
+        help="run a suite at several concurrencies on one backend",
+        epilog="What stands behind `--` goes to pytest: agentbench sweep scenarios/banking --concurrency 2,4 -- --agentbench-limit 20",
+    )
+    command.add_argument("suite", metavar="SUITE", help="the suite's folder, as pytest takes it")
+    command.add_argument(
+        "--concurrency", type=option(levels), default=(8, 16, 32), metavar="N,N", help="rollouts in flight (default: 8,16,32)"
+    )
+    command.add_argument("--find", action="store_true", help="search between the least and the greatest --concurrency, in several sessions")
+    command.add_argument("--backend", metavar="NAME", help="as --agentbench-backend")
+    command.add_argument("--trials", type=int, metavar="N", help="as --agentbench-trials")
+    command.add_argument(
+        "--slo",
+        type=option(objective, whole=True),
+        action="append",
+        default=[],
+        metavar="NAME=TIME",
+        help="what a good call is: ttft=500ms",
+    )
+    command.add_argument("--target", type=_share, default=Terms.target, metavar="SHARE", help="of good calls, wanted (default: 0.9)")
+    command.add_argument(
+        "--margin",
+        type=_share,
+        default=Terms.margin,
+        metavar="M",
+        help="the main score may be lower by this (default: 0.05)",
+    )
+    command.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default: RUN/{FOLDER})")
+    command.takes_rest()
+    command.takes_reports()
+    command.set_defaults(run=run_sweep)
+
+
+def levels(text: str) -> tuple[int, ...]:
+    """`8,16,32`, ordered; two at least."""
+    found = tuple(sorted({*counts(text)}))
+    if len(found) < 2:
+        raise ValueError("two numbers at least, separated by commas, such as 8,16,32")
+    return found
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} should be at least 0 and less than 1")
+    return value
+
+
+def run_sweep(options: argparse.Namespace) -> None:
+    """The table of the levels, and what follows from it; of a search, the line of each session, and what follows from all."""
+    if options.output and options.output.exists():
+        raise ConfigError(f"{options.output} is there; name a new directory")
+    if options.find and options.output:
+        raise ConfigError("--find is several sessions, each with files in its own run directory; leave out --output")
+    terms = Terms(dict(options.slo), options.target, options.margin)
+    if options.find:
+        _find(options, terms)
+    else:
+        _measure(options, options.concurrency, terms)
+
+
+def _find(options: argparse.Namespace, terms: Terms) -> None:
+    from pytest_agentbench.reports.sweep import greatest_text
+    from pytest_agentbench.sweep.search import search
+
+    low, high = options.concurrency[0], options.concurrency[-1]
+    found = search(lambda level: _measure(options, (low, level), terms), low, high)
+    print(f"search from {low} to {high}: {greatest_text(found, terms)}")
+
+
+def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Terms) -> Mapping[int, str]:
+    """Runs one session and says what it measured; level -> verdict."""
+    from pytest_agentbench.reports.sweep import lines, write
+    from pytest_agentbench.sweep.judgement import judgements, verdicts
+    from pytest_agentbench.sweep.levels import read_sweep
+
+    directory = _session(options, concurrencies)
+    sweep = read_sweep(directory)
+    judged = judgements(sweep, terms)
+    for line in lines(sweep, judged, terms):
+        print(line)
+    output = options.output or directory / FOLDER
+    print(f"wrote {', '.join(file.name for file in write(sweep, terms, output))} to {output}")
+    return verdicts(judged)
+
+
+def _session(options: argparse.Namespace, concurrencies: Sequence[int]) -> Path:
+    """The directory of the run of one session. A test that fails is no reason to stop: what was measured is what is asked for."""
+    words = [options.suite, f"--agentbench-ab=set:concurrency={'|'.join(map(str, concurrencies))}", *QUIET]
+    words += [f"--agentbench-slo={name}={value:g}ms" for name, value in options.slo]
+    words += [f"--agentbench-backend={options.backend}"] if options.backend else []
+    words += [f"--agentbench-trials={options.trials}"] if options.trials else []
+    ended = run_session([*words, *options.rest], options.reports)
+    if ended.status not in (OK, FAILED) or ended.directory is None:
+        raise SessionFailed(ended.status or FAILED)
+    return ended.directory

@@ -1,0 +1,39 @@
+"""`agentbench trend`: the history of suites as a page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    trend = commands.add_parser("trend", help="write a page of a suite's history: scores and latencies over time, regressions")
+    trend.add_argument(
+        "directory", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="of runs or baselines (default: reports)"
+    )
+    trend.add_argument("--output", type=Path, metavar="DIR", help="where trend.html and trend.json go (default: beside the runs)")
+    trend.set_defaults(run=run_trend)
+
+
+def run_trend(options: argparse.Namespace) -> None:
+    """A line for each regression and for what was left out, and the files that were written."""
+    from pytest_agentbench.gate.trend import read_past, trend_of
+    from pytest_agentbench.reports.trend import change_text, write
+
+    found = trend_of(read_past(options.directory))
+    for group, series, each in found.regressions():
+        print(f"{each.kind}, {each.state}: {group} {series.metric} {change_text(series, each)} in {each.run}, against {each.reference}")
+    for one in found.left_out:
+        print(f"left out: {one.source}: {one.why}")
+    target = options.output or options.directory
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        files = write(found, target)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}; name another directory with --output DIR") from error
+    for file in files:
+        print(f"wrote {file}")

@@ -1,0 +1,104 @@
+"""`agentbench what-if`: what a run's calls would have met on other settings of its serving stack."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_agentbench.cli.parser import option
+from pytest_agentbench.cli.termination import tidy_termination
+from pytest_agentbench.runs.option_values import names, number, objective, some_time
+from pytest_agentbench.simulation.question import MEASURED, MOCKER, ROUTERS, Question
+
+FORMATS = ("text", "markdown", "json")  # a writer for each is in `reports/what_if`
+
+_count = number(1)
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    command = commands.add_parser("what-if", help="simulate a run on other settings of its stack: workers, KV blocks, router")
+    command.takes_run()
+    command.add_argument("--workers", type=option(counts), default=(), metavar="N,N", help="numbers of workers (default: the run's own)")
+    command.add_argument("--kv-blocks", type=option(counts), default=(), metavar="N,N", help="KV blocks of each worker (default: own)")
+    command.add_argument("--router", type=option(routers), default=(), metavar="R,R", help=f"of {', '.join(ROUTERS)} (default: own)")
+    command.add_argument(
+        "--own",
+        type=option(facts),
+        default={},
+        metavar="NAME=VALUE,...",
+        help="the setting that the run had, where its backend does not say it: workers=2,kv-blocks=1200,block-size=16,router=kv",
+    )
+    command.add_argument(
+        "--timing",
+        default=MEASURED,
+        metavar="WHOSE",
+        help=f"how fast a worker is: {MEASURED}, {MOCKER}, or a profile of Dynamo's profiler (.npz) (default: {MEASURED})",
+    )
+    command.add_argument(
+        "--slo",
+        type=option(objective, whole=True),
+        action="append",
+        metavar="NAME=TIME",
+        help="what a good call is, as --agentbench-slo (default: own)",
+    )
+    command.add_argument("--limit", type=option(some_time), default=300.0, metavar="TIME", help="that one replay may take (default: 5m)")
+    command.add_argument("--format", choices=FORMATS, default="text", help="of what is printed (default: text)")
+    command.takes_reports()
+    command.set_defaults(run=run_what_if)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """`1,2,4`"""
+    try:
+        return tuple(map(_count, names(text))) or (_count(text),)
+    except ValueError as error:
+        raise ValueError("whole numbers from 1 up, separated by commas") from error
+
+
+def routers(text: str) -> tuple[str, ...]:
+    """`kv,round_robin`"""
+    if not names(text) or any(name not in ROUTERS for name in names(text)):
+        raise ValueError(f"of {', '.join(ROUTERS)}, separated by commas")
+    return names(text)
+
+
+def facts(text: str) -> Mapping[str, int | str]:
+    """`workers=2,kv-blocks=1200,router=kv`"""
+    known: Mapping[str, Callable[[str], int | str]] = {
+        "workers": _count,
+        "kv-blocks": _count,
+        "block-size": _count,
+        "router": lambda name: routers(name)[0],
+    }
+    pairs = dict(part.split("=", 1) for part in names(text) if "=" in part)
+    try:
+        if len(pairs) < len(names(text)) or not pairs:
+            raise ValueError
+        return {name: known[name](value) for name, value in pairs.items()}
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"NAME=VALUE, separated by commas, of {', '.join(known)}, such as workers=2,kv-blocks=1200,router=kv") from error
+
+
+def run_what_if(options: argparse.Namespace) -> None:
+    """How far the simulation is from the run, a row for each setting, and which of them it tells apart."""
+    from pytest_agentbench.reports.what_if import WRITERS
+    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.simulation.what_if import ask
+
+    directory = find_run(options.name, options.reports)
+    question = Question(
+        workers=options.workers,
+        kv_blocks=options.kv_blocks,
+        routers=options.router,
+        own=options.own,
+        timing=options.timing,
+        objectives=None if options.slo is None else dict(options.slo),
+        limit_s=options.limit,
+    )
+    with tidy_termination():
+        found = ask(directory, read_run(directory), question, say=lambda setting: print(f"replaying {setting}", file=sys.stderr))
+    for line in WRITERS[options.format](found):
+        print(line)

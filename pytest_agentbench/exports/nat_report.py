@@ -1,0 +1,193 @@
+"""workflow_profiling_report.txt of the NeMo Agent Toolkit, by its definitions: nested calls, and spikes of concurrency.
+
+Calls nest in the order of a stack, as the toolkit has it: what starts before another one's end is within it, and a call that failed
+has no end. `agentbench show --profile` has the tree by name and by who called whom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_agentbench.exports.nat_profile import Event
+from pytest_agentbench.metrics.windows import at_least, total_ns
+from pytest_agentbench.profile.levels import Levels, level_at
+
+KINDS = {"LLM": "unknown_llm", "TOOL": "unknown_tool"}  # of calls, with what one without a name is called
+QUANTILES = (50, 90, 95, 99)
+TOP = 5
+GAP = "\n\n\n"  # before each analysis
+
+
+@dataclass
+class Node:
+    """A call; nanoseconds since 1970."""
+
+    id: str
+    kind: str
+    name: str
+    start: int
+    end: int  # its start until its end is known
+    depth: int
+    parent: int | None  # its place among the nodes of the example
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    below: list[tuple[int, int]] = field(default_factory=list)  # spans of its children
+
+    @property
+    def duration(self) -> int:
+        return max(0, self.end - self.start)
+
+    @property
+    def own(self) -> int:
+        """What no child covers."""
+        clamped = ((max(self.start, start), min(self.end, end)) for start, end in self.below)
+        return max(0, self.duration - total_ns(at_least(clamped, 1)))
+
+
+class Report:
+    """The calls of a job's examples."""
+
+    def __init__(self) -> None:
+        self._examples: dict[int, list[Node]] = {}
+
+    def add(self, example: int, events: Sequence[Event]) -> None:
+        """The events of an example, in the order of time."""
+        self._examples[example] = _nodes(events)
+
+    def text(self) -> str:
+        examples = [nodes for _, nodes in sorted(self._examples.items())]
+        return GAP + GAP.join("\n".join(lines) for lines in (_nested(examples), _spikes([*_all(examples)])))
+
+
+def _nodes(events: Sequence[Event]) -> list[Node]:
+    """The calls of an example in the order of their starts, which is that of their tree from top to bottom."""
+    nodes: list[Node] = []
+    stack: list[int] = []
+    started: dict[str, int] = {}
+    for event in events:
+        kind, _, step = event.kind.partition("_")
+        if kind in KINDS and step == "START":
+            started[event.id] = len(nodes)
+            parent = stack[-1] if stack else None
+            nodes.append(Node(event.id, kind, event.name or KINDS[kind], event.at, event.at, len(stack), parent))
+            stack.append(started[event.id])
+        elif kind in KINDS and step == "END" and event.id in started:
+            place = started.pop(event.id)
+            if stack and stack[-1] == place:
+                stack.pop()
+            node = nodes[place]
+            node.end = event.at
+            node.prompt_tokens, node.total_tokens = (event.tokens.get(name, 0) for name in ("prompt_tokens", "total_tokens"))
+    for node in nodes:
+        if node.parent is not None:
+            nodes[node.parent].below.append((node.start, node.end))
+    return nodes
+
+
+def _all(examples: Sequence[Sequence[Node]]) -> Iterator[Node]:
+    for nodes in examples:
+        yield from nodes
+
+
+def _levels(nodes: Sequence[Node]) -> tuple[Levels, NDArray[np.float64], NDArray[np.float64]]:
+    """How many calls were under way, and their starts and ends in nanoseconds after the first start."""
+    began = min((node.start for node in nodes), default=0)
+    starts = np.array([node.start - began for node in nodes], np.float64)
+    ends = starts + np.array([node.duration for node in nodes], np.float64)
+    return Levels.of(starts, ends), starts, ends
+
+
+def _nested(examples: Sequence[Sequence[Node]]) -> Iterator[str]:
+    nodes = [*_all(examples)]
+    if not nodes:
+        yield "No calls found."
+        return
+    levels, starts, ends = _levels(nodes)
+    middle = levels.at((starts + ends) / 2)
+    subtrees = [total for of_example in examples for total in _subtrees(of_example)]
+    yield "=== Multi-Example Nested Call Profiling Report ==="
+    yield f"Total calls (across all examples): {len(nodes)}"
+    yield "\n-- Concurrency Distribution (all examples) --"
+    yield _quantiles(levels)
+    yield f"\n-- Top {TOP} Calls by Bottleneck Score (subtree_time) --"
+    for rank, place in enumerate(sorted(range(len(nodes)), key=lambda place: -subtrees[place])[:TOP], 1):
+        node = nodes[place]
+        yield (
+            f"{rank}) UUID={node.id}, {node.kind} '{node.name}', dur={_s(node.duration)}, self_time={_s(node.own)}, "
+            f"subtree_time={_s(subtrees[place])}, concurrency={middle[place]:.1f}, score={_s(subtrees[place])}"
+        )
+    yield "\n-- Full Tree(s) (All Examples) --"
+    for node in nodes:
+        span = f"start={_s(node.start)}, end={_s(node.end)}, dur={_s(node.duration)}"
+        yield f"{'  ' * node.depth}- {node.kind} '{node.name}' (uuid={node.id}, {span})"
+
+
+def _subtrees(nodes: Sequence[Node]) -> list[int]:
+    """Own time with that of all calls below; a parent stands before its children."""
+    totals = [node.own for node in nodes]
+    for place in range(len(nodes) - 1, -1, -1):
+        if (parent := nodes[place].parent) is not None:
+            totals[parent] += totals[place]
+    return totals
+
+
+def _quantiles(levels: Levels) -> str:
+    durations = levels.duration()
+    return ", ".join(f"p{q}={level_at(durations, q):.1f}" for q in QUANTILES)
+
+
+def _spikes(nodes: Sequence[Node]) -> Iterator[str]:
+    levels, starts, ends = _levels(nodes)
+    durations = levels.duration()
+    threshold = max(1, math.ceil(level_at(durations, 90)))
+    spiked = levels.counts >= threshold
+    yield "=== Concurrency Spike Analysis ==="
+    yield f"Total calls in dataset: {len(nodes)}"
+    yield f"Total time observed: {_s(sum(durations.values()))} units (sum of concurrency timeline)"
+    yield "\n-- Concurrency Distribution --"
+    yield from (f"  concurrency={level}: {_s(duration)} time" for level, duration in durations.items())
+    yield f"\nPercentiles => {_quantiles(levels)}"
+    yield f"Spike threshold chosen: {threshold}"
+    yield "\n-- Detected Spike Intervals --"
+    if not spiked.any():
+        yield "No intervals exceed concurrency spike threshold."
+    began = min((node.start for node in nodes), default=0)
+    for rank, place in enumerate(np.flatnonzero(spiked), 1):
+        (start, end), count = levels.times[place : place + 2], levels.counts[place]
+        span = f"{_s(began + start)}-{_s(began + end)}"
+        yield f"{rank}) {span}, concurrency={count}, length={_s(end - start)}, #active_calls={count}"
+    spikes = _spikes_of(levels, spiked, starts, ends)
+    yield "\n-- Correlation Stats for Spiked Calls --"
+    yield f"Avg prompt_tokens in spike calls: {_average([node.prompt_tokens for node in nodes], spikes):.1f}"
+    yield f"Avg total_tokens in spike calls : {_average([node.total_tokens for node in nodes], spikes):.1f}"
+    yield "\n-- Average Latency by Midpoint Concurrency --"
+    if not nodes:
+        yield "No calls or no concurrency data."
+        return
+    middle = np.where(ends > starts, levels.at((starts + ends) / 2), 0)
+    for level in np.unique(middle):
+        yield f"  concurrency={level} => avg_latency={_s(float((ends - starts)[middle == level].mean()))}"
+
+
+def _spikes_of(levels: Levels, spiked: NDArray[np.bool_], starts: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In how many spikes each call is; they begin and end where calls do."""
+    before = np.concatenate([np.zeros(1), np.cumsum(spiked, dtype=np.float64)])
+    first, last = (before[np.searchsorted(levels.times, times)] for times in (starts, ends))
+    inside: NDArray[np.float64] = last - first
+    return inside
+
+
+def _average(tokens: Sequence[int], spikes: NDArray[np.float64]) -> float:
+    """Of calls that have tokens, once for each spike that they are in."""
+    counts = np.array(tokens, np.float64)
+    weights = np.where(counts > 0, spikes, 0)
+    return float((counts * weights).sum() / weights.sum()) if weights.sum() else 0.0
+
+
+def _s(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e9:.2f}"

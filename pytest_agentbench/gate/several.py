@@ -1,0 +1,222 @@
+"""Several runs, each against the same one: scores, passes and latencies by the intervals of a gate, corrected for how many are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_agentbench.gate.ab import compare_scores
+from pytest_agentbench.gate.diff import ComparedRun, doubts, latencies_of, shared_scenarios
+from pytest_agentbench.gate.values import passes, samples
+from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.stats.latency import compare_latency
+from pytest_agentbench.stats.paired import Sample, compare, pair
+from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.step_down import step_down
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Several:
+    """Runs that are compared with the first of them; no two have one name."""
+
+    names: tuple[str, ...]
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def reference(self) -> ComparedRun:
+        """What all others are compared with."""
+        return self.runs[0]
+
+    @property
+    def others(self) -> Mapping[str, ComparedRun]:
+        """The runs that are compared with it, by their names."""
+        return dict(zip(self.names[1:], self.runs[1:], strict=True))
+
+    @property
+    def groups(self) -> list[str]:
+        """Suites, each under a variant, that any run has."""
+        return [*dict.fromkeys(group for run in self.runs for group in run.facts.suites)]
+
+
+@dataclass(frozen=True)
+class Against:
+    """A run against the reference, in one metric."""
+
+    decision: Decision | None  # new - base of scores and passes, new / base of latencies; None where nothing is compared
+    why: str = ""  # why nothing is
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A scenario in one run."""
+
+    mean: float  # of the main score, over the measured trials
+    passed: int | None  # trials that reached the floor; None where there is no floor
+    trials: int  # measured ones
+
+    @property
+    def share(self) -> float:
+        """Of the trials, those that passed."""
+        return (self.passed or 0) / self.trials
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A scenario that is not alike in all runs."""
+
+    scenario: str
+    cells: tuple[Cell | None, ...]  # of each run; None: not measured, of another content, or scored in another way
+
+    @property
+    def order(self) -> tuple[float, float, str]:
+        """Those first that one run passes most and another least often, then those whose means lie furthest apart."""
+        shares, means = zip(*((cell.share, cell.mean) for cell in self.cells if cell), strict=True)
+        return min(shares) - max(shares), min(means) - max(means), self.scenario
+
+
+def score_against(runs: Several, group: str, score: str) -> list[Against]:
+    """Each other run's mean against the reference's."""
+
+    def compared(run: ComparedRun, confidence: float) -> Decision:
+        new, base = (_samples(each, group, score) for each in (run, runs.reference))
+        return compare_scores(score, new, base, confidence)
+
+    return _family(runs, lambda run: _why_no_score(runs.reference, run, group, score), compared)
+
+
+def passes_against(runs: Several, group: str) -> list[Against]:
+    """Each other run's share of passed trials against the reference's."""
+    bar = bar_of(runs.reference, group)
+
+    def compared(run: ComparedRun, confidence: float) -> Decision:
+        assert bar is not None  # `_why_no_passes` has seen to it
+        new, base = (passes(each.evidence.groups.get(group, ()), bar) for each in (run, runs.reference))
+        return compare(new, base, 0.0, confidence=confidence)
+
+    return _family(runs, lambda run: _why_no_passes(runs.reference, run, group), compared)
+
+
+def latency_against(runs: Several, metric: str, q: int) -> list[Against]:
+    """Each other run's percentile against the reference's, on the scenarios that both have with equal content."""
+
+    def compared(run: ComparedRun, confidence: float) -> Decision:
+        shared = shared_scenarios(runs.reference, run)
+        new, base = (latencies_of(each, metric, shared) for each in (run, runs.reference))
+        return compare_latency(new, base, q, 0.0, confidence=confidence)
+
+    why = {id(run): "; ".join(doubts(runs.reference, run, (runs.names[0], name))) for name, run in runs.others.items()}
+    return _family(runs, lambda run: why[id(run)], compared)
+
+
+def _family(runs: Several, doubt: Callable[[ComparedRun], str], compared: Callable[[ComparedRun, float], Decision]) -> list[Against]:
+    """The comparisons of one metric, which claim something wrongly as seldom as one alone; without those that make no sense."""
+    why = [doubt(run) for run in runs.others.values()]
+    asked = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
+    decisions = iter(step_down(asked))
+    return [Against(None, reason) if reason else Against(next(decisions)) for reason in why]
+
+
+def _samples(run: ComparedRun, group: str, score: str) -> dict[str, Sample]:
+    return samples(run.evidence.groups.get(group, ()), score, falling=score in LOWER_IS_BETTER)
+
+
+def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
+    """Why a score of two runs is not compared; empty where it is."""
+    for each in (reference, run):
+        suite = each.facts.suites.get(group)
+        if suite is None or score not in suite.scores:
+            return f"only one of the runs has {'the suite' if suite is None else score}"
+    if _scored_apart(reference, run, group, score):
+        return f"{score} came about in another way"
+    new, base = (_samples(each, group, score) for each in (run, reference))
+    return "" if pair(new, base)[0] else "they share no scenario with equal content"
+
+
+def _scored_apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
+    here, there = (each.evidence.scored_by(group, score) for each in (run, reference))
+    return bool(here and there and here != there)
+
+
+def _why_no_passes(reference: ComparedRun, run: ComparedRun, group: str) -> str:
+    bars = [bar_of(each, group) for each in (reference, run)]
+    if None in bars or bars[0] != bars[1]:
+        return "they do not pass at one and the same score"
+    assert bars[0] is not None
+    return _why_no_score(reference, run, group, bars[0].score)
+
+
+def bar_of(run: ComparedRun, group: str) -> Bar | None:
+    """What a rollout of a suite has to reach to pass; None where its main score has no floor."""
+    suite: SuiteResult | None = run.facts.suites.get(group)
+    if suite is None or suite.passes is None:
+        return None
+    return Bar(suite.passes.score, suite.passes.floor, suite.passes.score in LOWER_IS_BETTER)
+
+
+def doubt_sentences(runs: Several) -> Iterator[str]:
+    """One sentence for each run whose speeds are not compared, and one for each suite and run of which a score is not."""
+    first = runs.names[0]
+    for name, run in runs.others.items():
+        if why := "; ".join(doubts(runs.reference, run, (first, name))):
+            yield f"speeds of {name} are not compared with those of {first}: {why}"
+    for group in runs.groups:
+        scores = dict.fromkeys(score for run in runs.runs if group in run.facts.suites for score in run.facts.suites[group].scores)
+        for name, run in runs.others.items():
+            found: dict[str, list[str]] = {}
+            for score in scores:
+                if why := _why_no_score(runs.reference, run, group, score):
+                    found.setdefault(why, []).append(score)
+            for why, of in found.items():
+                yield f"{group} {', '.join(of)} of {name} is not compared with {first}: {why}"
+            if sum(map(len, found.values())) < len(scores):
+                yield from _few_shared(runs.reference, run, group, (first, name))
+
+
+def _few_shared(reference: ComparedRun, run: ComparedRun, group: str, names: tuple[str, str]) -> Iterator[str]:
+    """On how many scenarios a comparison rests, where they are not all that either has."""
+    old, new = (_contents(each, group) for each in (reference, run))
+    shared = len(old.items() & new.items())
+    if {shared} != {len(old), len(new)}:
+        first, name = names
+        yield (
+            f"{group} of {name} is compared with {first} on the {shared} scenarios that both have ({first} has {len(old)}, "
+            f"{name} {len(new)}); the means are over all of each"
+        )
+
+
+def _contents(run: ComparedRun, group: str) -> dict[str, str]:
+    """Scenario -> hash of its content; empty where nobody knows."""
+    return {trial.scenario: str(trial.content.get("scenario", "")) for trial in run.evidence.groups.get(group, ())}
+
+
+def flips(runs: Several, group: str) -> list[Flip]:
+    """Scenarios of a suite whose main score, or whose passing by the reference's floor, is not the same in all runs."""
+    suite = runs.reference.facts.suites.get(group)
+    if suite is None:
+        return []
+    cells = [_cells(run, runs.reference, group, suite.main_score) for run in runs.runs]
+    scenarios = dict.fromkeys(name for each in cells for name in each)
+    every = (Flip(name, tuple(each.get(name) for each in cells)) for name in scenarios)
+    return sorted((each for each in every if len({*filter(None, each.cells)}) > 1), key=lambda each: each.order)
+
+
+def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, Cell]:
+    """Scenario -> how it went, of those that the reference has with equal content."""
+    if _scored_apart(reference, run, group, score):
+        return {}
+    bar = bar_of(reference, group)
+    pairs, _ = pair(*(_samples(each, group, score) for each in (run, reference)))
+    passed = passes(run.evidence.groups.get(group, ()), bar) if bar else {}
+    return {
+        name: Cell(each.new.mean, round(sum(passed[name].scores)) if bar else None, len(each.new.scores)) for name, each in pairs.items()
+    }
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, with a number behind each that stood before."""
+    return tuple(name if name not in names[:place] else f"{name} ({names[: place + 1].count(name)})" for place, name in enumerate(names))

@@ -1,0 +1,25 @@
+"""What tokens cost, as `prices` of a backend.yaml says."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat
+
+from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.metrics.cost import cost_of
+
+Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
+
+
+class Prices(Spec):
+    """Of a million tokens each, in one currency."""
+
+    currency: str = Field(pattern=r"^[A-Z]{3}$")  # ISO 4217
+    input: Price  # prompt tokens
+    cached_input: Price | None = None  # those of them that came from the prefix cache; None: as the others
+    output: Price
+
+    def of(self, prompt: int, cached: int, output: int) -> float:
+        """What so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""
+        return cost_of(self.model_dump(), prompt, cached, output)

@@ -1,0 +1,49 @@
+"""Where the time of a run went: its slowest calls, its call tree, spikes of concurrency, and prompts that begin alike.
+
+A journal is read once, a rollout at a time, when somebody asks; what that takes grows linearly with the calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_agentbench.metrics.slow_calls import SlowCalls
+from pytest_agentbench.profile.concurrency import Concurrency, concurrency
+from pytest_agentbench.profile.prefixes import PromptReuse, PromptTrees
+from pytest_agentbench.profile.slowest import Explanation, explained
+from pytest_agentbench.profile.tree import Branch, CallTree
+from pytest_agentbench.tables import calls, origins, places
+from pytest_agentbench.tables.columns import Growth
+
+SLOWEST = 10  # calls
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Of a run's scenarios; calls that went elsewhere, and those of judges, are in its tree alone."""
+
+    calls: int  # of agents, in all attempts
+    timed: int  # of them, those of which somebody knows when they were
+    slowest: tuple[Explanation, ...]  # ten at most, the slowest first
+    tree: tuple[Branch, ...]
+    concurrency: Concurrency | None  # None without a call whose time is known
+    prompts: PromptReuse
+
+
+def read_profile(directory: Path) -> Profile:
+    """The profile of a run directory; raises ConfigError for one without a journal."""
+    [origin] = origins([directory])
+    table: Growth[calls.CallRow] = Growth("calls", calls.CALLS)
+    tree, prompts, slow = CallTree(), PromptTrees(), SlowCalls(SLOWEST)
+    for place in places(origin):
+        if place.rollout.kind == "scenario":
+            tree.add(place.rollout)
+            prompts.add(place.rollout)
+            for row in calls.rows(place):
+                if row.call.measured:
+                    table.add(row)
+                    slow.add(place.rollout, row.attempt, row.number, row.call)
+    own = table.table()
+    timed = own.where(own["ended_s"] > 0)  # NaN is not
+    return Profile(len(own), len(timed), explained(own, slow), tree.branches(), concurrency(timed), prompts.reuse())

@@ -1,0 +1,121 @@
+"""Spikes of concurrency: when more calls were in flight than usual, and what that did to them.
+
+Usual is what was in flight, or less, for 90 % of the time in which any call was. A call belongs to the moment at which it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_agentbench.profile.levels import Levels, level_at
+from pytest_agentbench.tables.columns import Table
+
+USUAL = 90  # per cent of the time
+MOST = 5  # spikes
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Of some calls, medians over those that went well."""
+
+    calls: int
+    ttft_ms: float | None
+    e2e_ms: float | None
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A span in which more calls were in flight than usual."""
+
+    start_s: float  # after the run's first call was sent
+    duration_s: float
+    peak: int  # calls in flight
+    sent: Latencies  # of calls that were sent in it
+
+
+@dataclass(frozen=True)
+class Level:
+    """So many calls in flight."""
+
+    least: int
+    most: int
+    share: float  # of the time in which any call was in flight
+    sent: Latencies  # of calls that were sent then, themselves among those in flight
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """Calls in flight, from their send to their end."""
+
+    usual: int
+    peak: int
+    share: float  # of the time in which any call was in flight, that of spikes
+    count: int  # spikes
+    spikes: tuple[Spike, ...]  # the longest, in the order of time
+    inside: Latencies
+    outside: Latencies
+    levels: tuple[Level, ...]
+
+
+def concurrency(calls: Table) -> Concurrency | None:
+    """Of a table of calls; None where none of them was sent."""
+    sent = calls.where(calls["sent_s"] > 0)
+    if not len(sent):
+        return None
+    levels = Levels.of(sent["sent_s"], sent["ended_s"])
+    in_flight, durations = levels.at(sent["sent_s"]), {level: length for level, length in levels.duration().items() if level}
+    usual, total = level_at(durations, USUAL), sum(durations.values())
+    spans = [*_above(levels, usual)]
+    longest = sorted(sorted(spans, key=lambda span: span[0] - span[1])[:MOST])
+    return Concurrency(
+        usual=usual,
+        peak=max(durations, default=0),
+        share=sum(length for level, length in durations.items() if level > usual) / total if total else 0.0,
+        count=len(spans),
+        spikes=tuple(_spike(sent, levels, span) for span in longest),
+        inside=_latencies(sent, in_flight > usual),
+        outside=_latencies(sent, in_flight <= usual),
+        levels=tuple(_levels(sent, in_flight, durations)),
+    )
+
+
+def _above(levels: Levels, usual: int) -> Iterator[tuple[float, float]]:
+    """The spans in which more than the usual number was in flight."""
+    for above, places in groupby(range(len(levels.counts)), key=lambda place: levels.counts[place] > usual):
+        if above:
+            inside = [*places]
+            yield float(levels.times[inside[0]]), float(levels.times[inside[-1] + 1])
+
+
+def _spike(sent: Table, levels: Levels, span: tuple[float, float]) -> Spike:
+    start, end = span
+    counts = levels.counts[(levels.times >= start) & (levels.times < end)]
+    within = (sent["sent_s"] >= start) & (sent["sent_s"] < end)
+    return Spike(start - float(levels.times[0]), end - start, int(counts.max()), _latencies(sent, within))
+
+
+def _levels(sent: Table, in_flight: NDArray[np.int64], durations: dict[int, float]) -> Iterator[Level]:
+    """1, 2, 3 to 4, 5 to 8, and so on."""
+    least, total = 1, sum(durations.values())
+    while total and least <= max(durations):
+        most = 1 if least == 1 else 2 * (least - 1)
+        share = sum(length for level, length in durations.items() if least <= level <= most) / total
+        if share:
+            yield Level(least, most, share, _latencies(sent, (in_flight >= least) & (in_flight <= most)))
+        least = most + 1
+
+
+def _latencies(sent: Table, mask: Mask) -> Latencies:
+    return Latencies(int(mask.sum()), _median(sent["ttft_ms"][mask]), _median(sent["e2e_ms"][mask]))
+
+
+def _median(values: NDArray[np.float64]) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else None

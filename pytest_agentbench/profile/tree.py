@@ -1,0 +1,138 @@
+"""The call tree of agents: rollouts, their attempts, and what these called, by name, with how often and how long.
+
+Two calls at once count twice, so a total may be more than the time of the clock, and self time is what no call covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pytest_agentbench.metrics.other_tools.common import called_ns
+from pytest_agentbench.metrics.windows import Span, at_least, total_ns
+from pytest_agentbench.records import Attempt, LLMCall, Rollout
+
+EARLIER = "earlier attempts"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """All calls of one name at one place of the tree, which is given from its root on, calls before what they called."""
+
+    path: tuple[str, ...]  # names from the root on, its own last
+    count: int
+    total_s: float
+    self_s: float  # what nothing below covers
+    share: float | None  # of the total of its root; None where that has no time
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+
+@dataclass
+class _Node:
+    """A branch while rollouts are read; nanoseconds."""
+
+    count: int = 0
+    total: int = 0
+    own: int = 0
+    below: dict[str, _Node] = field(default_factory=dict)
+
+    def add(self, span: Span, covered: Iterable[Span] = ()) -> None:
+        """Counts a call, of whose time others cover some."""
+        start, end = span
+        inside = [(max(start, begun), min(end, done)) for begun, done in covered]
+        self.count += 1
+        self.total += end - start
+        self.own += end - start - total_ns(at_least(inside, 1))
+
+    def branch(self, name: str) -> _Node:
+        return self.below.setdefault(name, _Node())
+
+
+class CallTree:
+    """What is counted while rollouts are read."""
+
+    def __init__(self) -> None:
+        self._roots = _Node()
+
+    def add(self, rollout: Rollout) -> None:
+        """A rollout with its attempts; of those without times there is nothing to count."""
+        root = self._roots.branch(rollout.key.group)
+        for attempt in rollout.attempts:
+            span = attempt.started_ns, attempt.ended_ns
+            if not attempt.started_ns:
+                continue
+            last = attempt.attempt == rollout.attempt
+            node = root if last else root.branch(EARLIER)
+            node.add(span, _add_calls(node, attempt, rollout if last else None))
+            if not last:
+                root.total += attempt.ended_ns - attempt.started_ns
+
+    def branches(self) -> tuple[Branch, ...]:
+        """The whole tree, those with the greatest total first."""
+        return tuple(chain.from_iterable(_branches((name,), node, node.total) for name, node in _ordered(self._roots)))
+
+
+def top(tree: Iterable[Branch], most: int = 5) -> list[Branch]:
+    """The branches with the greatest totals, roots left out."""
+    return sorted((branch for branch in tree if len(branch.path) > 1), key=lambda branch: -branch.total_s)[:most]
+
+
+def _add_calls(node: _Node, attempt: Attempt, rollout: Rollout | None) -> list[Span]:
+    """Counts what an attempt called; of tools only the last attempt's are known. Gives the time that they cover."""
+    calls = [(f"{call.role or 'LLM'} {call.model or 'unknown'}", call) for call in (*attempt.calls, *attempt.other_calls)]
+    tools: dict[Span, tuple[_Node, list[Span]]] = {}
+    spans: list[Span] = []
+    for tool in rollout.tool_calls if rollout else ():
+        branch = node.branch(f"tool {tool.name}")
+        if tool.started_ns is None or tool.ended_ns is None:
+            branch.count += 1
+            continue
+        spans.append((tool.started_ns, tool.ended_ns))
+        if spans[-1] in tools:  # two tools at the very same time: the calls within are the first one's
+            branch.add(spans[-1])
+        else:
+            tools[spans[-1]] = branch, []
+    for name, call in calls:
+        span = called_ns(call), call.ended_ns
+        owner = _owner(span, tools)
+        _add_call((tools[owner][0] if owner else node).branch(name), call, span)
+        (tools[owner][1] if owner else spans).append(span)
+    for span, (branch, covered) in tools.items():
+        branch.add(span, covered)
+    return spans
+
+
+def _owner(span: Span, tools: Iterable[Span]) -> Span | None:
+    """The tool in whose time a call lies: the one that began last."""
+    return max((tool for tool in tools if tool[0] <= span[0] and span[1] <= tool[1]), default=None)
+
+
+def _add_call(node: _Node, call: LLMCall, span: Span) -> None:
+    """Counts an LLM call, and what it waited for."""
+    parts = [*_parts(call, span)]
+    node.add(span, (part for _, part in parts))
+    for name, part in parts:
+        node.branch(name).add(part)
+
+
+def _parts(call: LLMCall, span: Span) -> Iterator[tuple[str, Span]]:
+    """What a call that went well waited for; of one that failed all is its own time."""
+    if call.error_kind is None and call.sent_ns is not None:
+        first = call.output[0].at_ns if call.output else call.ended_ns
+        yield "before it was sent", (span[0], call.sent_ns)
+        yield "first token", (call.sent_ns, first)
+        yield "decoding", (first, call.ended_ns)
+
+
+def _ordered(node: _Node) -> list[tuple[str, _Node]]:
+    return sorted(node.below.items(), key=lambda each: (-each[1].total, each[0]))
+
+
+def _branches(path: tuple[str, ...], node: _Node, whole: int) -> Iterator[Branch]:
+    yield Branch(path, node.count, node.total / 1e9, node.own / 1e9, node.total / whole if whole else None)
+    for name, below in _ordered(node):
+        yield from _branches((*path, name), below, whole)

@@ -1,0 +1,40 @@
+"""The frozen records that move from left to right: what a rollout did, when, and how good it was.
+
+Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differences mean anything.
+"""
+
+from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Chunk, LLMCall, ToolCall
+from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, Json
+from pytest_agentbench.records.endpoint import Access, Endpoint
+from pytest_agentbench.records.key import RolloutKey, suite_of
+from pytest_agentbench.records.rollout import EVALUABLE, STATUSES, Answer, Attempt, Draft, Program, Rollout
+from pytest_agentbench.records.score import LARGEST_SCORE, Score, is_score
+from pytest_agentbench.records.verification import Verification
+
+__all__ = [
+    "ERROR_KINDS",
+    "EVALUABLE",
+    "JUDGE",
+    "LARGEST_SCORE",
+    "MOST_TRIALS",
+    "OPEN",
+    "OUTPUT_KINDS",
+    "SAMPLING",
+    "STATUSES",
+    "Access",
+    "Answer",
+    "Attempt",
+    "Chunk",
+    "Draft",
+    "Endpoint",
+    "Json",
+    "LLMCall",
+    "Program",
+    "Rollout",
+    "RolloutKey",
+    "Score",
+    "ToolCall",
+    "Verification",
+    "is_score",
+    "suite_of",
+]

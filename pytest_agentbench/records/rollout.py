@@ -1,0 +1,212 @@
+"""What a rollout did, when, and how good it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pytest_agentbench.errors import NoScore, ScorerFailed
+from pytest_agentbench.records.call import LLMCall, ToolCall
+from pytest_agentbench.records.common import Json
+from pytest_agentbench.records.key import RolloutKey
+from pytest_agentbench.records.score import Score
+from pytest_agentbench.records.verification import Verification
+
+#: Every way a rollout can end. Only `infra_error` is tried again; only `EVALUABLE` ones carry scores.
+STATUSES = ("ok", "limit", "agent_error", "infra_error", "cancelled")
+EVALUABLE = frozenset({"ok", "limit"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an agent hands back when it is done."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One try of an agent that judges its own work. The rollout's own calls, answer and scores are those of one of its drafts."""
+
+    number: int  # counted from 1
+    status: str  # ok | limit | agent_error
+    reason: str = ""  # why it is not `ok`
+    answer: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    # what the judge said: `is_sufficient`, `confidence` (0 to 1), `reasoning`, `suggestions`, `missing_steps`, and `judge`, which has
+    # `model`, `prompt_sha256` (of the prompt's template and the form) and `parameters`; None of a draft that was not judged
+    verdict: Json | None = None
+    final_state: Json | None = None  # of the tools, where they are carried out
+    accepted: bool = False  # whether the judge was content
+    chosen: bool = False  # whether it is the one that counts
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["tool_calls"] = [asdict(call) for call in self.tool_calls]
+        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Draft:
+        calls, scores = map(ToolCall.from_dict, data["tool_calls"]), data["scores"].items()
+        return cls(**{**data, "tool_calls": tuple(calls), "scores": {name: Score.from_dict(score) for name, score in scores}})
+
+
+@dataclass(frozen=True)
+class Program:
+    """One run of the program of a command agent."""
+
+    exit_code: int  # below 0: the signal that ended it
+    started_ns: int  # monotonic nanoseconds
+    ended_ns: int
+    cpu_s: float  # of all its processes
+    peak_mib: float  # of the largest of them
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Program:
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a rollout. Where another one followed it measured nothing, but what it asked of the backend was asked all the same."""
+
+    attempt: int  # counted from 1
+    status: str  # one of STATUSES
+    reason: str = ""  # why it is not `ok`
+    session: int = 1  # which session of its run it ran in: two sessions' clocks have nothing in common
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0
+    calls: tuple[LLMCall, ...] = ()  # of the agent, to the backend under test
+    other_calls: tuple[LLMCall, ...] = ()
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**data, **{name: [call.to_dict() for call in data[name]] for name in ("calls", "other_calls")}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Attempt:
+        return cls(**{**data, **{name: tuple(map(LLMCall.from_dict, data[name])) for name in ("calls", "other_calls")}})
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The frozen record of one finished agent run on one scenario. The fields up to `kind` are what an index of a journal reads."""
+
+    suite: str
+    scenario: str
+    variant: str
+    trial: int  # counted from 1
+    status: str  # one of STATUSES
+    reason: str = ""  # why it is not `ok`: which limit, which error
+    session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
+    # hashes of [what it depends on](resume.md#what-makes-it-refuse), of 16 hexadecimal digits: `scenario`, `agent`, `prompts`, `backend`;
+    # `scorers`: score -> of how it came about. Empty texts for calls by hand, which depend on the backend alone
+    content: Json = field(default_factory=dict)
+    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
+    cluster: str | None = None  # of its scenario: those of one cluster are not independent
+    attempt: int = 1  # which attempt this is, counted from 1
+    earlier_attempts: tuple[Attempt, ...] = ()  # those before it, of earlier sessions too
+    started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0  # monotonic nanoseconds
+    calls: tuple[LLMCall, ...] = ()  # of the agent, to the backend under test, in this attempt; those of roles there are among them
+    # the others of this attempt: of roles that other endpoints play, and of judges, its own and those of scorers; no timing counts them
+    other_calls: tuple[LLMCall, ...] = ()
+    drafts: tuple[Draft, ...] = ()  # of an agent that judges its own work
+    tool_calls: tuple[ToolCall, ...] = ()
+    final_state: Json | None = None  # of [the tools](tools.md), where they are carried out and have a state
+    programs: tuple[Program, ...] = ()  # that a command agent ran, one for each message of the user
+    verification: Verification | None = None  # of a task that was carried out in a sandbox
+    # the labels: {tool, parameters, goal}; [those with several right values](bfcl.md#labels) have `accepts` and `optional` for `parameters`
+    expected: tuple[Json, ...] = ()
+    answer: str = ""
+    turns: int = 0  # LLM calls that the agent made in its own name
+    messages: tuple[Json, ...] = ()  # the transcript in Chat Completions form
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    score_errors: Mapping[str, str] = field(default_factory=dict)  # scorer -> why its score is missing
+    settings: Json = field(default_factory=dict)  # the agent's settings, sampling parameters among them
+    log: str = ""  # what the agent logged and printed
+
+    @property
+    def key(self) -> RolloutKey:
+        return RolloutKey(self.suite, self.scenario, self.variant, self.trial)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end of the last attempt."""
+        return (self.ended_ns - self.started_ns) / 1e9
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All of them, this one last."""
+        times = (self.session, self.started_ns, self.ended_ns)
+        return (*self.earlier_attempts, Attempt(self.attempt, self.status, self.reason, *times, self.calls, self.other_calls))
+
+    @property
+    def all_calls(self) -> tuple[LLMCall, ...]:
+        """The agent's LLM calls to the backend under test, of all attempts: whatever became of an attempt, the backend served it."""
+        return tuple(call for attempt in self.attempts for call in attempt.calls)
+
+    @property
+    def evaluable(self) -> bool:
+        return self.status in EVALUABLE
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools called, in order, repeats included."""
+        return [call.name for call in self.tool_calls]
+
+    @property
+    def expected_tools(self) -> list[str]:
+        """Names of the tools that the labels expect, in order."""
+        return [str(call["tool"]) for call in self.expected]
+
+    def score(self, name: str) -> Score:
+        """The score called `name`; raises NoScore (ScorerFailed, where that is why), with the reason, when it was not measured."""
+        __tracebackhide__ = True
+        if name in self.scores:
+            return self.scores[name]
+        if not self.evaluable:
+            raise NoScore(f"{self.key}: no {name}, the rollout ended as {self.status}: {self.reason}")
+        if name in self.score_errors:
+            raise ScorerFailed(str(self.key), f"no {name}, the scorer failed: {self.score_errors[name]}")
+        raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
+
+    def to_dict(self) -> Json:
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["calls"] = [call.to_dict() for call in self.calls]
+        data["other_calls"] = [call.to_dict() for call in self.other_calls]
+        data["earlier_attempts"] = [attempt.to_dict() for attempt in self.earlier_attempts]
+        data["drafts"] = [draft.to_dict() for draft in self.drafts]
+        data["tool_calls"] = [asdict(call) for call in self.tool_calls]
+        data["programs"] = [asdict(program) for program in self.programs]
+        data["verification"] = asdict(self.verification) if self.verification else None
+        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Rollout:
+        return cls(
+            **{
+                **data,
+                "calls": tuple(map(LLMCall.from_dict, data.get("calls", ()))),
+                "other_calls": tuple(map(LLMCall.from_dict, data.get("other_calls", ()))),
+                "earlier_attempts": tuple(map(Attempt.from_dict, data.get("earlier_attempts", ()))),
+                "drafts": tuple(map(Draft.from_dict, data.get("drafts", ()))),
+                "tool_calls": tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
+                "programs": tuple(map(Program.from_dict, data.get("programs", ()))),
+                "verification": Verification.from_dict(data["verification"]) if data.get("verification") else None,
+                "scores": {name: Score.from_dict(score) for name, score in data.get("scores", {}).items()},
+                **{name: tuple(data.get(name, ())) for name in ("expected", "messages")},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Rollout:
+        return cls.from_dict(json.loads(line))

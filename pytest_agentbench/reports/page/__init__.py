@@ -1,0 +1,35 @@
+"""report.html: one file on which people understand a run, or several: it needs no network, no server and no file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_agentbench.lib.whole_file import write_whole
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.page.data import RunData, run_data
+from pytest_agentbench.reports.page.first_screen import first_screen
+from pytest_agentbench.reports.page.intervals import intervals, sides
+from pytest_agentbench.reports.page.shell import page
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.tally import read_run
+
+PAGE = "report.html"
+
+
+def write(run: Run, directory: Path) -> Path:
+    """The page of one run, beside its journal; raises OSError."""
+    return write_page([run], [run_data(run, directory)], intervals(run), directory / PAGE)
+
+
+def write_several(directories: Sequence[Path], path: Path) -> Path:
+    """The page of some runs, the first of which the others are compared with; raises ConfigError and OSError."""
+    runs = [read_run(directory) for directory in directories]
+    compared = [*(sides(directories) if len(runs) > 1 else []), *(each for run in runs for each in intervals(run))]
+    return write_page(runs, [run_data(run, directory) for run, directory in zip(runs, directories, strict=True)], compared, path)
+
+
+def write_page(runs: Sequence[Run], data: Sequence[RunData], compared: Sequence[Json], path: Path) -> Path:
+    """Writes what has been read of some runs; `compared` has the intervals of their differences."""
+    html = page(" and ".join(run.id for run in runs), first_screen(runs), data, compared)
+    return write_whole(path, html, errors="backslashreplace")

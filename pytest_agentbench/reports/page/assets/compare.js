@@ -1,0 +1,86 @@
+// Two or more runs, variants or arms: intervals as a picture, and the scenarios that flipped.
+
+/** What is compared: each run, and within it each variant that it has. */
+function sides() {
+  const seen = new Map();
+  for (const row of page.rows) {
+    const key = JSON.stringify([row.run, row.variant]);
+    if (!seen.has(key)) seen.set(key, { run: row.run, variant: row.variant, name: sideName(row) });
+  }
+  return [...seen.values()].sort((a, b) => a.run - b.run);
+}
+
+function sideName(row) {
+  return page.runs.length > 1 ? `${page.runs[row.run].name}${row.variant === "default" ? "" : ` ${row.variant}`}` : row.variant;
+}
+
+/** A scenario on each side: mean of the score, share of its trials that pass; null where it did not run. */
+function sidesOf(each) {
+  return page.sides.map(side => {
+    const rows = each.rows.filter(row => row.run === side.run && row.variant === side.variant);
+    const judged = rows.filter(row => row.passed !== null);
+    return { row: rows[0] || null, score: mean(present(rows, "score")), passed: judged.length ? judged.filter(row => row.passed).length / judged.length : null };
+  });
+}
+
+/** Whether it passes on one side and not on another; where nobody said what passes, whether its score differs. */
+function isFlipped(each) {
+  const found = sidesOf(each);
+  const passed = found.map(side => side.passed).filter(share => share !== null);
+  if (passed.length > 1) return Math.min(...passed) < 0.5 && Math.max(...passed) >= 0.5;
+  const scores = found.map(side => side.score).filter(score => score !== null);
+  return scores.length > 1 && Math.max(...scores) - Math.min(...scores) > 1e-9;
+}
+
+const MOST_FLIPS = 200;
+
+/** Draws the section; false where there is nothing to compare. */
+function buildCompare() {
+  const section = document.getElementById("compare");
+  page.sides = sides();
+  const several = page.sides.length > 1;
+  if (!several && !page.compared.some(hasInterval)) return false;
+  section.replaceChildren(section.firstElementChild, ...[intervalPictures(), several ? flipTable() : null].filter(Boolean));
+  return true;
+}
+
+/** The scenarios that flipped, those first that differ most. */
+function flipTable() {
+  const flipped = page.scenarios.filter(isFlipped).map(each => ({ each, found: sidesOf(each) }));
+  const change = ({ found }) => { const scores = found.map(side => side.score).filter(score => score !== null); return Math.max(...scores) - Math.min(...scores); };
+  flipped.sort((a, b) => change(b) - change(a));
+  const cell = side => el("td", {}, side.row ? el("a", { href: `#${linkOf(side.row)}` }, `${side.passed === null ? "" : side.passed >= 0.5 ? "\u2713 " : "\u2717 "}${figure(side.score)}`) : "\u2013");
+  const note = flipped.length > MOST_FLIPS ? `, of which ${MOST_FLIPS} are shown; the table above has a filter for all` : "";
+  return el("div", { class: "scroll" }, el("h3", {}, `${flipped.length} scenarios flipped${note}`),
+    flipped.length ? el("table", { id: "flips" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "scenario"), page.sides.map(side => el("th", { scope: "col" }, side.name)))),
+      el("tbody", {}, flipped.slice(0, MOST_FLIPS).map(({ each, found }) => el("tr", {}, el("th", { scope: "row" }, each.scenario), found.map(cell))))) : null);
+}
+
+/** Whether anything is known of how sure it is. */
+function hasInterval(each) {
+  return each.low !== null && each.high !== null;
+}
+
+/** Intervals in pictures: differences of scores and ratios of latencies apart, each rule with its threshold. */
+function intervalPictures() {
+  const known = page.compared.filter(hasInterval);
+  if (!known.length) return null;
+  return el("div", { class: "intervals" }, el("h3", {}, "Intervals"),
+    el("p", { class: "soft" }, "The bar is the interval, the dot the estimate, the dashed line what the interval has to lie beyond; of a comparison it stands where nothing differs."),
+    el("ul", {}, known.map(intervalItem)));
+}
+
+function intervalItem(each) {
+  const ends = [each.low, each.high, each.threshold, each.estimate];
+  const room = (Math.max(...ends) - Math.min(...ends)) * 0.08 || 0.1;
+  const low = Math.min(...ends) - room, high = Math.max(...ends) + room;
+  const x = value => 8 + (value - low) / (high - low) * 384;
+  const words = `${figure(each.estimate)} [${figure(each.low)}, ${figure(each.high)}] at ${figure(each.confidence * 100, 4)} %, against ${figure(each.threshold)}`;
+  const picture = draw("svg", { viewBox: "0 0 400 44", role: "img", "aria-label": `${each.title}: ${words}`, class: "interval" },
+    draw("line", { class: "threshold", x1: x(each.threshold), x2: x(each.threshold), y1: 2, y2: 24 }),
+    draw("line", { class: "span", x1: x(each.low), x2: x(each.high), y1: 13, y2: 13 }),
+    draw("circle", { class: "estimate", cx: x(each.estimate), cy: 13, r: 5 }),
+    ticks(low, high).map(value => [draw("line", { class: "grid", x1: x(value), x2: x(value), y1: 24, y2: 28 }), draw("text", { x: x(value), y: 40, "text-anchor": "middle" }, figure(value))]));
+  const mark = { PASS: "good", FAIL: "bad", better: "good", faster: "good", worse: "bad", slower: "bad" }[each.verdict] || "";
+  return el("li", {}, el("div", {}, el("b", {}, each.title), each.verdict ? el("span", { class: mark }, ` ${each.verdict}`) : null, el("br", {}), el("span", { class: "soft" }, words)), picture);
+}

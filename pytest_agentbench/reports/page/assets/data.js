@@ -1,0 +1,109 @@
+// The data of the page: rows of all runs, scenarios made of them, and whole rollouts, which are unpacked when somebody opens one.
+
+const page = { runs: [], rows: [], scenarios: [], compared: [] };
+const blocks = new Map(); // "run-block" -> a promise of its rollouts
+
+/** Takes the index that stands in the page. */
+function takeIndex(index) {
+  page.compared = index.compared;
+  page.runs = index.runs;
+  page.rows = index.runs.flatMap(rowsOf);
+  page.scenarios = scenariosOf(page.rows);
+  page.decides = page.rows.some(row => row.passed === false); // a floor that every rollout reaches tells none from the other
+}
+
+/** The rows of a run as objects. */
+function rowsOf(run, place) {
+  return run.rows.map((values, number) => {
+    const row = { run: place, number };
+    run.fields.forEach((name, column) => { row[name] = values[column]; });
+    row.group = row.variant === "default" ? row.suite : `${row.suite}-${row.variant}`;
+    const main = run.mains[row.group];
+    row.score = main && Object.hasOwn(row.scores, main.score) ? row.scores[main.score] : null;
+    row.falling = Boolean(main && main.falling);
+    row.ms = row.start === null || row.end === null ? null : (row.end - row.start) * 1000;
+    return row;
+  });
+}
+
+const RANK = { agent_error: 0, infra_error: 1, cancelled: 2, limit: 3, ok: 4 };
+
+/** Scenarios with the rollouts of all their trials, variants and runs. */
+function scenariosOf(rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    const key = JSON.stringify([row.suite, row.scenario]);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(row);
+  }
+  return [...groups.values()].map(summary);
+}
+
+/** One line of the table, made of the rollouts of a scenario. */
+function summary(rows) {
+  rows.sort((a, b) => a.run - b.run || a.variant.localeCompare(b.variant) || a.trial - b.trial);
+  const worst = rows.reduce((a, b) => (RANK[b.status] < RANK[a.status] ? b : a));
+  const scores = rows.map(row => row.score).filter(score => score !== null);
+  const [missing, extra] = differences(rows[0]);
+  const text = [rows[0].suite, ...rows.flatMap(row => [row.id, row.question, row.reason])].join("\n").toLowerCase();
+  return {
+    rows, suite: rows[0].suite, scenario: rows[0].scenario, question: rows[0].question, status: worst.status,
+    score: mean(scores), falling: rows[0].falling, passed: rows.filter(row => row.passed).length,
+    judged: rows.filter(row => row.passed !== null).length, missing, extra,
+    tools: new Set(rows.flatMap(row => [...row.expected, ...row.actual])), text,
+    ttft: mean(present(rows, "ttft")), ms: mean(present(rows, "ms")), tokens: mean(present(rows, "tokens")),
+    failed: rows.reduce((sum, row) => sum + row.failed + (row.attempts - 1), 0),
+  };
+}
+
+function present(rows, name) {
+  return rows.map(row => row[name]).filter(value => value !== null);
+}
+
+function mean(values) {
+  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+}
+
+/** Tools that were expected and not called, and those that were called unasked; each as often as that. */
+function differences(row) {
+  const extra = [...row.actual];
+  const missing = row.expected.filter(name => {
+    const place = extra.indexOf(name);
+    if (place >= 0) extra.splice(place, 1);
+    return place < 0;
+  });
+  return [missing, extra.filter(name => !row.expected.includes(name))];
+}
+
+/** All of a rollout. */
+async function detailOf(row) {
+  const size = page.runs[row.run].block;
+  const key = `${row.run}-${Math.floor(row.number / size)}`;
+  if (!blocks.has(key)) blocks.set(key, unpack(key));
+  return (await blocks.get(key))[row.number % size];
+}
+
+/** The rollouts of a block: base64, gzip, JSON. */
+async function unpack(key) {
+  const text = document.getElementById(`block-${key}`).textContent;
+  const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+const SECTIONS = ["top", "first", "scenarios", "speed", "compare", "rollout", "index"];
+
+/** What stands behind # for a rollout: its id, with its suite in front where other suites have that id, or the page itself. */
+function linkOf(row) {
+  const shared = SECTIONS.includes(row.id) || page.rows.some(other => other.id === row.id && other.suite !== row.suite);
+  return encodeURIComponent(shared ? `${row.suite}/${row.id}` : row.id);
+}
+
+/** The rollout that a link names: an id, a suite and an id, or a scenario; undefined for any other text. */
+function rowAt(link) {
+  let name = link;
+  try { name = decodeURIComponent(link); } catch { /* a % that means itself */ }
+  if (SECTIONS.includes(name)) return undefined;
+  return page.rows.find(row => row.id === name) || page.rows.find(row => `${row.suite}/${row.id}` === name)
+    || page.rows.find(row => row.scenario === name);
+}

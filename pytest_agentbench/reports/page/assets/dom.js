@@ -1,0 +1,71 @@
+"use strict";
+// Elements, and texts of others. Nothing here takes HTML: what models and tools say becomes text nodes, and nothing else.
+
+const SVG = "http://www.w3.org/2000/svg";
+// What would move a cursor, turn the direction of reading, or is half a character: shown as an escape, as on the terminal.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
+
+/** The text with its hidden characters visible. */
+function visible(text) {
+  return String(text).replace(HIDDEN, letter => {
+    const code = letter.codePointAt(0);
+    return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+  });
+}
+
+/** Puts attributes and children on an element; an `on...` attribute is a listener, a child that is no node is text. */
+function furnish(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : visible(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : visible(child));
+  }
+  return element;
+}
+
+/** An HTML element. */
+function el(tag, attributes, ...children) {
+  return furnish(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element. */
+function draw(tag, attributes, ...children) {
+  return furnish(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** A number for people: three significant digits, thousands apart; a dash for none. */
+function figure(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
+  const size = Math.abs(value);
+  return size >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+}
+
+/** A duration with its unit. */
+function duration(ms) {
+  if (ms === null || ms === undefined) return "\u2013";
+  return Math.abs(ms) >= 1000 ? `${figure(ms / 1000)} s` : `${figure(ms)} ms`;
+}
+
+const LONG = 4000; // characters of a text that are shown at once
+
+/** A text of any length: the rest of a long one is behind a button. */
+function long(text, tag = "pre") {
+  const whole = String(text);
+  const shown = el(tag, { class: "text", dir: "auto" }, whole.slice(0, LONG));
+  if (whole.length <= LONG) return shown;
+  const more = el("button", { type: "button", class: "more" }, `show all ${whole.length.toLocaleString("en")} characters`);
+  more.addEventListener("click", () => {
+    shown.textContent = visible(whole);
+    more.remove();
+  });
+  return el("div", {}, shown, more);
+}
+
+/** A value that may be anything JSON can say, as text. */
+function json(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}

@@ -1,0 +1,168 @@
+// One rollout, over the page: what was said beside when it happened; or two of them side by side.
+
+const dialog = document.getElementById("rollout");
+const open = { row: null, beside: null };
+
+/** Shows the rollout, and the one beside it: that of another run, where there is one. */
+function showRollout(row, beside) {
+  open.row = row;
+  open.beside = beside === undefined ? otherRun(row) : beside;
+  renderRollout();
+  if (!dialog.open) dialog.showModal();
+}
+
+/** The same rollout of another run. */
+function otherRun(row) {
+  return page.rows.find(other => other.run !== row.run && other.id === row.id && other.suite === row.suite) || null;
+}
+
+/** Draws what is open; a rollout that was opened meanwhile wins. */
+async function renderRollout() {
+  const { row, beside } = open;
+  const rows = [row, ...(beside ? [beside] : [])];
+  dialog.replaceChildren(heading(row), el("p", { class: "soft" }, "Unpacking\u2026"));
+  try {
+    const details = await Promise.all(rows.map(detailOf));
+    if (open.row !== row || open.beside !== beside) return;
+    const panes = rows.map((each, place) => pane(each, details[place], rows.length > 1));
+    dialog.replaceChildren(heading(row), el("div", { class: rows.length > 1 ? "panes two" : "panes" }, panes));
+    dialog.scrollTop = 0;
+    dialog.querySelector("h2").focus();
+  } catch (error) {
+    dialog.replaceChildren(heading(row), el("p", { class: "bad" }, `This rollout cannot be shown: ${error.message}`));
+  }
+}
+
+/** Name, way to the neighbours, and what may stand beside it. */
+function heading(row) {
+  const step = (name, text, by) => el("button", { type: "button", "aria-label": name, title: `${name} (${by < 0 ? "k" : "j"})`, onclick: () => walk(by) }, text);
+  return el("div", { class: "heading" },
+    el("h2", { tabindex: "-1" }, row.id, el("span", { class: "soft" }, ` ${row.suite}`)),
+    el("div", { class: "buttons" }, besideChoice(row), step("previous scenario", "\u2191", -1), step("next scenario", "\u2193", 1),
+      el("button", { type: "button", "aria-label": "close", title: "close (Escape)", onclick: () => dialog.close() }, "\u2715")));
+}
+
+/** What is known of where a rollout belongs, in a word or two. */
+function besideName(row, other) {
+  const run = page.runs.length > 1 ? `${page.runs[other.run].name}, ` : "";
+  return `${run}${other.variant}, trial ${other.trial}`;
+}
+
+/** A choice of the scenario's other rollouts; nothing where there are none. */
+function besideChoice(row) {
+  const others = page.scenarios.find(each => each.rows.includes(row)).rows.filter(other => other !== row);
+  if (!others.length) return null;
+  const choice = el("select", { "aria-label": "beside it", onchange: () => showRollout(row, others[choice.value] || null) },
+    el("option", { value: "" }, "beside it: none"),
+    others.map((other, place) => el("option", { value: place, selected: other === open.beside }, `beside it: ${besideName(row, other)}`)));
+  return choice;
+}
+
+/** Goes to the rollout before or behind, in the table's order. */
+function walk(by) {
+  const order = table.shown.map(each => each.rows[0]);
+  const place = table.shown.findIndex(each => each.rows.includes(open.row));
+  const next = order[Math.min(Math.max(place + by, 0), order.length - 1)];
+  if (next) location.hash = linkOf(next);
+}
+
+/** All of a rollout. */
+function pane(row, detail, narrow) {
+  const title = narrow ? el("h3", {}, besideName(row, row)) : null;
+  const facts = [statusLine(row, detail), attemptList(detail), scoreList(detail), toolLists(detail), extras(detail)];
+  return el("article", { class: narrow ? "pane" : "pane wide", "aria-label": `${row.id} ${besideName(row, row)}` },
+    el("div", { class: "when" }, title, facts), el("div", { class: "said" }, el("h3", {}, "Transcript"), transcript(detail)));
+}
+
+function statusLine(row, detail) {
+  const passed = row.passed === null || !page.decides ? "" : row.passed ? ", passes" : ", does not pass";
+  return el("p", {}, el("span", { class: `badge ${row.status}` }, row.status.replace("_", " ")), `${passed}; ${duration(row.ms)}`,
+    row.attempts > 1 ? `, ${row.attempts} attempts` : "", detail.reason ? el("span", { class: "bad" }, ` ${detail.reason}`) : null);
+}
+
+/** Scores with their parts and explanations, and those that are missing with why. */
+function scoreList(detail) {
+  const scores = Object.entries(detail.scores).map(([name, score]) => el("li", {}, el("b", {}, `${name} ${figure(score.value)}`),
+    score.explanation ? ` ${score.explanation}` : "", partsOf(score)));
+  const missing = Object.entries(detail.score_errors).map(([name, why]) => el("li", { class: "bad" }, `${name} is missing: ${why}`));
+  const verified = detail.verification ? [el("li", {}, el("b", {}, `reward ${figure(detail.verification.reward)}`),
+    ` ${detail.verification.first_failure || ""}`, el("details", {}, el("summary", {}, "the verifier's output"), long(detail.verification.output)))] : [];
+  return el("section", {}, el("h3", {}, "Scores"), scores.length + missing.length ? el("ul", {}, scores, missing, verified) : el("p", { class: "soft" }, "None."));
+}
+
+function partsOf(score) {
+  const parts = Object.entries(score.parts || {});
+  return parts.length ? el("span", { class: "soft" }, ` (${parts.map(([name, value]) => `${name} ${figure(value)}`).join(", ")})`) : null;
+}
+
+/** Expected tools against those that were called. */
+function toolLists(detail) {
+  const left = detail.tools.map(call => call.name);
+  const expected = detail.expected.map(label => {
+    const place = left.indexOf(label.tool);
+    if (place >= 0) left.splice(place, 1);
+    return toolItem(place >= 0, place >= 0 ? "called" : "not called", label.tool, label.parameters ?? label.accepts, label.goal);
+  });
+  const names = new Set(detail.expected.map(label => label.tool));
+  const actual = detail.tools.map(call => toolItem(names.has(call.name) && !call.problem,
+    [names.has(call.name) ? "expected" : "not expected", call.problem && call.problem.replace("_", " ")].filter(Boolean).join(", "),
+    call.name, call.raw ?? call.arguments, call.detail));
+  const list = (title, items) => el("div", {}, el("h3", {}, title), items.length ? el("ul", { class: "tools" }, items) : el("p", { class: "soft" }, "None."));
+  return el("section", { class: "pair" }, list("Expected tools", expected), list("Called tools", actual));
+}
+
+function toolItem(good, word, name, parameters, about) {
+  return el("li", {}, el("span", { class: good ? "good" : "bad" }, good ? "\u2713 " : "\u2717 "), el("code", {}, name), el("span", { class: "soft" }, ` ${word}`),
+    parameters && Object.keys(parameters).length ? long(json(parameters)) : null, about ? el("div", { class: "soft" }, long(about, "span")) : null);
+}
+
+/** A timeline for each attempt, the last one first. */
+function attemptList(detail) {
+  return [...detail.attempts].reverse().map((attempt, place) => el("section", {},
+    el("h3", {}, detail.attempts.length > 1 ? `Timeline of attempt ${attempt.attempt}` : "Timeline"),
+    place ? el("p", { class: "soft" }, `${attempt.status}: ${attempt.reason}`) : null, timeline(attempt)));
+}
+
+/** Drafts, settings and log, folded. */
+function extras(detail) {
+  const fold = (title, content) => el("details", {}, el("summary", {}, title), content);
+  return [
+    ...detail.drafts.map(draft => fold(`Draft ${draft.number}: ${draft.status}${draft.chosen ? ", the one that counts" : ""}`,
+      [long(draft.answer || draft.reason), draft.verdict ? long(json(draft.verdict)) : null])),
+    Object.keys(detail.settings || {}).length ? fold("The agent's settings", long(json(detail.settings))) : null,
+    detail.log ? fold("What the agent printed", long(detail.log)) : null,
+  ];
+}
+
+/** The messages in their order; prompts of the system are folded. */
+function transcript(detail) {
+  const messages = detail.messages.map(message);
+  const last = detail.messages.at(-1);
+  const answered = last && last.role === "assistant" && last.content === detail.answer;
+  return el("ol", { class: "transcript" }, messages, detail.answer && !answered ? message({ role: "answer", content: detail.answer }) : null,
+    messages.length || detail.answer ? null : el("li", { class: "soft" }, "Nothing was said, or the agent kept no transcript."));
+}
+
+function message(each) {
+  const role = String(each.role ?? "message");
+  const content = each.content === null || each.content === undefined || each.content === "" ? null : long(contentText(each.content));
+  const calls = Array.isArray(each.tool_calls) ? each.tool_calls.map(callItem) : [];
+  const folded = role === "system" ? el("details", {}, el("summary", {}, "system"), content) : [el("h4", {}, role, each.name ? ` ${each.name}` : ""), content];
+  return el("li", { class: ["user", "assistant", "tool", "system"].includes(role) ? role : "other" }, folded, calls);
+}
+
+/** Text, or parts of which those that are text are shown, and others named: nothing is loaded. */
+function contentText(content) {
+  if (!Array.isArray(content)) return json(content);
+  return content.map(part => (part && typeof part.text === "string" ? part.text : json(part))).join("\n");
+}
+
+function callItem(call) {
+  const named = (call && call.function) || call || {};
+  return el("div", { class: "call" }, el("code", {}, String(named.name ?? "tool")), long(pretty(named.arguments)));
+}
+
+/** Arguments, which are JSON in a text, with spaces; as they are where they are no JSON. */
+function pretty(text) {
+  try { return json(JSON.parse(text)); } catch { return json(text ?? ""); }
+}

@@ -1,0 +1,91 @@
+// How fast it was: distributions, quality against speed, and what the servers told under the rollouts in flight.
+
+const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["rate", "Output speed of a call", "tokens per second"]];
+
+/** Draws the section. */
+function buildSpeed() {
+  const section = document.getElementById("speed");
+  const spreads = SPREADS.map(([name, title, unit]) => spread(name, title, unit));
+  const content = [...spreads, qualityPicture(), ...page.runs.map(overTime)].filter(Boolean);
+  section.replaceChildren(section.firstElementChild, el("div", { class: "pictures" }, content.length ? content : el("p", { class: "soft" }, "Nothing was measured.")));
+}
+
+/** Name of a run's group of calls. */
+function seriesName(run, group) {
+  return page.runs.length > 1 ? `${run.name} ${group}` : group;
+}
+
+/** One metric's distribution: of each group of calls which share is in each bin. */
+function spread(name, title, unit) {
+  const series = page.runs.flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
+    .map(([group, metrics]) => ({ name: seriesName(run, group), bins: metrics[name], all: metrics[name].reduce((sum, bin) => sum + bin[2], 0) })));
+  if (!series.length) return null;
+  const bins = series.flatMap(each => each.bins);
+  const high = Math.max(...series.flatMap(each => each.bins.map(bin => bin[2] / each.all * 100)));
+  const x = { low: Math.min(...bins.map(bin => bin[0])), high: Math.max(...bins.map(bin => bin[1])), log: true, title: `${unit} (logarithmic)` };
+  const picture = canvas({ x, y: { low: 0, high: high * 1.05, title: "% of values" }, label: `${title}, distribution` });
+  series.forEach((each, place) => picture.root.append(draw("path", { class: `line ${INK[place % INK.length]}`, d: path(outline(each), picture.atX, picture.atY, true) },
+    draw("title", {}, each.name))));
+  const counts = series.map(each => `${each.all.toLocaleString("en")} values`).join(", ");
+  return pictured(`${title}, ${counts}`, picture.root, legend(series.map(each => each.name)));
+}
+
+/** The outline of a histogram, down to zero where there is nothing between two bins. */
+function outline({ bins, all }) {
+  const points = [];
+  let end = null;
+  for (const [low, high, count] of bins) {
+    if (end !== low) { if (end !== null) points.push([end, 0]); points.push([low, 0]); }
+    points.push([low, count / all * 100]);
+    end = high;
+  }
+  return [...points, [end, 0]];
+}
+
+/** Each rollout's score against its time. */
+function qualityPicture() {
+  const rows = page.rows.filter(row => row.score !== null && row.ms !== null);
+  if (!rows.length) return null;
+  const scores = rows.map(row => row.score), times = rows.map(row => row.ms / 1000);
+  const low = Math.min(0, ...scores), high = Math.max(1, ...scores);
+  const picture = canvas({ x: { low: 0, high: largest(times) * 1.05, title: "seconds of the rollout" }, y: { low: low - 0.05, high: high * 1.05, title: "score" }, label: "Quality against speed: each rollout's score and time" });
+  const groups = [...new Set(rows.map(row => seriesName(page.runs[row.run], row.group)))];
+  for (const row of rows) {
+    const place = groups.indexOf(seriesName(page.runs[row.run], row.group));
+    const point = draw("a", { href: `#${linkOf(row)}`, tabindex: "-1" }, draw("circle", { class: `point ${INK[place % INK.length]}`, cx: picture.atX(row.ms / 1000), cy: picture.atY(row.score), r: 3.5 },
+      draw("title", {}, `${row.id}: ${figure(row.score)} in ${duration(row.ms)}`)));
+    picture.root.append(point);
+  }
+  return pictured("Quality against speed, a point for each rollout", picture.root, legend(groups));
+}
+
+function largest(values) {
+  return values.reduce((most, value) => Math.max(most, value), 0);
+}
+
+/** Rollouts in flight, and below them what the servers told, on one axis of time. */
+function overTime(run, place) {
+  const rows = page.rows.filter(row => row.run === place && row.start !== null && row.end !== null);
+  if (!rows.length) return null;
+  const end = largest(rows.map(row => row.end));
+  const lines = [{ title: "rollouts in flight", unit: "", source: "", points: inFlight(rows) }, ...run.server];
+  const pictures = lines.map(line => overTimeLine(line, end));
+  return el("figure", { class: "over-time" }, el("figcaption", {}, `${page.runs.length > 1 ? `${run.name}: ` : ""}Servers over time, under the rollouts in flight`), pictures);
+}
+
+function overTimeLine({ title, unit, source, points }, end) {
+  const inside = points.filter(([at]) => at <= end).map(([at, value]) => [Math.max(0, at), value]);
+  if (!inside.length) return null;
+  const high = largest(inside.map(([, value]) => value)) || 1;
+  const name = [title, source && `(${source})`].filter(Boolean).join(" ");
+  const picture = canvas({ width: 940, height: 130, x: { low: 0, high: end, title: "seconds since the first rollout began" }, y: { low: 0, high: unit === "%" ? Math.max(high, 1) : high * 1.1, title: unit || "number" }, label: `${name} over time` });
+  picture.root.append(draw("path", { class: "line series-0", d: path([...inside, [end, inside.at(-1)[1]]], picture.atX, picture.atY, true) }));
+  return el("div", {}, el("h3", {}, name), picture.root);
+}
+
+/** How many rollouts ran, from each moment at which that changed. */
+function inFlight(rows) {
+  const changes = rows.flatMap(row => [[row.start, 1], [row.end, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  let count = 0;
+  return changes.map(([at, by]) => { count += by; return [at, count]; });
+}

@@ -1,0 +1,177 @@
+// The table of all scenarios: only the rows that are seen are drawn, so that five thousand are no more than fifty.
+
+const table = { shown: [], sort: "worst", down: false, height: 48, filters: { text: "", status: "", tool: "", most: "", flipped: false } };
+
+/** Order of the scenarios by each column; `worst` is the page's own. */
+const ORDERS = {
+  worst: each => [RANK[each.status] < 3 ? RANK[each.status] : 3, badness(each)],
+  scenario: each => [each.scenario],
+  status: each => [RANK[each.status]],
+  score: each => [each.score ?? Infinity],
+  tools: each => [-each.missing.length - each.extra.length],
+  ttft: each => [each.ttft ?? Infinity],
+  time: each => [each.ms ?? Infinity],
+  tokens: each => [each.tokens ?? Infinity],
+};
+
+const COLUMNS = [["scenario", "scenario"], ["status", "status"], ["score", "score"], ["tools", "tools: missing, unasked"],
+  ["ttft", "first token"], ["time", "time"], ["tokens", "tokens"]];
+
+/** The worse a scenario, the smaller. */
+function badness(each) {
+  if (each.score === null) return -Infinity;
+  return each.falling ? -each.score : each.score;
+}
+
+/** The elements of the table, once. */
+function buildTable() {
+  const section = document.getElementById("scenarios");
+  table.count = el("p", { class: "soft", role: "status" });
+  table.sizer = el("div", { class: "sizer", role: "rowgroup" });
+  table.head = el("div", { class: "row head", role: "row" }, COLUMNS.map(headCell));
+  table.scroller = el("div", { class: "scroller", role: "table", "aria-label": "Scenarios", tabindex: "0" }, el("div", { role: "rowgroup", class: "top" }, table.head), table.sizer);
+  table.scroller.addEventListener("scroll", () => drawRows(), { passive: true });
+  table.scroller.addEventListener("keydown", tableKeys);
+  window.addEventListener("resize", () => drawRows());
+  window.addEventListener("beforeprint", () => { table.printing = true; drawRows(); });
+  window.addEventListener("afterprint", () => { table.printing = false; drawRows(); });
+  section.append(filterBar(), table.count, table.scroller);
+  arrange();
+}
+
+function headCell([order, title]) {
+  const sorted = () => {
+    table.down = table.sort === order && !table.down;
+    table.sort = order;
+    arrange();
+  };
+  return el("div", { role: "columnheader", class: `cell ${order}`, "data-order": order }, el("button", { type: "button", onclick: sorted }, title));
+}
+
+/** Fields by which rows are left out. */
+function filterBar() {
+  const filters = table.filters;
+  const field = (title, input) => el("label", {}, el("span", {}, title), input);
+  const on = name => event => {
+    filters[name] = event.target.type === "checkbox" ? event.target.checked : event.target.value;
+    table.scroller.scrollTop = 0;
+    arrange();
+  };
+  const statuses = ["failed", "passed", "mixed", ...Object.keys(RANK)];
+  const tools = [...new Set(page.scenarios.flatMap(each => [...each.tools]))].sort();
+  return el("div", { class: "filters", role: "search", "aria-label": "Filter the scenarios" },
+    field("text", el("input", { type: "search", id: "filter-text", oninput: on("text"), placeholder: "id, question, reason" })),
+    field("status", el("select", { id: "filter-status", onchange: on("status") }, el("option", { value: "" }, "all"), statuses.map(status => el("option", { value: status }, status.replace("_", " "))))),
+    field("tool", el("select", { id: "filter-tool", onchange: on("tool") }, el("option", { value: "" }, "all"), tools.map(name => el("option", { value: name }, name)))),
+    field("score at most", el("input", { type: "number", id: "filter-score", step: "0.1", oninput: on("most") })),
+    sides().length > 1 ? field("flipped only", el("input", { type: "checkbox", id: "filter-flipped", onchange: on("flipped") })) : null);
+}
+
+/** Whether a scenario is wanted. */
+function isWanted(each) {
+  const { text, status, tool, most, flipped } = table.filters;
+  return (!text || each.text.includes(text.toLowerCase()))
+    && (!status || hasStatus(each, status))
+    && (!tool || each.tools.has(tool))
+    && (most === "" || (each.score !== null && each.score <= Number(most)))
+    && (!flipped || isFlipped(each));
+}
+
+function hasStatus(each, status) {
+  if (status === "passed") return each.judged > 0 && each.passed === each.judged;
+  if (status === "failed") return each.passed < each.judged;
+  if (status === "mixed") return each.passed > 0 && each.passed < each.judged;
+  return each.rows.some(row => row.status === status);
+}
+
+/** Sorts and filters, and draws what is then seen. */
+function arrange() {
+  const order = ORDERS[table.sort];
+  const keyed = page.scenarios.filter(isWanted).map(each => [order(each), each]);
+  keyed.sort(([a, x], [b, y]) => comparison(a, b) * (table.down ? -1 : 1) || comparison([x.scenario], [y.scenario]));
+  table.shown = keyed.map(([, each]) => each);
+  const all = page.scenarios.length;
+  table.count.textContent = `${table.shown.length.toLocaleString("en")} of ${all.toLocaleString("en")} scenarios, ${table.sort === "worst" ? "worst first" : `by ${table.sort}`}`;
+  for (const cell of table.head.children) {
+    const sorted = cell.dataset.order === table.sort;
+    cell.setAttribute("aria-sort", sorted ? (table.down ? "descending" : "ascending") : "none");
+  }
+  table.scroller.setAttribute("aria-rowcount", table.shown.length + 1);
+  drawRows(true);
+}
+
+function comparison(a, b) {
+  for (let place = 0; place < a.length; place += 1) {
+    if (a[place] < b[place]) return -1;
+    if (a[place] > b[place]) return 1;
+  }
+  return 0;
+}
+
+const MARGIN = 8; // rows beyond those that are seen
+
+/** Draws the rows that are seen: each has its place, and the element around them the height of all. */
+function drawRows(anew = false) {
+  table.height = window.matchMedia("(max-width: 700px)").matches ? 84 : 48;
+  table.sizer.style.height = `${table.shown.length * table.height}px`;
+  const seen = table.printing ? table.shown.length : Math.ceil(table.scroller.clientHeight / table.height);
+  const above = table.printing ? 0 : Math.floor(table.scroller.scrollTop / table.height);
+  const first = Math.max(0, above - MARGIN), last = Math.min(table.shown.length, above + seen + MARGIN);
+  const old = new Map(anew ? [] : [...table.sizer.children].map(row => [Number(row.dataset.place), row]));
+  const focused = document.activeElement?.dataset?.place;
+  const rows = [];
+  for (let place = first; place < last; place += 1) rows.push(old.get(place) || scenarioRow(table.shown[place], place));
+  if (focused !== undefined && (focused < first || focused >= last) && old.has(Number(focused))) rows.push(old.get(Number(focused)));
+  const kept = new Set(rows);
+  for (const row of [...table.sizer.children]) if (!kept.has(row)) row.remove();
+  for (const row of rows) {
+    row.style.transform = `translateY(${row.dataset.place * table.height}px)`;
+    if (!row.isConnected) table.sizer.append(row);
+  }
+}
+
+/** A row, which opens the scenario's first rollout. */
+function scenarioRow(each, place) {
+  const cell = (name, ...content) => el("div", { role: "cell", class: `cell ${name}` }, ...content);
+  return el("a", { class: "row", role: "row", href: `#${linkOf(each.rows[0])}`, "data-place": place, "aria-rowindex": place + 2 },
+    cell("scenario", el("b", {}, each.scenario), el("span", { class: "soft" }, each.question)),
+    cell("status", el("span", { class: `badge ${each.status}` }, each.status.replace("_", " ")), each.failed ? el("span", { class: "soft" }, ` ${each.failed} error${each.failed > 1 ? "s" : ""}`) : null),
+    cell("score", scoreCell(each)),
+    cell("tools", toolsCell(each)),
+    cell("ttft", duration(each.ttft)), cell("time", duration(each.ms)), cell("tokens", figure(each.tokens)));
+}
+
+/** The mean, how many trials pass, and each of them where runs or variants differ. */
+function scoreCell(each) {
+  const mark = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "good" : each.passed ? "open" : "bad";
+  const word = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "\u2713" : each.passed ? "\u223c" : "\u2717";
+  const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
+  if (each.rows.length === 1) return mean;
+  const parts = sides().length > 1 ? sidesOf(each).map(side => figure(side.score)).join(" \u2192 ") : `${each.passed} of ${each.judged} trials`;
+  return [mean, el("span", { class: "soft" }, ` ${parts}`)];
+}
+
+function toolsCell(each) {
+  const list = (sign, names) => names.map(name => el("code", {}, `${sign}${name}`));
+  return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, "as expected");
+}
+
+/** Arrows move from row to row, also beyond those that are drawn. */
+function tableKeys(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
+  if (!step || event.target.closest("button")) return;
+  event.preventDefault();
+  const now = document.activeElement?.dataset?.place;
+  const place = Math.min(Math.max(now === undefined ? 0 : Number(now) + step, 0), table.shown.length - 1);
+  reveal(place);
+  table.sizer.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
+}
+
+/** Scrolls so that a row is seen. */
+function reveal(place) {
+  const top = place * table.height, room = table.scroller.clientHeight - table.head.offsetHeight;
+  const from = table.scroller.scrollTop;
+  if (top < from) table.scroller.scrollTop = top;
+  else if (top + table.height > from + room) table.scroller.scrollTop = top + table.height - room;
+  drawRows();
+}

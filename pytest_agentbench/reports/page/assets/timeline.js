@@ -1,0 +1,143 @@
+// The timeline of a rollout: a line for each call and each tool, on one axis of time that can be zoomed until every token is seen.
+
+const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent" };
+const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30, WIDTH = 620;
+const APART = 2; // pixels between tokens from which on each has a line of its own
+
+/** What has a line: calls with their parts, and tools, in the order in which they began. */
+function spansOf(attempt) {
+  const calls = attempt.calls.map((call, place) => {
+    const [called, sent, first, ended] = call.at;
+    const parts = sent === null ? [["queue", called, ended]]
+      : [["queue", called, sent], ["wait", sent, first ?? ended], ["decode", first ?? ended, ended]];
+    return { name: `call ${place + 1}${call.role ? ` of the ${call.role}` : ""}`, begin: called, parts, call, tokens: tokensOf(call) };
+  });
+  const others = attempt.spans.map(span => ({ name: span.name, begin: span.at[0], parts: [[span.kind, ...span.at]], tokens: [] }));
+  return [...calls, ...others].sort((a, b) => a.begin - b.begin);
+}
+
+/** When each output event came, milliseconds. */
+function tokensOf(call) {
+  if (call.at[2] === null) return [];
+  let at = call.at[2];
+  return [at, ...call.stamps.map(step => { at += step / 10; return at; })];
+}
+
+/** Milliseconds that each part took; what is nobody else's is the agent's. */
+function sharesOf(spans, whole) {
+  const shares = { queue: 0, wait: 0, decode: 0, tool: 0, program: 0 };
+  for (const span of spans) for (const [part, from, to] of span.parts) shares[part] += to - from;
+  return { ...shares, agent: Math.max(0, whole - covered(spans)) };
+}
+
+/** Milliseconds in which anything of it went on. */
+function covered(spans) {
+  let end = -Infinity, sum = 0;
+  for (const span of spans) {
+    const last = span.parts.at(-1)[2];
+    sum += Math.max(0, last - Math.max(end, span.begin));
+    end = Math.max(end, last);
+  }
+  return sum;
+}
+
+/** The picture, its buttons, and the table with the same in numbers. */
+function timeline(attempt) {
+  const spans = spansOf(attempt);
+  const whole = attempt.ms ?? Math.max(1, ...spans.map(span => span.parts.at(-1)[2]));
+  const view = { from: 0, to: whole };
+  const holder = el("div", { class: "timeline", tabindex: "0", role: "group", "aria-label": "Timeline; plus and minus zoom, arrows move, 0 shows all" });
+  const redraw = () => holder.replaceChildren(timelinePicture(spans, view, whole));
+  const zoom = factor => { const middle = (view.from + view.to) / 2; aim(view, middle, (view.to - view.from) / 2 * factor, whole); redraw(); };
+  const move = share => { const half = (view.to - view.from) / 2; aim(view, (view.from + view.to) / 2 + share * 2 * half, half, whole); redraw(); };
+  const keys = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => zoom(Infinity), ArrowLeft: () => move(-0.5), ArrowRight: () => move(0.5) };
+  holder.addEventListener("keydown", event => {
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    keys[event.key]();
+  });
+  holder.addEventListener("wheel", event => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 0.7 : 1.4);
+  }, { passive: false });
+  redraw();
+  const button = (text, name, act) => el("button", { type: "button", "aria-label": name, title: name, onclick: act }, text);
+  return el("div", {},
+    el("div", { class: "buttons" }, button("+", "zoom in", () => zoom(0.5)), button("\u2212", "zoom out", () => zoom(2)),
+      button("\u2190", "earlier", () => move(-0.5)), button("\u2192", "later", () => move(0.5)), button("all", "show all", () => zoom(Infinity))),
+    holder, partsLegend(sharesOf(spans, whole), whole), callTable(attempt));
+}
+
+/** Points the view at a moment, within the rollout. */
+function aim(view, middle, half, whole) {
+  const size = Math.min(Math.max(half * 2, 2), whole);
+  const from = Math.min(Math.max(0, middle - size / 2), whole - size);
+  [view.from, view.to] = [Number.isFinite(from) ? from : 0, (Number.isFinite(from) ? from : 0) + size];
+}
+
+/** The picture of a view. */
+function timelinePicture(spans, view, whole) {
+  const height = TOP + Math.max(1, spans.length) * ROW + AXIS;
+  const x = ms => LEFT + (ms - view.from) / (view.to - view.from || 1) * (WIDTH - LEFT - 8);
+  const root = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", class: "chart",
+    "aria-label": `Timeline from ${duration(view.from)} to ${duration(view.to)} of ${duration(whole)}` });
+  const bottom = height - AXIS;
+  root.append(bar("agent", x, 0, whole, TOP, bottom - TOP, view, `agent: ${duration(whole)} in all`));
+  for (const value of ticks(view.from, view.to)) {
+    root.append(draw("line", { class: "grid", x1: x(value), x2: x(value), y1: TOP, y2: bottom }));
+    root.append(draw("text", { x: x(value), y: bottom + 14, "text-anchor": "middle" }, figure(value, 6)));
+  }
+  root.append(draw("text", { x: (LEFT + WIDTH) / 2, y: height - 4, "text-anchor": "middle" }, "milliseconds since the attempt began"));
+  spans.forEach((span, place) => root.append(...spanBars(span, TOP + place * ROW, x, view)));
+  return root;
+}
+
+/** The bars and the tokens of a span. */
+function spanBars(span, y, x, view) {
+  const parts = span.parts.filter(([, from, to]) => to >= view.from && from <= view.to && to > from);
+  const name = span.call ? String(span.name.match(/\d+/)[0]) : "\u2692";
+  const label = draw("text", { x: LEFT - 6, y: y + 14, "text-anchor": "end" }, name, draw("title", {}, span.name));
+  const bars = parts.map(([part, from, to]) => bar(part, x, from, to, y + 3, ROW - 6, view, `${span.name}, ${PARTS[part]}: ${duration(to - from)}`));
+  const failed = span.call?.error ? [draw("text", { class: "failed", x: Math.min(x(span.parts.at(-1)[2]) + 3, WIDTH - 16), y: y + 15 }, "\u2716", draw("title", {}, span.call.error))] : [];
+  return [label, ...bars, ...tokenLines(span.tokens, y, x, view), ...failed];
+}
+
+/** A rectangle, as much of it as the view has. */
+function bar(part, x, from, to, y, height, view, title) {
+  const [left, right] = [x(Math.max(from, view.from)), x(Math.min(to, view.to))];
+  return draw("rect", { class: `part ${part}`, x: left, y, width: Math.max(0.75, right - left), height }, draw("title", {}, title));
+}
+
+/** A line for each token of the view, where they are far enough apart to be told from each other. */
+function tokenLines(tokens, y, x, view) {
+  const inside = tokens.filter(at => at >= view.from && at <= view.to);
+  if (inside.length < 1 || (x(inside.at(-1)) - x(inside[0])) / inside.length < APART) return [];
+  return inside.map((at, place) => draw("line", { class: "token", x1: x(at), x2: x(at), y1: y + 3, y2: y + ROW - 3 },
+    draw("title", {}, `at ${duration(at)}${place ? `, ${duration(at - inside[place - 1])} after the one before` : ""}`)));
+}
+
+/** Colours, their names, and how long each part took. */
+function partsLegend(shares, whole) {
+  const shown = Object.entries(PARTS).filter(([part]) => shares[part] > 0);
+  return el("ul", { class: "legend" }, shown.map(([part, name]) => el("li", {},
+    draw("svg", { width: 14, height: 12, "aria-hidden": "true" }, draw("rect", { class: `part ${part}`, width: 14, height: 12 })),
+    `${name} ${duration(shares[part])}, ${Math.round(shares[part] / whole * 100)} %`)));
+}
+
+const CALL_HEADS = ["call", "prompt tokens", "of them cached", "output tokens", "to first token", "whole call", "ended"];
+
+/** The calls in numbers. */
+function callTable(attempt) {
+  if (!attempt.calls.length) return el("p", { class: "soft" }, "No LLM call was made.");
+  const cells = (call, place) => {
+    const [, sent, first, ended] = call.at;
+    const end = call.error ? `${call.error}${call.status ? ` (HTTP ${call.status})` : ""}: ${call.why}` : call.finish;
+    const since = stamp => duration(stamp === null || sent === null || call.error ? null : stamp - sent);
+    return [`${place + 1}${call.role ? ` (${call.role})` : ""}`, ...call.tokens.map(value => figure(value)), since(first), since(ended), end || "\u2013"];
+  };
+  return el("div", { class: "scroll" }, el("table", { class: "small" },
+    el("thead", {}, el("tr", {}, CALL_HEADS.map(head => el("th", { scope: "col" }, head)))),
+    el("tbody", {}, attempt.calls.map((call, place) => el("tr", { class: call.error ? "bad" : null }, cells(call, place).map(cell => el("td", {}, cell)))))));
+}

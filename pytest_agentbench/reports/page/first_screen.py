@@ -1,0 +1,144 @@
+"""What is read first, as HTML that needs no script: the verdict and why, the numbers with their intervals, what changed, where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics.registry import METRICS
+from pytest_agentbench.reports import first_look
+from pytest_agentbench.reports.gates import change_text, claims_of, gate_text, reason_text, result_text, worst_first
+from pytest_agentbench.reports.outcome import headline, means
+from pytest_agentbench.reports.wording import number, percent, score_of, split_text, statuses_text
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import Mean, SuiteResult
+from pytest_agentbench.runs.verdicts import RuleResult
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+
+RULES = CLAIMS = 10  # lines of each
+LATENCIES = ("ttft", "itl", "e2e")
+COLOURS = {"PASS": "good", "FAIL": "bad"}
+
+
+def text(words: str) -> str:
+    """Words of others as HTML that shows them and does nothing."""
+    return escape(one_line(words))
+
+
+def name(words: str) -> str:
+    return f"<code>{text(words)}</code>"
+
+
+HTML = first_look.Writing(text, name)
+
+
+def first_screen(runs: Sequence[Run]) -> str:
+    """The HTML of the page's beginning; of several runs each has its verdict and its numbers, the first one first."""
+    return "\n".join(line for run in runs for line in _of_run(run))
+
+
+def _of_run(run: Run) -> Iterator[str]:
+    colour = COLOURS.get(run.verdict, "open")
+    yield f'<section class="run" aria-label="Run {text(run.id)}">'
+    yield f'<p class="soft">{text(run.backend.name)}, {text(run.backend.served_model or "no model")}; {text(run.id)}</p>'
+    yield f'<h1 class="verdict {colour}">{text("; ".join([headline(run), *means(run)]))}</h1>'
+    yield from _why(run)
+    yield '<div class="figures">'
+    for suite_name, suite in run.suites.items():
+        yield from _suite_figures(suite_name, suite, several=len(run.suites) > 1)
+    yield from _speed_figures(run)
+    yield "</div>"
+    yield '<div class="pair">'
+    yield from _list("What to look at first", first_look.lines(run, HTML), "Nothing stands out.")
+    yield from _list(f"Against the baseline{_baseline(run)}", [*_changes(run)], "There is no baseline to compare with.")
+    yield "</div>"
+    yield f'<p class="soft">{text(_conditions(run))}</p>'
+    yield "</section>"
+
+
+def _why(run: Run) -> Iterator[str]:
+    """The gate and its rules, the worst first; without one what became of the rollouts and the tests."""
+    if run.backend.failure:
+        yield f'<p class="bad">The backend failed: {text(run.backend.failure.partition(chr(10))[0])}</p>'
+    tests = run.tests
+    if tests.failed or tests.errors:
+        yield f'<p class="bad">{tests.failed} tests failed, {tests.errors} could not be measured, {tests.passed} passed.</p>'
+    if run.plan.not_run:
+        yield f'<p class="open">{run.plan.not_run} of {run.plan.rollouts} planned rollouts did not run.</p>'
+    if run.gate:
+        rules = [_rule(rule) for rule in worst_first(run.gate.rules)[:RULES]]
+        yield f"<p>Gate: {text(gate_text(run.gate, run.rounds))}</p>"
+        yield f'<ul class="rules">{"".join(rules)}</ul>'
+
+
+def _rule(rule: RuleResult) -> str:
+    reason = f'<br><span class="soft">{text(reason_text(rule))}</span>' if reason_text(rule) else ""
+    return f'<li class="{COLOURS.get(rule.verdict, "open")}">{text(result_text(rule))}{reason}</li>'
+
+
+def _figure(title: str, value: str, unit: str, about: str) -> str:
+    shown = f' <span class="unit">{text(unit)}</span>' if unit else ""
+    return f'<div class="figure"><h3>{text(title)}</h3><p class="value">{text(value)}{shown}</p><p class="soft">{text(about)}</p></div>'
+
+
+def _suite_figures(group: str, suite: SuiteResult, *, several: bool) -> Iterator[str]:
+    for score in suite.scorers[: 1 if several else None]:
+        mean = suite.scores[score].mean
+        better = "less is better" if score in LOWER_IS_BETTER else "more is better"
+        value = "not measured" if mean is None else number(mean.value, 3)
+        yield _figure(f"{group} {score}" if several else score, value, "", f"{_interval(mean)}{better}")
+    total = sum(suite.rollouts.values())
+    yield _figure(f"{group} rollouts" if several else "rollouts", f"{total:,}", "", statuses_text(suite.rollouts))
+
+
+def _interval(mean: Mean | None) -> str:
+    return "" if mean is None or mean.low is None else f"95 % interval {mean.low:.3f} to {mean.high:.3f}; "
+
+
+def _speed_figures(run: Run) -> Iterator[str]:
+    titles = {metric.name: metric.title for metric in METRICS}
+    for metric in LATENCIES:
+        if spread := run.performance.latency(metric):
+            high = "" if spread.p90 is None else f"; p90 {number(spread.p90)} ms"
+            ends = spread.intervals.get("p50")
+            interval = f"95 % interval {number(ends[0])} to {number(ends[1])} ms" if ends else ""
+            yield _figure(titles.get(metric, metric), number(spread.p50), "ms, median", f"{interval}{high}".removeprefix("; "))
+    if run.performance.output_tokens_per_s:
+        about = f"{run.performance.output_tokens:,} tokens of {run.performance.calls:,} calls in {run.performance.span_s:.1f} s"
+        yield _figure("throughput", number(run.performance.output_tokens_per_s), "output tokens/s", about)
+    if run.performance.prefix_cache_hit_ratio is not None:
+        yield _figure("prefix cache", percent(run.performance.prefix_cache_hit_ratio), "", "of the prompt tokens were found there")
+
+
+def _list(title: str, lines: Sequence[str], otherwise: str) -> Iterator[str]:
+    yield f"<div><h2>{title}</h2>"
+    yield f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>" if lines else f'<p class="soft">{otherwise}</p>'
+    yield "</div>"
+
+
+def _baseline(run: Run) -> str:
+    names = sorted({each.run for each in run.gate.baselines.values()}) if run.gate else []
+    return f" {', '.join(map(name, names))}" if names else ""
+
+
+def _changes(run: Run) -> Iterator[str]:
+    """How each metric compares with the baseline, and the scenarios that got worse, as links to them."""
+    rules = run.gate.rules if run.gate else ()
+    yield from (text(result_text(rule)) for rule in rules if rule.vs_baseline)
+    claims = [(score_of(rule), each) for rule in rules for each in claims_of(rule)]
+    for score, each in claims[:CLAIMS]:
+        yield f'worse: <a href="#{text(each.scenario)}">{text(change_text(score, each))}</a>'
+    if len(claims) > CLAIMS:
+        yield f"and {len(claims) - CLAIMS} more scenarios got worse"
+
+
+def _conditions(run: Run) -> str:
+    """When, how, and how far the times can be trusted."""
+    split = split_text(run.performance.split) if run.performance.split else ""
+    parts = [
+        f"{run.finished_at}, {run.settings.concurrency} rollouts in flight at most",
+        f"stopwatch: {run.stopwatch.verdict}",
+        f"time of the rollouts: {split}" if split else "",
+    ]
+    return "; ".join(filter(None, parts))

@@ -1,0 +1,171 @@
+"""A rollout on the page: its row in the table, and all that is shown when it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+from pytest_agentbench.metrics import timings
+from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, ToolCall
+from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.tables.places import Calendar
+
+#: Of a row, in this order.
+FIELDS = (
+    *("id", "suite", "scenario", "variant", "trial", "status", "reason", "scores", "passed", "question", "expected", "actual"),
+    *("turns", "failed", "attempts", "start", "end", "ttft", "itl", "rate", "tokens"),
+)
+
+Statistic = Callable[[Sequence[float]], float]
+
+SHORT = 160  # characters of a text in the table
+MOST_NAMES = 40  # of tools in the table
+LOG = 40_000  # characters of what an agent printed
+TICK_NS = 100_000  # of token stamps on the timeline: 0.1 ms
+
+
+def row(rollout: Rollout, bar: Bar | None, calendar: Calendar) -> Json:
+    """What the table has of a rollout: FIELDS. Times are seconds since 1970; TTFT and ITL are in milliseconds, rates per second."""
+    key, calls = rollout.key, rollout.all_calls
+    return {
+        "id": key.id,
+        "suite": key.suite,
+        "scenario": key.scenario,
+        "variant": key.variant,
+        "trial": key.trial,
+        "status": rollout.status,
+        "reason": rollout.reason[:SHORT],
+        "scores": {name: round(float(score), 4) for name, score in rollout.scores.items()},
+        "passed": _passed(rollout, bar),
+        "question": _question(rollout)[:SHORT],
+        "expected": _names(rollout.expected_tools),
+        "actual": _names(rollout.tools),
+        "turns": rollout.turns,
+        "failed": sum(call.error_kind is not None for call in calls),
+        "attempts": rollout.attempt,
+        "start": calendar.epoch_s(rollout.session, rollout.started_ns),
+        "end": calendar.epoch_s(rollout.session, rollout.ended_ns),
+        "ttft": _milliseconds(median, [value for call in calls if (value := timings.ttft_ns(call)) is not None]),
+        "itl": _milliseconds(fmean, [gap for call in calls for gap in timings.itl_ns(call)]),
+        "rate": _rounded(fmean, [speed for call in calls if (speed := timings.tokens_per_s(call)) is not None]),
+        "tokens": sum(map(timings.output_tokens, calls)),
+    }
+
+
+def detail(rollout: Rollout) -> Json:
+    """All of a rollout: what was said, what was asked for, what was done, how it was scored, and when."""
+    return {
+        "messages": rollout.messages,
+        "expected": rollout.expected,
+        "tools": [_tool(call) for call in rollout.tool_calls],
+        "answer": rollout.answer,
+        "reason": rollout.reason,
+        "scores": {name: score.to_dict() for name, score in rollout.scores.items()},
+        "score_errors": dict(rollout.score_errors),
+        "drafts": [_draft(each) for each in rollout.drafts],
+        "verification": _verification(rollout),
+        "settings": rollout.settings,
+        "log": rollout.log if len(rollout.log) <= LOG else f"{rollout.log[: LOG // 2]}\n[...]\n{rollout.log[-LOG // 2 :]}",
+        "attempts": [_attempt(each, rollout) for each in rollout.attempts],
+    }
+
+
+def _passed(rollout: Rollout, bar: Bar | None) -> bool | None:
+    """None where nobody said what passes, or nothing was measured; an agent's error passes nowhere."""
+    if bar is None:
+        return None
+    if rollout.status == "agent_error":
+        return False
+    return bar.reached(float(rollout.scores[bar.score])) if bar.score in rollout.scores else None
+
+
+def _question(rollout: Rollout) -> str:
+    """What the user says first."""
+    texts = (message.get("content") for message in rollout.messages if isinstance(message, dict) and message.get("role") == "user")
+    first = next(texts, "")
+    return " ".join(first.split()) if isinstance(first, str) else ""
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    return [name[:SHORT] for name in names[:MOST_NAMES]]
+
+
+def _milliseconds(statistic: Statistic, values: Sequence[float]) -> float | None:
+    return _rounded(statistic, [value / 1e6 for value in values])
+
+
+def _rounded(statistic: Statistic, values: Sequence[float]) -> float | None:
+    return round(statistic(values), 2) if values else None
+
+
+def _tool(call: ToolCall) -> Json:
+    words = {"name": call.name, "arguments": call.arguments, "turn": call.turn, "problem": call.problem, "detail": call.detail}
+    return {**words, "raw": call.raw, "repaired": call.repaired}
+
+
+def _draft(draft: Draft) -> Json:
+    data = {name: getattr(draft, name) for name in ("number", "status", "reason", "answer", "verdict", "accepted", "chosen")}
+    return {**data, "scores": {name: float(score) for name, score in draft.scores.items()}}
+
+
+def _verification(rollout: Rollout) -> Json | None:
+    found = rollout.verification
+    if found is None:
+        return None
+    return {name: getattr(found, name) for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox")}
+
+
+def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
+    """An attempt with its calls and spans; milliseconds from its start on. Tools and programs are known of the last one."""
+    began = _beginning(attempt)
+    calls = [_call(call, began) for call in (*attempt.calls, *attempt.other_calls)]
+    last = attempt.attempt == rollout.attempt
+    return {
+        "attempt": attempt.attempt,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "ms": _since(attempt.ended_ns, began) if attempt.ended_ns else None,
+        "calls": calls,
+        "spans": [*_spans(rollout, began)] if last else [],
+    }
+
+
+def _beginning(attempt: Attempt) -> int:
+    """Where its timeline begins, on the clock of its session."""
+    stamps = [attempt.started_ns, *(call.called_ns or call.received_ns for call in (*attempt.calls, *attempt.other_calls))]
+    return min(filter(None, stamps), default=0)
+
+
+def _call(call: LLMCall, began: int) -> Json:
+    """`at`: called, sent, first token, end. `stamps`: the output events' distances in TICK_NS, the first one's from `at[2]` on."""
+    output = call.output
+    first = output[0].at_ns if output else None
+    return {
+        "role": call.role,
+        "at": [_since(stamp, began) for stamp in (call.called_ns or call.received_ns, call.sent_ns, first, call.ended_ns)],
+        "stamps": [round(later.at_ns / TICK_NS) - round(earlier.at_ns / TICK_NS) for earlier, later in pairwise(output)],
+        "held": round(call.held_ns / 1e6, 1),
+        "model": call.answered_by or call.model,
+        "status": call.http_status,
+        "finish": call.finish_reason,
+        "error": call.error_kind,
+        "why": call.error,
+        "tokens": [call.prompt_tokens, call.cached_tokens, timings.output_tokens(call)],
+    }
+
+
+def _spans(rollout: Rollout, began: int) -> Iterator[Json]:
+    """What else took its time: tools, programs, the verifier."""
+    for tool in rollout.tool_calls:
+        if tool.started_ns and tool.ended_ns:
+            yield {"kind": "tool", "name": tool.name, "at": [_since(tool.started_ns, began), _since(tool.ended_ns, began)]}
+    for program in rollout.programs:
+        yield {"kind": "program", "name": "program", "at": [_since(program.started_ns, began), _since(program.ended_ns, began)]}
+    if (found := rollout.verification) and found.started_ns:
+        yield {"kind": "program", "name": "verifier", "at": [_since(found.started_ns, began), _since(found.ended_ns, began)]}
+
+
+def _since(stamp: int | None, began: int) -> float | None:
+    """Milliseconds, to the microsecond."""
+    return None if stamp is None else round((stamp - began) / 1e6, 3)

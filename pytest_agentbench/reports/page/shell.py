@@ -1,0 +1,88 @@
+"""The file itself: one style, one script, both allowed by their hash alone, and data that nothing runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.page.data import RunData, encoded
+
+#: Files of the one script in their order: a function may use those of files before its own at once, all others later.
+SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
+#: Parts of the page that the script fills, and their titles.
+SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "speed": "Speed", "compare": "Comparison"}
+
+
+def asset(name: str) -> str:
+    """The text of a file that came with the package."""
+    return (files("pytest_agentbench.reports.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Json]) -> str:
+    """The whole file. `first` is HTML; `compared`: intervals of differences."""
+    script, style = "\n".join(asset(f"{name}.js") for name in SCRIPTS), asset("page.css")
+    index = {"runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
+    return "\n".join(_lines(title, policy(script, style), style, first, _data(index, runs), script)) + "\n"
+
+
+def policy(script: str, style: str) -> str:
+    """The Content-Security-Policy: nothing is loaded or sent, and no other script runs."""
+    rules = ["default-src 'none'", f"script-src '{_hash(script)}'", f"style-src '{_hash(style)}'", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join(rules)
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _lines(title: str, csp: str, style: str, first: str, data: Iterator[str], script: str) -> Iterator[str]:
+    yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{csp}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="referrer" content="no-referrer">'
+    yield f"<title>agentbench: {escape(one_line(title))}</title>\n<style>{style}</style>\n</head>\n<body>"
+    yield '<a class="skip" href="#scenarios">To the scenarios</a>'
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in SECTIONS.items())
+    yield f'<header><a class="brand" href="#top">agentbench</a><nav aria-label="Parts of the page" hidden>{links}</nav></header>'
+    yield f'<main id="top">\n<div id="first">\n{first}\n</div>'
+    for name, heading in SECTIONS.items():
+        yield f'<section id="{name}" aria-labelledby="{name}-title" hidden><h2 id="{name}-title">{heading}</h2></section>'
+    yield "</main>"
+    yield "<noscript><p>Tables, transcripts and pictures need JavaScript, which is off; report.md has what text can say.</p></noscript>"
+    yield '<dialog id="rollout" aria-label="One rollout"></dialog>'
+    yield from data
+    yield f"<script>{script}</script>\n</body>\n</html>"
+
+
+def _data(index: Json, runs: Sequence[RunData]) -> Iterator[str]:
+    yield f'<script type="application/json" id="index">{inert(index)}</script>'
+    for run, data in enumerate(runs):
+        for number, block in enumerate(data.blocks):
+            yield f'<script type="text/plain" id="block-{run}-{number}">{block}</script>'
+
+
+def inert(value: object) -> str:
+    """JSON inside a script element: no text in it ends the element or begins a comment."""
+    return encoded(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def data_of(text: str) -> tuple[list[RunData], Sequence[Json]]:
+    """What is in a page: its runs, and the intervals of their differences."""
+    index = json.loads(_between(text, 'id="index">'))
+    runs = [
+        RunData(
+            {name: value for name, value in run.items() if name != "blocks"},
+            tuple(_between(text, f'id="block-{place}-{number}">') for number in range(run["blocks"])),
+        )
+        for place, run in enumerate(index["runs"])
+    ]
+    return runs, index["compared"]
+
+
+def _between(text: str, opening: str) -> str:
+    return text.partition(opening)[2].partition("</script>")[0]

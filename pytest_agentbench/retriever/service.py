@@ -1,0 +1,86 @@
+"""The HTTP side of the retriever: GET /health, and POST /retrieve as ToolOrchestra's retriever has it, with several queries at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated
+
+import orjson
+from aiohttp import web
+from pydantic import Field, StringConstraints
+
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.config import Spec, validate
+from pytest_agentbench.records import Json
+from pytest_agentbench.retriever.config import RetrieverConfig
+from pytest_agentbench.retriever.corpus import text_of
+from pytest_agentbench.retriever.embeddings import Embedder
+from pytest_agentbench.retriever.index import Index
+from pytest_agentbench.retriever.tavily import Tavily
+
+LARGEST_BODY = 1 << 24  # bytes
+Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Request(Spec):
+    """The body of /retrieve."""
+
+    queries: list[Query] = Field(min_length=1, max_length=256)
+    topk: int = Field(default=5, ge=1)  # documents for each query
+    return_scores: bool = False  # {document, score, source} instead of bare documents
+    eid: str | int | None = None  # the question, where each has a list of documents of its own
+
+
+class Retriever:
+    """An index, who makes vectors of queries, and what each question may get."""
+
+    def __init__(self, config: RetrieverConfig, index: Index, embedder: Embedder, allowed: Mapping[str, frozenset[str]] | None) -> None:
+        self._config, self._index, self._embedder, self._allowed = config, index, embedder, allowed
+        self._tavily = Tavily(config.tavily) if config.tavily else None
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=LARGEST_BODY)
+        application.router.add_get("/health", self._health)
+        application.router.add_post("/retrieve", self._retrieve)
+        return application
+
+    async def check(self) -> None:
+        """Raises ConfigError where the embeddings do not fit the index, BackendError where there are none."""
+        self._index.nearest(await self._embedder.vectors(["probe"]), 1)
+
+    async def hits(self, request: Request) -> list[list[Json]]:
+        """For each query {document, score, source}, the nearest first."""
+        vectors = await self._embedder.vectors(request.queries)
+        nearest = await asyncio.to_thread(self._index.nearest, vectors, self._config.candidates)
+        return [await self._of(query, found, request) for query, found in zip(request.queries, nearest, strict=True)]
+
+    async def _of(self, query: str, nearest: list[tuple[float, Json]], request: Request) -> list[Json]:
+        near = [
+            {"document": document, "score": score, "source": "local"} for score, document in nearest if self._fits(score, document, request)
+        ]
+        if self._tavily and self._tavily.wanted(len(near)):
+            near += await self._tavily.search(query)
+        return near[: request.topk]
+
+    def _fits(self, score: float, document: Json, request: Request) -> bool:
+        if self._allowed is not None and str(document["id"]) not in self._allowed.get(str(request.eid), ()):
+            return False
+        return score > self._config.least_score and len(text_of(document)) > self._config.least_characters
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return _json({"status": "ok", "documents": len(self._index.documents)})
+
+    async def _retrieve(self, http: web.Request) -> web.Response:
+        try:
+            request = validate(Request, orjson.loads(await http.read()), "request")
+            hits = await self.hits(request)
+        except (ConfigError, orjson.JSONDecodeError) as error:
+            return _json({"detail": str(error)}, 400)
+        except BackendError as error:
+            return _json({"detail": str(error)}, 502)
+        return _json(hits if request.return_scores else [[hit["document"] for hit in each] for each in hits])
+
+
+def _json(data: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(data), status=status, content_type="application/json")

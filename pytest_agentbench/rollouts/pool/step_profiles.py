@@ -1,0 +1,83 @@
+"""What the ThunderAgent router writes down of every step of a program: how long it held the call, and how fast the engine was."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_agentbench.records import Json
+
+PATIENCE = 1.0  # seconds that the row of a step may come after its answer
+POLL = 0.01  # seconds
+
+#: What `calls[].server` calls a time -> the router's column, in seconds.
+TIMES = {"router_queue_ms": "pause_s", "prefill_time_ms": "prefill_s", "decode_time_ms": "decode_s", "tool_call_time_ms": "tool_call_s"}
+
+#: The router's columns in their order, which its file's first line repeats.
+COLUMNS = ("program_id", "step_id", "prefill_s", "decode_s", "pause_s", "tool_call_s", "kv_hit_rate", "completed_at")
+
+
+class StepProfiles:
+    """A `step_profiles.csv` that grows. What is in it from before, and programs of other runs, are passed over.
+
+    A row names its program and the number of the step, and not the call: a program's rows are those of its counted answers, in their order.
+    """
+
+    def __init__(self, file: Path, prefix: str) -> None:
+        """`prefix` is how the programs begin that are asked for."""
+        self.sessions: set[str] = set()  # programs that have a row
+        self._file, self._prefix = file, prefix
+        self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> what is told of its steps; until somebody asks
+        self._read = self._size()  # bytes
+
+    async def complete(self, id: str, calls: Sequence[Json]) -> bool:
+        """Gives all the calls of a program what is told of them; whether every counted answer has its row, and every row its answer."""
+        counted = sorted((call for call in calls if call["completion_tokens"] is not None and call["error_kind"] is None), key=_end)
+        end = time.monotonic() + PATIENCE
+        self.look()
+        while len(self._rows[id]) < len(counted) and time.monotonic() < end:
+            await asyncio.sleep(POLL)
+            self.look()
+        rows = self._rows.pop(id)
+        if len(rows) != len(counted):  # whose row is whose is not known
+            return False
+        for call, row in zip(counted, rows, strict=True):
+            call["server"] = call["server"] or row
+        return True
+
+    def look(self) -> None:
+        """Reads the rows that are new and whole."""
+        size = self._size()
+        if size < self._read:  # whoever writes it has begun anew
+            self._read = 0
+        if size == self._read:
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]
+        self._read += len(whole) + bool(whole)
+        for values in csv.reader(whole.decode(errors="replace").splitlines()):
+            self._keep(dict(zip(COLUMNS, values, strict=False)))
+
+    def _keep(self, row: dict[str, str]) -> None:
+        program = row.get("program_id", "")
+        if program.startswith(self._prefix) and row.keys() == {*COLUMNS}:
+            self.sessions.add(program)
+            timing: Json = {name: float(row[column]) * 1e3 for name, column in TIMES.items()}
+            if row["kv_hit_rate"]:
+                timing["kv_hit_rate"] = float(row["kv_hit_rate"])
+            self._rows[program].append({"timing": timing})
+
+    def _size(self) -> int:
+        try:
+            return self._file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def _end(call: Json) -> int:
+    return int(call["ended_ns"])

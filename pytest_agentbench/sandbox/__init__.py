@@ -1,0 +1,1 @@
+"""Where tasks are carried out: a machine of its own for each rollout."""

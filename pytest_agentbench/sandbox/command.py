@@ -1,0 +1,152 @@
+"""One command in a container: started, read until it ends or its time is over, and killed there with all that it started."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from typing import Any
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.sandbox.clip import Clip
+from pytest_agentbench.sandbox.sandbox import Command
+
+#: Variable of all processes of one command, unless they clear their environment.
+VARIABLE = "AGENTBENCH_COMMAND"
+
+LONGEST = 128 * 1024 - 1  # bytes of an argument, which the kernel limits
+CANNOT_RUN = 126  # the exit code that a shell gives to what it cannot execute
+KILL = 20.0  # seconds that killing may take
+_SIGKILL = 128 + signal.SIGKILL
+_SETTLED = 5.0  # seconds between the end of a command's output and its exit code
+
+#: Exits with 0 when nothing runs but itself and the first process. `kill` is bash's own, and spares who calls it.
+KILL_ALL = "for i in {1..50}; do kill -9 -1 2>/dev/null; set -- /proc/[0-9]*; (($# <= 2)) && exit 0; done; exit 1"
+
+#: stdout and stderr come through one pipe, so that they stay in order.
+_IN_ORDER = 'exec bash -c "$1" 2>&1'
+
+#: Kills what carries the mark, and all that descends from it or is of its sessions. Where more and more turns up, all is killed.
+_KILL = (
+    r"""
+mark="$1"; killed=" "
+for round in 1 2 3 4 5; do
+  new=
+  for folder in /proc/[0-9]*; do
+    pid=${folder#/proc/}; line=
+    [[ $pid == 1 || $pid == $$ || $killed == *" $pid "* ]] && continue
+    { read -r -d '' line <"$folder/stat"; } 2>/dev/null
+    [[ $line ]] || continue
+    set -- ${line##*) }
+    guilty=; [[ $killed == *" $2 "* || $killed == *" $4 "* ]] && guilty=1
+    if [[ ! $guilty ]]; then
+      while IFS= read -r -d '' variable; do [[ $variable == "$mark" ]] && guilty=1; done 2>/dev/null <"$folder/environ"
+    fi
+    [[ $guilty ]] && kill -9 "$pid" 2>/dev/null && killed+="$pid " && new=1
+  done
+  [[ $new ]] || exit 0
+done
+"""
+    + KILL_ALL
+)
+
+
+class Execution:
+    """Of one command. Everything blocks, but `abandon`, which may be called from another thread."""
+
+    def __init__(self, api: Any, container: str, *, user: str, workdir: str | None, env: Mapping[str, str]) -> None:
+        self._api, self._container, self._user, self._workdir, self._env = api, container, user, workdir, dict(env)
+        self._mark = secrets.token_hex(8)
+        self._socket: socket.socket | None = None
+        self._abandoned = False
+
+    def run(self, command: str, seconds: float) -> Command:
+        """Runs it for so many seconds at most."""
+        if (size := len(command.encode(errors="replace"))) > LONGEST or "\0" in command:
+            why = "it has a NUL character" if "\0" in command else f"it has {size} bytes, and {LONGEST} is the most"
+            return Command(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
+        clip, began = Clip(), time.monotonic()
+        execution = self._create(["bash", "-c", _IN_ORDER, "bash", command], self._user, {**self._env, VARIABLE: self._mark})
+        ended = self._read(execution, clip, began + seconds)
+        code = self._exit_code(execution) if ended else None
+        if not ended:
+            self._run(_KILL, f"{VARIABLE}={self._mark}")
+        elif code in (None, _SIGKILL) and self._run(":") != 0:
+            raise InfraError("the sandbox ended while a command ran")
+        return Command(code, clip.text, clip.omitted, time.monotonic() - began)
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more; what it started goes on."""
+        self._abandoned = True
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _create(self, words: list[str], user: str, env: Mapping[str, str]) -> str:
+        made = self._api.exec_create(self._container, words, user=user, workdir=self._workdir, environment=dict(env))
+        return str(made["Id"])
+
+    def _read(self, execution: str, clip: Clip, deadline: float) -> bool:
+        """Whether it ended before the deadline (monotonic seconds)."""
+        url = f"{self._api.base_url}/v{self._api.api_version}/exec/{execution}/start"
+        with closing(self._api.post(url, json={"Detach": False, "Tty": False}, stream=True, timeout=self._api.timeout)) as response:
+            _check(response)
+            reader = response.raw._fp.fp  # the client's own way past its buffer loses what came with the headers
+            self._socket = reader.raw._sock
+            if self._abandoned:
+                return True
+            try:
+                for piece in _pieces(reader, self._socket, deadline):
+                    clip.add(piece)
+            except TimeoutError:
+                return False
+            return True
+
+    def _exit_code(self, execution: str) -> int | None:
+        end = time.monotonic() + _SETTLED
+        while (facts := self._api.exec_inspect(execution))["Running"] and time.monotonic() < end and not self._abandoned:
+            time.sleep(0.02)
+        code = facts["ExitCode"]
+        return None if code is None else int(code)
+
+    def _run(self, script: str, *arguments: str) -> int | None:
+        """The exit code of a script of ours, which runs as the same user: of the processes of others nobody sees the environment."""
+        execution = self._create(["bash", "-c", script, "bash", *arguments], self._user, {})
+        self._read(execution, Clip(), time.monotonic() + KILL)
+        return self._exit_code(execution)
+
+
+def _check(response: Any) -> None:
+    from docker.errors import create_api_error_from_http_exception
+    from requests import HTTPError
+
+    try:
+        response.raise_for_status()
+    except HTTPError as error:
+        create_api_error_from_http_exception(error)
+
+
+def _pieces(reader: Any, connection: socket.socket, deadline: float) -> Iterator[bytes]:
+    """What a command says, as an engine sends it: frames with a header of eight bytes, the last four their length."""
+    rest, waiting = 0, bytearray()
+    while True:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        if not (piece := reader.read1(1 << 16)):
+            return
+        waiting += piece
+        while waiting:
+            if not rest:
+                if len(waiting) < 8:
+                    break
+                rest = int.from_bytes(waiting[4:8], "big")
+                del waiting[:8]
+                continue
+            content = bytes(waiting[:rest])
+            del waiting[: len(content)]
+            rest -= len(content)
+            yield content
+        if time.monotonic() > deadline:
+            raise TimeoutError

@@ -1,0 +1,67 @@
+"""How a container of a task is made: its limits, what it may do, and the process that keeps it up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_agentbench.suites.task import Task
+
+PIDS = 512  # processes and threads at once
+NETWORKS = {"public": "bridge", "no-network": "none"}
+
+#: What root may do in there: package managers and servers need it. All else that Docker gives by default is taken away.
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
+
+
+#: Storage drivers that may have quotas; with them `storage_mb` counts all that is written, not each file alone.
+QUOTAS = ("btrfs", "overlay2", "zfs")
+
+KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no quotas"
+
+
+def kept_up(seconds: float) -> list[str]:
+    """The first process. The kernel reaps for it, no signal from inside reaches it, and with its end everything inside ends."""
+    return ["bash", "-c", f"trap '' CHLD; exec sleep {max(seconds, 1):.0f}"]
+
+
+def options(task: Task, labels: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    """For `containers.create`; the container ends after so many seconds by itself, and is removed when it ends."""
+    from docker.types import LogConfig, Ulimit
+
+    memory, storage = task.memory_mb << 20, task.storage_mb << 20
+    return {
+        "entrypoint": kept_up(seconds),
+        "command": [],
+        "user": "root",
+        "hostname": "sandbox",
+        "environment": dict(task.env),
+        "use_config_proxy": False,  # it is this user's
+        "labels": dict(labels),
+        "auto_remove": True,
+        "nano_cpus": int(task.cpus * 1e9),
+        "mem_limit": memory,
+        "memswap_limit": memory,
+        "pids_limit": PIDS,
+        "ulimits": [Ulimit(name="fsize", soft=storage, hard=storage), Ulimit(name="core", soft=0, hard=0)],
+        "network_mode": NETWORKS[task.network],
+        "cap_drop": ["ALL"],
+        "cap_add": list(CAPABILITIES),
+        "security_opt": ["no-new-privileges"],
+        "healthcheck": {"test": ["NONE"]},
+        "log_config": LogConfig(type="none"),
+    }
+
+
+def create(engine: Any, image: str, task: Task, labels: Mapping[str, str], seconds: float) -> tuple[Any, str]:
+    """A container that is not started yet, and the kind of sandbox that it is: whether there are quotas is told by trying."""
+    from docker.errors import APIError
+
+    given = options(task, labels, seconds)
+    if engine.info()["Driver"] in QUOTAS:
+        try:
+            return engine.containers.create(image, storage_opt={"size": f"{task.storage_mb}m"}, **given), KIND
+        except APIError as error:
+            if "storage-opt" not in str(error) and "quota" not in str(error).lower():
+                raise
+    return engine.containers.create(image, **given), UNLIMITED_KIND

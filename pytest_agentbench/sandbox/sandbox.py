@@ -1,0 +1,62 @@
+"""What a sandbox is to those who use one: commands, files in, files out, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+LARGEST_FILE = 2**20  # bytes that are read of a file inside
+
+
+@dataclass(frozen=True)
+class Command:
+    """What became of a command."""
+
+    exit_code: int | None  # None: it took longer than it may and was killed; below 0 never
+    output: str  # stdout and stderr as they came, decoded with replacement characters
+    omitted: int = 0  # bytes that were cut out of the middle of `output`, whose place a line there says
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class File:
+    """A regular file that was inside."""
+
+    content: bytes
+    owner: int  # user id
+
+
+class Sandbox(Protocol):
+    """One container, or what takes its place. All raise InfraError where the sandbox itself fails, or is gone."""
+
+    kind: str  # docker, harbor:daytona; and which of its limits could not be kept
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        seconds: float,
+        user: str | None = None,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Command:
+        """Runs `bash -c command` for so many seconds at most, after which all that it started is killed inside."""
+
+    async def put(self, source: Path, target: str) -> None:
+        """Copies a file, or a folder with all that is in it, to an absolute path; it belongs to root there, modes stay."""
+
+    async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
+        """A regular file, read from outside: nothing inside is asked. Raises FileNotFoundError where there is none,
+        and OSError, with what it is, for a link, a folder, a pipe, and for a file of more than `most` bytes, which is not read.
+        """
+
+    async def end_processes(self) -> None:
+        """Kills everything that runs inside, but for what keeps the sandbox up."""
+
+    async def fresh(self) -> Sandbox:
+        """Another one for the same task, as this one was before anybody used it; to be ended by whoever asked for it."""
+
+    async def end(self) -> None:
+        """Removes it, and all that runs in it. A second call does nothing."""

@@ -1,0 +1,32 @@
+"""Completeness: a judge says how much of what was asked for was done. As good as its judge; a verifier is better where there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.transcript import marked
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario
+
+PROMPT = """You judge how much of a request an assistant has carried out.
+It acted by the calls and commands below, whose results stand behind them.
+
+<request>
+{request}
+</request>
+
+<conversation>
+{conversation}
+</conversation>
+
+First list what the request asks for, and say of each part whether the conversation shows that it was done.
+What the assistant only claims was not done.
+Then give a mark from 0 (nothing of it was done) to 10 (all of it was done, and was seen to work)."""
+
+
+async def completeness(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
+    """The mean of several marks for how much of the request was done, from 0 to 1."""
+    return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

@@ -1,0 +1,125 @@
+"""Whether the answer is the right one: by its text where that settles it, else by a judge.
+
+The criteria of the judge are those of Humanity's Last Exam (github.com/centerforaisafety/hle, hle_eval/run_judge_results.py); here it fills
+in a form, and an answer that says nothing of how sure it is has no confidence instead of one of 100 %.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.llm.judge import Form, ask, filled, identity
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.answers import expected_answers
+from pytest_agentbench.suites.suite import content_text
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario
+
+PROMPT = """Judge whether a response to a question is correct, by the correct answer that is given and by nothing else.
+
+<question>
+{question}
+</question>
+
+<response>
+{response}
+</response>
+
+<correct_answer>
+{answer}
+</correct_answer>
+
+extracted_final_answer: the exact final answer of the response, or None where it has none.
+reasoning: why that is the correct answer or is not. Look only for differences that matter between the two. Do not comment on the
+question, do not try to solve it, and do not argue for any answer other than the correct one.
+correct: true where the extracted answer is the correct one, a small error of rounding in a number apart; false for whatever is
+inconsistent, ambiguous, not equivalent or wrong.
+confidence: how sure the response says it is, from 0 to 100, and null where it does not say."""
+
+FORM = Form(
+    "answer",
+    {
+        "type": "object",
+        "properties": {
+            "extracted_final_answer": {"type": "string"},
+            "reasoning": {"type": "string"},
+            "correct": {"type": "boolean"},
+            "confidence": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
+        },
+        "required": ["extracted_final_answer", "reasoning", "correct", "confidence"],
+        "additionalProperties": False,
+    },
+)
+
+CHOICE = "multipleChoice"
+_MARKS = r"[\s*_#>`-]*"  # of Markdown
+_ANSWER = re.compile(rf"^{_MARKS}(?:(?:exact|final)\s+)*answer{_MARKS}:{_MARKS}(\S.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE)
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_CONFIDENCE = re.compile(rf"^{_MARKS}confidence{_MARKS}:{_MARKS}(\d{{1,3}}(?:\.\d+)?)\s*\\?%", re.IGNORECASE | re.MULTILINE)
+_LETTER = re.compile(r"\(?([A-Z])(?:\)|[.):]\s.*)?\.?", re.DOTALL)
+
+
+async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key: str = "answer", temperature: float = 0.0) -> Score:
+    """1.0 for an answer that is right, else 0.0.
+
+    It is right where its text is the expected one, or the letter of a multiple choice; a letter that is another one, or no answer
+    at all, is wrong. Anything else the judge decides. Raises JudgeError where that cannot be understood: such an answer has no score.
+    """
+    expected = str(expected_answers(scenario, None, key)[0])
+    final, stated = final_answer(rollout.answer), confidence(rollout.answer)
+    settled = by_text(final, expected, choice=scenario.metadata.get("answer_type") == CHOICE)
+    if settled is not None:
+        return _score(settled, stated, f"the answer is {final!r}, expected {expected!r}; by its text", judged=False)
+    question = "\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
+    seen = {"question": question, "response": rollout.answer, "answer": expected}
+    parameters = {"temperature": temperature}
+    verdict = await ask(judge, filled(PROMPT, seen), FORM, **parameters)
+    who = identity(judge, PROMPT, FORM, parameters)
+    by = f"judge {who['model']}, prompt {who['prompt_sha256'][:12]}, temperature {temperature:g}"
+    sure = verdict["confidence"] / 100 if stated is None and verdict["confidence"] is not None else stated
+    said = f"the answer is {verdict['extracted_final_answer']!r}, expected {expected!r}: {verdict['reasoning']}; by {by}"
+    return _score(verdict["correct"], sure, said, judged=True)
+
+
+def final_answer(text: str) -> str:
+    """What an answer says last between `<answer>` tags, or else behind `Answer:`; all of it where it has neither."""
+    marked = _TAGGED.findall(text) or _ANSWER.findall(text) or [text]
+    return str(marked[-1]).strip()
+
+
+def confidence(text: str) -> float | None:
+    """What an answer says last behind `Confidence:` in per cent, as a share; None where it does not say."""
+    stated = [float(each) / 100 for each in _CONFIDENCE.findall(text) if float(each) <= 100]
+    return stated[-1] if stated else None
+
+
+def by_text(final: str, expected: str, *, choice: bool) -> bool | None:
+    """Whether an answer is right, as far as its text says so; None where it does not."""
+    if not final:
+        return False
+    if normalised(final) == normalised(expected):
+        return True
+    ours, theirs = (_LETTER.fullmatch(unicodedata.normalize("NFKC", each).strip(" *$`")) for each in (final, expected))
+    return ours[1] == theirs[1] if choice and ours and theirs else None
+
+
+def normalised(text: str) -> str:
+    r"""Without what does not matter: case, width of characters, runs of spaces, and marks around it such as `$` or `\boxed{}`."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    while plain != (bare := _bare(plain)):
+        plain = bare
+    return plain
+
+
+def _bare(text: str) -> str:
+    inner = text.strip(" *_`\"'$").removesuffix(".")
+    boxed = re.fullmatch(r"\\(?:boxed|text|mathrm)\{(.*)\}", inner)
+    return boxed[1] if boxed else inner
+
+
+def _score(correct: bool, sure: float | None, explanation: str, *, judged: bool) -> Score:
+    return Score(float(correct), {"judged": float(judged), **({} if sure is None else {"confidence": sure})}, explanation)

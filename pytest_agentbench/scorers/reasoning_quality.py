@@ -1,0 +1,32 @@
+"""Reasoning quality: a judge says how sensibly an agent went about its work, whether or not it succeeded. As good as its judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.transcript import marked
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario
+
+PROMPT = """You judge how well an assistant reasons while it works on a request.
+It acted by the calls and commands below, whose results stand behind them.
+
+<request>
+{request}
+</request>
+
+<conversation>
+{conversation}
+</conversation>
+
+Look at four things: does it look before it acts; does each step follow from what it has seen; does it notice errors and find their causes;
+does it check its result before it says that it is done. Whether the result is right does not matter here.
+Say first what was sensible and what was not, and then give a mark from 0 (aimless) to 10 (no step could be better)."""
+
+
+async def reasoning_quality(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
+    """The mean of several marks for how sensible the steps were, from 0 to 1."""
+    return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

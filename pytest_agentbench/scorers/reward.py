@@ -1,0 +1,21 @@
+"""The reward that a task's verifier gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+
+if TYPE_CHECKING:
+    from pytest_agentbench.suites.suite import Scenario
+
+
+def reward(scenario: Scenario, rollout: Rollout) -> Score:
+    """The main reward, from 0 to 1, with all rewards by name as its parts and the first check that failed as its explanation."""
+    verification = rollout.verification
+    if verification is None:
+        raise ValueError("the rollout was not verified; this scorer is for tasks that are carried out in a sandbox")
+    if not 0 <= verification.reward <= 1:
+        raise ValueError(f"the reward is {verification.reward:g}, and this scorer takes rewards from 0 to 1")
+    failed = verification.first_failure
+    return Score(verification.reward, verification.rewards, f"the first check that failed: {failed}" if failed else "")

@@ -1,0 +1,69 @@
+"""Whether the tools' state is, when the agent is done, what the scenario says it should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.records import Rollout, Score
+
+if TYPE_CHECKING:
+    from pytest_agentbench.suites.suite import Scenario
+
+MOST = 12  # differences that an explanation lists
+
+
+class _Nothing:
+    """What is not there, which is something else than null."""
+
+
+NOTHING = _Nothing()
+
+
+def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
+    """1 where both are the same, else 0. The part `changes` is the share of what should have changed, and of what did, that is right."""
+    if scenario.final_state is None:
+        raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
+    if rollout.final_state is None:
+        raise ValueError("the tools have no state: `tools` in suite.yaml says what carries them out")
+    wanted, is_there = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
+    before = dict(_leaves(scenario.state))
+    places = [place for place in dict.fromkeys([*wanted, *is_there]) if not _same(wanted, is_there, place)]
+    changed = [
+        place
+        for place in dict.fromkeys([*before, *wanted, *is_there])
+        if not (_same(before, wanted, place) and _same(before, is_there, place))
+    ]
+    share = 1 - len(places) / len(changed) if changed else float(not places)
+    return Score(float(not places), {"changes": share, "differences": len(places)}, _told(places, wanted, is_there))
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Place -> value of all that holds nothing else: `accounts.checking`, `cards[0].blocked`. What is empty is a value, too."""
+    if isinstance(value, dict) and value:
+        for name, each in value.items():
+            yield from _leaves(each, f"{place}.{name}".lstrip("."))
+    elif isinstance(value, list) and value:
+        for at, each in enumerate(value):
+            yield from _leaves(each, f"{place}[{at}]")
+    elif place or value:
+        yield place, value
+
+
+def _same(one: dict[str, Any], other: dict[str, Any], place: str) -> bool:
+    """Whether both say the same there. JSON's true is not 1, and 5 is 5.0."""
+    left, right = one.get(place, NOTHING), other.get(place, NOTHING)
+    return (isinstance(left, bool) == isinstance(right, bool)) and left == right
+
+
+def _told(places: list[str], wanted: dict[str, Any], is_there: dict[str, Any]) -> str:
+    if not places:
+        return "the state is as it should be"
+    lines = [f"{place} is {_shown(is_there, place)}, expected {_shown(wanted, place)}" for place in places[:MOST]]
+    return "; ".join([*lines, *([f"and {len(places) - MOST} more"] if len(places) > MOST else [])])
+
+
+def _shown(leaves: dict[str, Any], place: str) -> str:
+    value = leaves.get(place, NOTHING)
+    return "not there" if value is NOTHING else json.dumps(value, ensure_ascii=False)

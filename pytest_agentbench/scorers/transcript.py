@@ -1,0 +1,63 @@
+"""What a judge says of a whole rollout, its conversation included: a mark from 0 to 10, given several times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.lib.middle import without_middle
+from pytest_agentbench.llm.judge import Form, ask, filled, identity
+from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.suites.suite import content_text
+
+if TYPE_CHECKING:
+    from pytest_agentbench.llm.client import LLM
+    from pytest_agentbench.suites.suite import Scenario
+
+BEST = 10  # mark
+MESSAGE = 4_000  # characters of one message that a judge sees
+CONVERSATION = 40_000  # of all of them
+
+FORM = Form(
+    "mark",
+    {
+        "type": "object",
+        "properties": {"reasoning": {"type": "string"}, "mark": {"type": "number", "minimum": 0, "maximum": BEST}},
+        "required": ["reasoning", "mark"],
+        "additionalProperties": False,
+    },
+)
+
+
+async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, judgements: int, temperature: float) -> Score:
+    """The mean mark, from 0 to 1. Parts are the lowest and the highest one; the explanation is what the judge gave for the middle one."""
+    if type(judgements) is not int or judgements < 1:
+        raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
+    request = "\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
+    asked = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
+    parameters = {"temperature": temperature}
+    given = [await ask(judge, asked, FORM, **parameters, seed=number) for number in range(judgements)]
+    given.sort(key=lambda each: float(each["mark"]))
+    marks = [each["mark"] / BEST for each in given]
+    who = identity(judge, prompt, FORM, parameters)
+    by = f"judge {who['model']}, prompt {who['prompt_sha256'][:12]}, temperature {temperature:g}"
+    said = " ".join(str(given[judgements // 2]["reasoning"]).split())
+    return Score(fmean(marks), {"judgements": judgements, "lowest": marks[0], "highest": marks[-1]}, f"{said}; {by}")
+
+
+def conversation_text(messages: Sequence[Json]) -> str:
+    """What was said and done after the request, each message in its place; long ones, and a long conversation, lose their middles."""
+    said = [_message_text(message) for message in messages if message.get("role") != "system"]
+    return without_middle("\n\n".join(said[1:]), CONVERSATION) or "(nothing was said or done)"
+
+
+def _message_text(message: Json) -> str:
+    calls = [f"{call['function']['name']}({_arguments(call)})" for call in message.get("tool_calls") or ()]
+    return f"[{message.get('role')}] " + "\n".join(filter(None, [without_middle(content_text(message), MESSAGE), *calls]))
+
+
+def _arguments(call: Json) -> str:
+    arguments = call["function"].get("arguments") or ""
+    return without_middle(arguments if isinstance(arguments, str) else json.dumps(arguments), MESSAGE)

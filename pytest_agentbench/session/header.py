@@ -1,0 +1,44 @@
+"""What pytest's header says of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.runs.journal import first_of
+from pytest_agentbench.session.setup import Setup
+from pytest_agentbench.session.worker_count import sentence
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.opened import Opened
+
+
+def header(setup: Setup, opened: Opened | None, workers: Sequence[str], readers: Sequence[str]) -> Iterator[str]:
+    """Its lines; `workers` were typed, of which `readers` start."""
+    for line in _lines(setup, opened, workers, readers):
+        yield f"agentbench: {line}"
+
+
+def _lines(setup: Setup, opened: Opened | None, workers: Sequence[str], readers: Sequence[str]) -> Iterator[str]:
+    backend, settings = setup.backend, setup.settings
+    suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
+    yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
+    yield f"suites {suites or 'none that can be loaded'}"
+    if opened is not None:
+        yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
+        yield from opened.redactor.advice
+    if len(readers) < len(workers) and settings.workers is None:
+        yield sentence(workers, readers)
+    if setup.gate is not None:
+        yield from setup.gate.warnings(setup.found, settings.limit, settings.rounds)
+    if opened is not None and opened.number > 1:
+        yield from _earlier(opened)
+
+
+def _earlier(opened: Opened) -> Iterator[str]:
+    """On what earlier sessions of the run left."""
+    stored, index = opened.ledger.stored, opened.ledger.journal.index
+    cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""
+    kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
+    yield f"session {opened.number} of this run: {kept}{cut}"
+    yield from first_of(index.damaged)

@@ -1,0 +1,55 @@
+"""The images of the tasks that a session has planned, made before anything is measured; and the end of its sandboxes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.sandbox.images import image_of, make_image
+from pytest_agentbench.sandbox.leftovers import end_run
+from pytest_agentbench.suites.task import Task
+
+AT_ONCE = 2  # images that are built
+
+
+class TaskImages:
+    """Of one session."""
+
+    def __init__(self, tasks: Mapping[tuple[str, str], Task], run: str, say: Callable[[str], None]) -> None:
+        """`tasks` by suite and scenario; `run` is what their sandboxes are labelled with; `say` is given sentences for the user."""
+        self.tasks, self._run, self._say = tasks, run, say
+        self.planned: Sequence[RolloutKey] = ()
+        self.unbuilt: dict[str, str] = {}  # image -> why it could not be made
+        self.status = ""  # what is being made; empty where nothing is
+
+    def make(self) -> None:
+        """Returns when each planned task has an image, or `unbuilt` says why it has none."""
+        tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
+        images = {image_of(task): task for task in tasks if not task.unsupported}
+        began = time.monotonic()
+        with ThreadPoolExecutor(AT_ONCE, "agentbench-image") as threads:
+            made = sum(threads.map(self._make, images.values()))
+        self.status = ""
+        if made:
+            self._say(f"made the image{'s' * (made > 1)} of {made} task{'s' * (made > 1)} in {time.monotonic() - began:.0f} s")
+
+    def _make(self, task: Task) -> bool:
+        """Whether there was none, and is one now."""
+        try:
+            return make_image(task, self._show)
+        except InfraError as error:
+            self.unbuilt[image_of(task)] = str(error)
+            return False
+
+    def _show(self, line: str) -> None:
+        self.status = line
+
+    def end(self) -> None:
+        """Removes the sandboxes that a pool which was killed, or gave up waiting, has left."""
+        if self.tasks:
+            with suppress(InfraError):  # there is no engine any more; the rest ends by itself
+                end_run(self._run)

@@ -1,0 +1,129 @@
+"""What a setting is judged by: the same numbers of the calls that were measured and of the same calls simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.records import Json
+from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread, needed
+from pytest_agentbench.tables.columns import Table
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a setting."""
+
+    name: str  # of a field of Figures
+    title: str
+    unit: str  # empty: a share
+    digits: int
+    rising: bool = False  # more is better
+    share: bool = False  # settings differ in it by a difference, in others by a ratio
+
+
+#: In the order of the table.
+MEASURES = (
+    Measure("goodput_per_s", "goodput", "calls/s", 2, rising=True),
+    Measure("ttft_p50_ms", "TTFT p50", "ms", 1),
+    Measure("ttft_p99_ms", "TTFT p99", "ms", 1),
+    Measure("tpot_p50_ms", "TPOT p50", "ms", 2),
+    Measure("e2e_p50_ms", "E2E p50", "ms", 1),
+    Measure("e2e_p99_ms", "E2E p99", "ms", 1),
+    Measure("hit_ratio", "hit ratio", "", 3, rising=True, share=True),
+    Measure("duration_s", "duration", "s", 1),
+)
+
+#: Objective of a call -> the simulator's option for it. Its `itl` is the mean of a call, which is TPOT here.
+OBJECTIVES: Mapping[str, str] = {"ttft": "--sla-ttft-ms", "tpot": "--sla-itl-ms", "e2e": "--sla-e2e-ms"}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Numbers of some calls, measured or simulated; None where they are unknown."""
+
+    goodput_per_s: float | None  # calls that meet the objectives, for each second of `duration_s`; None without objectives
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None  # of 100 calls at least
+    tpot_p50_ms: float | None
+    e2e_p50_ms: float | None
+    e2e_p99_ms: float | None
+    hit_ratio: float | None  # prompt tokens found in prefix caches / prompt tokens
+    duration_s: float  # seconds from the first request to the last answer
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # number -> its 95 % interval, as far as it has one
+
+    def value(self, measure: Measure) -> float | None:
+        """The number of that name."""
+        value: float | None = getattr(self, measure.name)
+        return value
+
+
+def supported(objectives: Mapping[str, float]) -> Mapping[str, float]:
+    """The objectives (milliseconds), all of which the simulator can judge; raises ConfigError."""
+    if unknown := [name for name in objectives if name not in OBJECTIVES]:
+        raise ConfigError(f"the simulator knows no objective {unknown[0]}; give others with --slo, of {', '.join(OBJECTIVES)}")
+    if "e2e" in objectives and len(objectives) > 1:
+        raise ConfigError("the simulator judges e2e alone, or ttft and tpot; give either with --slo")
+    return objectives
+
+
+def replayable(calls: Table) -> Table:
+    """The calls that a trace of a run has: those of agents that went well at a known time."""
+    good = np.array([kind is None for kind in calls["error_kind"]], bool)
+    return calls.where(good & calls["measured"] & (calls["kind"] == "scenario") & ~np.isnan(calls["sent_s"]))
+
+
+def measured(calls: Table, objectives: Mapping[str, float], server_hits: float | None) -> Figures:
+    """Of the calls that are replayed; `server_hits` is the server's own hit ratio, for where no usage names cached tokens."""
+    spreads = {name: latency_spread(_known(calls, f"{name}_ms")) for name in ("ttft", "tpot", "e2e")}
+    duration_s = float(np.nanmax(calls["ended_s"]) - np.nanmin(calls["sent_s"]))
+    told = ~np.isnan(calls["cached_tokens"]) & (calls["prompt_tokens"] > 0)
+    return Figures(
+        goodput_per_s=_good(calls, objectives) / duration_s if objectives and duration_s else None,
+        **{f"{name}_p50_ms": spread.p50 if spread else None for name, spread in spreads.items()},
+        **{f"{name}_p99_ms": spread.p99 if spread else None for name, spread in spreads.items() if name != "tpot"},
+        hit_ratio=float(calls["cached_tokens"][told].sum() / calls["prompt_tokens"][told].sum()) if told.any() else server_hits,
+        duration_s=duration_s,
+        intervals=dict(_intervals(spreads)),
+    )
+
+
+def _known(calls: Table, column: str) -> list[float]:
+    values = calls[column]
+    return [float(value) for value in values[~np.isnan(values)]]
+
+
+def _intervals(spreads: Mapping[str, LatencySpread | None]) -> list[tuple[str, tuple[float, float]]]:
+    known = [(name, spread.intervals.get(q), q) for name, spread in spreads.items() if spread for q in ("p50", "p99")]
+    return [(f"{name}_{q}_ms", interval) for name, interval, q in known if interval is not None]
+
+
+def _good(calls: Table, objectives: Mapping[str, float]) -> int:
+    """Calls that meet all objectives; a call of one token breaks no promise about the others."""
+    good = np.ones(len(calls), bool)
+    for name, limit in objectives.items():
+        values = calls[f"{name}_ms"]
+        good &= (values <= limit) | (np.isnan(values) & (name == "tpot"))
+    return int(good.sum())
+
+
+def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figures:
+    """Of a report of the simulator; raises BackendError where it lacks a number, or did not get through all calls."""
+    try:
+        if (done := report["completed_requests"]) != calls:
+            raise BackendError(f"the simulator got through {done} of {calls} calls")
+        return Figures(
+            goodput_per_s=float(report["goodput_request_throughput_rps"]) if objectives else None,
+            ttft_p50_ms=float(report["median_ttft_ms"]),
+            ttft_p99_ms=float(report["p99_ttft_ms"]) if calls >= needed(99) else None,
+            tpot_p50_ms=float(report["median_tpot_ms"]),
+            e2e_p50_ms=float(report["median_e2e_latency_ms"]),
+            e2e_p99_ms=float(report["p99_e2e_latency_ms"]) if calls >= needed(99) else None,
+            hit_ratio=float(report["prefix_cache_reused_ratio"]),
+            duration_s=float(report["duration_ms"]) / 1e3,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BackendError(f"the simulator's report is not as that of Dynamo 1.4.2: {error!r}") from error

@@ -1,0 +1,155 @@
+"""A run on other settings: its trace is replayed on each, and the one that it had says how far to trust the rest."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports import mooncake
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.simulation.closed_loop import close_loop
+from pytest_agentbench.simulation.figures import MEASURES, Figures, Measure, measured, replayable, simulated, supported
+from pytest_agentbench.simulation.question import MEASURED, MOCKER, Question
+from pytest_agentbench.simulation.ranking import distance, ranks
+from pytest_agentbench.simulation.replay import ENVIRONMENT, Simulator
+from pytest_agentbench.simulation.settings import Setting, facts_of, grid, missing
+from pytest_agentbench.simulation.timing import Timing, measured_timing
+from pytest_agentbench.tables.columns import Table
+
+SCHEMA = "agentbench-what-if/1"  # docs/what-if.md describes it
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A setting, and what the simulator makes of it."""
+
+    setting: Setting
+    own: bool  # whether the run had it
+    figures: Figures
+    ranks: Mapping[str, int]  # number -> place among the settings; without those in which nothing may be ranked
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What the calls of a run would have met on other settings."""
+
+    schema: str
+    run: str
+    calls: int  # that were replayed
+    left_out: int  # calls that failed, or whose time nobody knows
+    objectives_ms: Mapping[str, float]
+    timing: Timing | str  # of one worker; MOCKER, or a file
+    lacking: Sequence[str]  # what nobody knows of the run's own setting
+    measured: Figures
+    own: Answer | None  # the run's own setting simulated; None where it is not known
+    off: Mapping[str, float]  # number -> `distance` of the run's own setting
+    answers: Sequence[Answer]  # the run's own setting among them, where it is known
+
+    @property
+    def measures(self) -> list[Measure]:
+        """The numbers that there are."""
+        return [each for each in MEASURES if any(answer.figures.value(each) is not None for answer in self.answers)]
+
+
+def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None] = lambda _: None) -> WhatIf:
+    """Replays a run on each setting; `say` hears of each. Raises ConfigError, and what Simulator raises."""
+    resolve_python(ENVIRONMENT, directory)  # before anything else takes its time
+    if run.backend.kind == "ab":
+        raise ConfigError(f"{directory} is of several arms, each with a stack of its own; simulate a run of one of them")
+    objectives = supported(run.settings.slo if question.objectives is None else question.objectives)
+    facts = {**facts_of(run.backend), **question.own}
+    own, asked = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
+    settings = asked if own is None or own in asked else [own, *asked]
+    chosen = Chosen([directory])
+    all_calls, calls = chosen.tables.calls, replayable(chosen.tables.calls)
+    if not len(calls):
+        raise ConfigError(f"{directory} has no call of an agent that went well at a known time, so there is nothing to replay")
+    _refuse_small(settings, calls)
+    timing = _timing(question.timing, calls, own)
+    with tempfile.TemporaryDirectory(prefix="agentbench-what-if-") as folder:
+        simulator = _simulator(chosen, Path(folder), timing, objectives, question.limit_s)
+        figures = {}
+        for setting in settings:
+            say(setting.text)
+            figures[setting] = simulated(simulator.report(setting), len(calls), objectives)
+    found = WhatIf(
+        schema=SCHEMA,
+        run=run.id,
+        calls=len(calls),
+        left_out=int((all_calls["measured"] & (all_calls["kind"] == "scenario")).sum()) - len(calls),
+        objectives_ms=objectives,
+        timing=timing,
+        lacking=missing(facts),
+        measured=measured(calls, objectives, run.serving.prefix_cache.hit_ratio if run.serving else None),
+        own=Answer(own, own=True, figures=figures[own], ranks={}) if own else None,
+        off={},
+        answers=[Answer(each, own=each == own, figures=figures[each], ranks={}) for each in settings],
+    )
+    return ranked(found)
+
+
+def _refuse_small(settings: Sequence[Setting], calls: Table) -> None:
+    """The simulator refuses a call that no cache can hold, or waits for ever."""
+    largest = int(np.nanmax(calls["prompt_tokens"] + calls["output_tokens"])) if not np.isnan(calls["prompt_tokens"]).all() else 0
+    for setting in settings:
+        if setting.cache_tokens < largest:
+            least = math.ceil(largest / setting.block_size)
+            raise ConfigError(
+                f"{setting.text}: a cache of {setting.cache_tokens:,} tokens cannot hold the largest call of this run, of {largest:,}; "
+                f"it takes {least} blocks of {setting.block_size} tokens at least"
+            )
+
+
+def _timing(wanted: str, calls: Table, own: Setting | None) -> Timing | str:
+    """How fast a worker is; the measured speed of a run whose workers nobody counted is not known, and then it is the simulator's."""
+    if wanted == MEASURED:
+        return (own and measured_timing(calls, own.workers)) or MOCKER
+    if wanted != MOCKER and not Path(wanted).is_file():
+        raise ConfigError(
+            f"--timing {wanted}: there is no such file; it is {MEASURED}, {MOCKER}, or a profile as Dynamo's profiler writes it"
+        )
+    return wanted
+
+
+def _simulator(chosen: Chosen, folder: Path, timing: Timing | str, objectives: Mapping[str, float], limit_s: float) -> Simulator:
+    """One for the trace of the chosen run, which is written here."""
+    mooncake.write(chosen, folder)
+    trace = folder / f"{chosen.origins[0].run}.jsonl"
+    close_loop(trace, chosen.origins[0])
+    profile = None if timing == MOCKER else Path(str(timing)).absolute()
+    if isinstance(timing, Timing):
+        profile = folder / "profile.npz"
+        timing.write(profile)
+    return Simulator(trace, profile, objectives, limit_s)
+
+
+def ranked(found: WhatIf) -> WhatIf:
+    """With how far the simulation is off, and the places of the settings in each number in which that tells them apart."""
+    off = dict(_off(found.measured, found.own.figures)) if found.own else {}
+    places: list[dict[str, int]] = [{} for _ in found.answers]
+    for measure in MEASURES:
+        values = [value for answer in found.answers if (value := answer.figures.value(measure)) is not None]
+        if measure.name not in off or len(values) < len(found.answers):
+            continue
+        of_measure = ranks(values, off[measure.name], rising=measure.rising, share=measure.share)
+        if max(of_measure) > 1:
+            for place, rank in zip(places, of_measure, strict=True):
+                place[measure.name] = rank
+    answers = [replace(answer, ranks=place) for answer, place in zip(found.answers, places, strict=True)]
+    return replace(found, off=off, answers=answers)
+
+
+def _off(run: Figures, simulation: Figures) -> Iterator[tuple[str, float]]:
+    """How far each number that both have is off."""
+    for measure in MEASURES:
+        one, other = simulation.value(measure), run.value(measure)
+        if one is not None and other is not None:
+            yield measure.name, distance(one, other, run.intervals.get(measure.name), share=measure.share)

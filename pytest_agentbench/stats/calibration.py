@@ -1,0 +1,90 @@
+"""Whether those who say that they are 80 % sure are right in 80 % of the cases: the RMS calibration error and its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.stats.means import mean_interval
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.arrays import Floats
+
+BIN = 100  # answers in a bin
+RESAMPLES = 999
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """An error with its interval, both from 0 to 1."""
+
+    error: float
+    low: float | None  # None of answers to a single question
+    high: float | None
+    bins: int
+
+
+def rms_error(confidences: Floats, correct: Floats, size: int = BIN) -> float:
+    """The root of the mean square, over answers, of how far a bin's mean confidence is from its share of right answers.
+
+    Answers are ordered by confidence and cut into bins of `size`, the last of which takes the rest (Hendrycks et al. 2019, arXiv
+    1812.04606, tools `calib_err`, which Humanity's Last Exam uses with 100). That code leaves the last bin out of the sum, and has no
+    value below `size` answers; here every answer counts, and fewer are one bin.
+    """
+    import numpy as np
+
+    order = np.argsort(confidences, kind="stable")
+    starts = [number * size for number in range(bins(len(order), size))]
+    gaps = np.add.reduceat((confidences - correct)[order], starts)
+    sizes = np.diff([*starts, len(order)])
+    return math.sqrt(float((gaps**2 / sizes).sum()) / len(order))
+
+
+def bins(answers: int, size: int = BIN) -> int:
+    """How many bins there are of so many answers."""
+    return max(1, answers // size)
+
+
+def calibration(questions: Sequence[Sequence[tuple[float, bool]]], width: float = 0.95, seed: int = 0) -> Calibration:
+    """Of the answers, (confidence from 0 to 1, whether it is right), to each question; raises ValueError where there is none.
+
+    With one bin the error is how far two means are apart, and has the interval of that (`means.mean_interval`). With several it is a
+    bootstrap of whole questions.
+    """
+    import numpy as np
+
+    asked = [np.array(each, dtype=np.float64) for each in questions if each]
+    if not asked:
+        raise ValueError("there is no answer with a confidence")
+    everything = np.concatenate(asked)
+    error, count = rms_error(everything[:, 0], everything[:, 1]), bins(len(everything))
+    if len(asked) < 2:
+        return Calibration(error, None, None, count)
+    low, high = _of_one_bin(questions, width) if count == 1 else _reflected(asked, error, width, seed)
+    return Calibration(error, min(low, error), max(high, error), count)
+
+
+def _of_one_bin(questions: Sequence[Sequence[tuple[float, bool]]], width: float) -> tuple[float, float]:
+    """The interval of a distance, from that of the difference with its sign."""
+    gaps = [(number, sure - right) for number, answers in enumerate(questions) for sure, right in answers]
+    signed = mean_interval([gap for _, gap in gaps], [number for number, _ in gaps], width, (-1.0, 1.0))
+    assert signed.low is not None and signed.high is not None  # of two questions there is one
+    ends = sorted((abs(signed.low), abs(signed.high)))
+    return (0.0 if signed.low <= 0 <= signed.high else ends[0]), ends[1]
+
+
+def _reflected(asked: Sequence[Floats], error: float, width: float, seed: int) -> tuple[float, float]:
+    """Noise adds to the square of the error in every sample as it does in the answers: reflection at the square takes it off again
+    (Davison and Hinkley 1997, 5.2.1).
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    squares = []
+    for _ in range(RESAMPLES):
+        drawn = np.concatenate([asked[index] for index in generator.integers(0, len(asked), len(asked))])
+        squares.append(rms_error(drawn[:, 0], drawn[:, 1]) ** 2)
+    most, least = np.quantile(squares, [(1 + width) / 2, (1 - width) / 2])
+    return math.sqrt(max(0.0, 2 * error**2 - float(most))), math.sqrt(max(0.0, 2 * error**2 - float(least)))

@@ -1,0 +1,125 @@
+"""Harbor tasks: a folder of task directories, each with task.toml, instruction.md, environment/, tests/ and solution/.
+
+Nothing of the package `harbor` is imported. docs/openthoughts.md says what of a task is supported; a task that asks for more is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.lib.folder_hash import EVERY_BIT, folder_sha256
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.datasets.task_toml import TaskToml, read_task_toml, without_host
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.task import TASK_FILE, Task, is_task_directory
+
+INSTRUCTION, DOCKERFILE, TEST = "instruction.md", "environment/Dockerfile", "tests/test.sh"
+
+#: What decides about a task, in its directory; a README.md, for one, does not.
+PARTS = (TASK_FILE, INSTRUCTION, "environment", "tests", "solution", "steps", "trajectory.json")
+
+COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
+
+#: A line that marks benchmarks in training data; an agent is not shown those that an instruction begins with.
+_CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
+
+
+def load(folder: Path) -> Iterator[Scenario]:
+    """A scenario of each task directory, by name; other folders and files are passed over. Raises ConfigError that names what is wrong."""
+    for directory in sorted(each for each in folder.iterdir() if each.is_dir()):
+        if is_task_directory(directory):
+            yield scenario(directory)
+        elif (directory / INSTRUCTION).is_file():
+            raise ConfigError(f"{directory}: has an {INSTRUCTION} and no {TASK_FILE}, so it is no task yet, and no other folder either")
+
+
+def scenario(directory: Path) -> Scenario:
+    """A task directory; raises ConfigError for a broken one."""
+    said = read_task_toml(directory / TASK_FILE)
+    task = _task(directory, said)
+    if not task.unsupported:
+        _check_files(directory, said)
+    return Scenario(
+        id=directory.name,
+        messages=({"role": "user", "content": _instruction(directory / INSTRUCTION) if not task.unsupported else task.unsupported},),
+        metadata={"label_source": "verifier", **_plain(said.metadata), **_facts(said, task)},
+        task=task,
+    )
+
+
+def _task(directory: Path, said: TaskToml) -> Task:
+    environment, folder = said.environment, directory / "environment"
+    image = environment.docker_image or ""
+    asks = [*said.asks(), *_asks_of_files(directory)]
+    limits = {"cpus": environment.cpus, "memory_mb": environment.memory_mb, "storage_mb": environment.storage_mb}
+    return Task(
+        folder=str(directory.absolute()),
+        digest=folder_sha256([directory / name for name in PARTS], directory)[:16],
+        image=image,
+        image_digest="" if image else folder_sha256([folder], directory, EVERY_BIT)[:16],
+        build_timeout_s=environment.build_timeout_sec,
+        **{name: value for name, value in limits.items() if value is not None},  # type: ignore[arg-type]  # each has its own type
+        network=said.network,
+        workdir=environment.workdir,
+        env=without_host(environment.env),
+        agent_timeout_s=said.agent.timeout_sec,
+        agent_user=said.agent.user,
+        verifier_timeout_s=said.verifier.timeout_sec,
+        verifier_user=said.verifier.user,
+        verifier_env=without_host(said.verifier.env),
+        separate_verifier=said.separate_verifier,
+        artifacts=tuple(each.source for each in said.artifacts),
+        solution_env=without_host(said.solution.env),
+        unsupported=f"the task {directory.name} asks for {', '.join(asks)}: not supported" if asks else "",
+    )
+
+
+def _asks_of_files(directory: Path) -> Iterator[str]:
+    """What files ask for, as words."""
+    for name in COMPOSE:
+        if (directory / "environment" / name).exists():
+            yield f"services beside it (environment/{name})"
+    if (directory / "trajectory.json").exists():
+        yield "a conversation to go on with (trajectory.json)"
+    if (directory / "tests" / "Dockerfile").exists():
+        yield "an image of its own for the verifier (tests/Dockerfile)"
+
+
+def _check_files(directory: Path, said: TaskToml) -> None:
+    needed = [TEST] if said.environment.docker_image else [DOCKERFILE, TEST]
+    for name in needed:
+        if not (directory / name).is_file():
+            other = f", and {TASK_FILE} has no environment.docker_image" if name == DOCKERFILE else ""
+            raise ConfigError(f"{directory}: there is no {name}{other}")
+
+
+def _instruction(file: Path) -> str:
+    """What the agent is asked, without the canary lines that it begins with."""
+    lines = read_text(file).split("\n")
+    while lines and _CANARY.fullmatch(lines[0].strip()):
+        lines.pop(0)
+    text = "\n".join(lines).strip()
+    if not text:
+        raise ConfigError(f"{file}: is empty; it should say what the agent is to do")
+    return text
+
+
+def _facts(said: TaskToml, task: Task) -> Json:
+    """What reports and tests may want to know of a task."""
+    name = (said.task or {}).get("name")
+    return {
+        **({"task": name} if isinstance(name, str) else {}),
+        "agent_timeout_s": task.agent_timeout_s,
+        "verifier_timeout_s": task.verifier_timeout_s,
+    }
+
+
+def _plain(metadata: Json) -> Any:
+    """As JSON has it; TOML has dates, too."""
+    return json.loads(json.dumps(metadata, default=str))

@@ -1,0 +1,88 @@
+"""Humanity's Last Exam: questions with one right answer each, from hle.jsonl or a parquet file with the same columns.
+
+The text in the column `canary` marks the data for those who clean training corpora. Neither it nor the rationale becomes part of a
+scenario, so they are in no prompt, record or report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.hub_client import optional
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.datasets.agent_leaderboard import entries
+from pytest_agentbench.suites.datasets.selection import Selection
+from pytest_agentbench.suites.suite import Scenario
+
+EXACT, CHOICE = ANSWER_TYPES = ("exactMatch", "multipleChoice")
+SKIP, KEEP = IMAGES = ("skip", "keep")
+
+#: Columns that are read and have to be texts; `image` may be empty, or not there.
+COLUMNS = ("id", "question", "answer", "answer_type", "category")
+
+
+def load(file: Path, *, images: str = SKIP) -> Selection:
+    """The questions of a file, in its order; raises ConfigError with file and entry for whatever is wrong.
+
+    With `images: skip` questions that show a picture are left out, with `keep` the picture is a part of the message.
+    """
+    if images not in IMAGES:
+        raise ConfigError(f"dataset.options.images should be one of {', '.join(IMAGES)}, not {images!r}")
+    chosen: list[Scenario] = []
+    left_out = 0
+    for where, row in _rows(file):
+        _check(row, where)
+        if row.get("image") and images == SKIP:
+            left_out += 1
+        else:
+            chosen.append(_scenario(row))
+    return Selection(tuple(chosen), {"image questions": left_out} if left_out else {})
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Any]]:
+    """Each row with the words to name it by."""
+    if file.suffix != ".parquet":
+        yield from entries(file)
+        return
+    try:
+        table = optional("pyarrow.parquet").read_table(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: is no parquet file that can be read: {' '.join(str(error).split())}") from error
+    rows: list[Json] = table.select([name for name in (*COLUMNS, "raw_subject", "image") if name in table.column_names]).to_pylist()
+    for number, row in enumerate(rows, 1):
+        yield f"{file}: row {number}", row
+
+
+def _check(row: Any, where: str) -> None:
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: is a JSON {type(row).__name__}, should be an object")
+    for name in COLUMNS:
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise ConfigError(f"{where}: {name!r} should be a text that is not empty")
+    if row["answer_type"] not in ANSWER_TYPES:
+        raise ConfigError(f"{where}: 'answer_type' should be one of {', '.join(ANSWER_TYPES)}, not {row['answer_type']!r}")
+    if not isinstance(row.get("image") or "", str):
+        raise ConfigError(f"{where}: 'image' should be a URL or a data URI, or empty")
+
+
+def _scenario(row: Json) -> Scenario:
+    names = ("answer", "answer_type", "category")
+    return Scenario(
+        id=row["id"],
+        messages=({"role": "user", "content": _content(row["question"], row.get("image"))},),
+        metadata={
+            **{name: row[name] for name in names},
+            "raw_subject": str(row.get("raw_subject") or ""),
+            "label_source": "hle",
+        },
+    )
+
+
+def _content(question: str, image: str | None) -> str | list[Json]:
+    """The content of a message in Chat Completions form."""
+    if not image:
+        return question
+    return [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": image}}]

@@ -1,0 +1,110 @@
+"""Downloads OpenThoughts' terminal tasks from the Hugging Face hub at a pinned revision: a folder of Harbor task directories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib.hub_client import one_line_errors, optional
+from pytest_agentbench.suites.datasets import harbor
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.task import TASK_FILE
+
+#: Short names of the data sets; any other `owner/name` with task directories will do.
+REPOSITORIES: Mapping[str, str] = {
+    "tb-dev": "open-thoughts/OpenThoughts-TB-dev",
+    "tblite": "open-thoughts/OpenThoughts-TBLite",
+}
+
+RECORD = "revision.json"  # in the folder: what was downloaded
+NAMED = 3  # tasks of a kind that are named
+
+
+class Snapshot(NamedTuple):
+    """A data set at one commit."""
+
+    repository: str
+    commit: str
+    files: tuple[str, ...]
+
+
+def download(dataset: str, revision: str, output: Path | None = None, token: str | None = None) -> Path:
+    """Fetches a data set into a folder, prints what is in it and how to run it, and returns the folder with its task directories.
+
+    `dataset` is a short name or `owner/name`, `revision` a commit, a tag or a branch. What was interrupted is gone on with when it is
+    called again; the folder is there only when all of it is. Raises ConfigError for an unknown name, without the extra `hub`, for a
+    repository without tasks and for a folder that holds something else; AgentbenchError without network.
+    """
+    repository = _repository(dataset)
+    folder = output or Path("scenarios/openthoughts", dataset.rpartition("/")[2].lower())
+    snapshot = _snapshot(repository, revision, token)
+    place = folder / _place(snapshot)
+    if _is_new(folder, snapshot):
+        _fetch(snapshot, folder, token)
+    _tell(snapshot, place, [*harbor.load(place)])
+    return place
+
+
+def _repository(dataset: str) -> str:
+    if "/" not in dataset and dataset not in REPOSITORIES:
+        raise ConfigError(f"{unknown_name('data set', dataset, REPOSITORIES)}, or the owner/name of a repository")
+    return REPOSITORIES.get(dataset, dataset)
+
+
+def _snapshot(repository: str, revision: str, token: str | None) -> Snapshot:
+    hub = optional("huggingface_hub")
+    with one_line_errors(repository, revision):
+        info = hub.HfApi(token=token).dataset_info(repository, revision=revision)
+    return Snapshot(repository, info.sha, tuple(sibling.rfilename for sibling in info.siblings))
+
+
+def _place(snapshot: Snapshot) -> Path:
+    """The folder in the repository that has the task directories; raises ConfigError where there is none, or more than one."""
+    places = sorted({Path(name).parent.parent for name in snapshot.files if Path(name).name == TASK_FILE and len(Path(name).parts) > 1})
+    if len(places) != 1:
+        what = (
+            f"tasks in {len(places)} folders ({', '.join(map(str, places[:NAMED]))})" if places else f"no task directory (no */{TASK_FILE})"
+        )
+        raise ConfigError(f"{snapshot.repository} at {snapshot.commit} has {what}; a data set of tasks has them in one folder")
+    return places[0]
+
+
+def _is_new(folder: Path, snapshot: Snapshot) -> bool:
+    """Whether it is not there yet; raises ConfigError where something else is."""
+    if not folder.exists():
+        return True
+    record = folder / RECORD
+    known: Any = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    if known == _record(snapshot):
+        return False
+    what = f"{known['repository']} at {known['commit']}" if known else "something else"
+    raise ConfigError(f"{folder}: is there already, with {what}; remove it, or name another folder with --output")
+
+
+def _record(snapshot: Snapshot) -> dict[str, str]:
+    return {"repository": snapshot.repository, "commit": snapshot.commit}
+
+
+def _fetch(snapshot: Snapshot, folder: Path, token: str | None) -> None:
+    """Into a folder beside it that takes its name when all is there; files that an interrupted call has left are not fetched again."""
+    hub = optional("huggingface_hub")
+    unfinished = folder.with_name(f".{folder.name}-{snapshot.commit[:12]}")
+    with one_line_errors(snapshot.repository, snapshot.commit):
+        hub.snapshot_download(
+            snapshot.repository, repo_type="dataset", revision=snapshot.commit, local_dir=unfinished, token=token, max_workers=4
+        )
+    (unfinished / RECORD).write_text(json.dumps(_record(snapshot), indent=2) + "\n", encoding="utf-8")
+    unfinished.rename(folder)
+
+
+def _tell(snapshot: Snapshot, place: Path, scenarios: Sequence[Scenario]) -> None:
+    print(f"{place}  {len(scenarios)} tasks  {snapshot.repository}  revision {snapshot.commit}")
+    skipped = [each.id for each in scenarios if each.task and each.task.unsupported]
+    if skipped:
+        more = f" and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
+        print(f"{len(skipped)} of them ask for what is not supported, and are skipped: {', '.join(skipped[:NAMED])}{more}")
+    name = snapshot.repository.rpartition("/")[2]
+    print(f"now run: pytest -m openthoughts --agentbench-set dataset.file={place.absolute()} --agentbench-set dataset.name={name}")

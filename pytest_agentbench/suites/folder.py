@@ -1,0 +1,65 @@
+"""A suite's folder: its suite.yaml and data become a Suite, or one clear sentence about what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import load_yaml, override, validate
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.agent_config import with_config
+from pytest_agentbench.suites.datasets import read_dataset
+from pytest_agentbench.suites.disclosure import refuse_keys_in_names
+from pytest_agentbench.suites.quarantine import Quarantined
+from pytest_agentbench.suites.roles import written
+from pytest_agentbench.suites.spec import SuiteSpec
+from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Suite, in_place_of
+
+
+def suite_file(given: Path) -> Path:
+    """The suite.yaml in a folder, or in the folder of that name under scenarios/; raises ConfigError where there is none."""
+    for folder in (given, "scenarios" / given):
+        if (folder / SUITE_FILE).is_file():
+            return folder / SUITE_FILE
+    raise ConfigError(f"there is no suite in {given}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
+
+
+def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
+    """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
+
+    `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
+    `agent` takes the place of the suite's agent, and inherits its sampling parameters. Whether there are such scorers and agents
+    is not looked at; `scorers.check_scores` and `rollouts.preflight` do that.
+    """
+    data = load_yaml(file)
+    if agent is not None:
+        data["agent"] = in_place_of(data.get("agent"), agent)
+    spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
+    tools = {"default": spec.tools, **{name: each.tools for name, each in spec.variants.items()}}
+    scenarios, dataset = read_dataset(file, spec.dataset, without_tools=bool(spec.tools))
+    refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
+    return Suite(
+        folder=file.parent,
+        scenarios=scenarios,
+        dataset=dataset,
+        thresholds={**{name: floor for name, floor in FLOORS.items() if name in spec.scorers}, **spec.thresholds},
+        agent=with_config(spec.agent, file.parent),
+        variants={name: _variant(spec, name, file.parent) for name in spec.variants},
+        gate=tuple(spec.gate),
+        quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
+        tools={variant: each for variant, each in tools.items() if each},
+        sizes={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
+        roles=written(spec.roles, spec.judge),
+        limits=spec.limits.model_dump(exclude_none=True),
+        **{name: getattr(spec, name) for name in ("name", "scorers", "isolation", "trials", "timeout", "description", "deterministic")},
+    )
+
+
+def _variant(spec: SuiteSpec, name: str, folder: Path) -> Json:
+    """What a variant changes of the suite's agent."""
+    own: Json = spec.variants[name].agent
+    kind = own.get("kind", spec.agent["kind"])
+    settings = with_config({**own, "kind": kind}, folder)
+    return settings if "kind" in own else {key: value for key, value in settings.items() if key != "kind"}

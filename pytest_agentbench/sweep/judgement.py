@@ -1,0 +1,91 @@
+"""Whether a level is good enough: whether its calls meet their objectives, and whether its quality is not worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_agentbench.gate.values import good_shares, samples, score_limits
+from pytest_agentbench.scorers import LOWER_IS_BETTER
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, judge
+from pytest_agentbench.stats.means import Interval, scenarios_interval
+from pytest_agentbench.stats.paired import compare
+from pytest_agentbench.sweep.levels import Level, Sweep
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is good enough."""
+
+    slo: Mapping[str, float]  # objective -> milliseconds; empty: any speed is
+    target: float = 0.9  # share of calls that have to meet all of them
+    margin: float = 0.05  # by which the mean of the main score may be lower than at the smallest level
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One level by these terms. PASS: shown to hold; FAIL: shown not to; INCONCLUSIVE: neither."""
+
+    concurrency: int
+    share: Interval | None  # of good calls; None without objectives
+    speed: str  # PASS | FAIL | INCONCLUSIVE
+    quality: Decision | None  # against the smallest level; None of that one itself
+
+    @property
+    def verdict(self) -> str:
+        verdicts = {self.speed, self.quality.verdict if self.quality else PASS}
+        return FAIL if FAIL in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else PASS
+
+
+def judgements(sweep: Sweep, terms: Terms) -> list[Judgement]:
+    """Of each level, by concurrency."""
+    first = sweep.levels[0]
+    return [_judged(sweep.score, level, None if level is first else first, terms) for level in sweep.levels]
+
+
+def _judged(score: str, level: Level, first: Level | None, terms: Terms) -> Judgement:
+    share, speed = None, PASS
+    if terms.slo:
+        measured = good_shares(level.trials, terms.slo)
+        share = scenarios_interval(
+            {name: each.scores for name, each in measured.items()}, {name: each.cluster for name, each in measured.items()}
+        )
+        speed = judge(share.low, share.high, terms.target)
+    return Judgement(level.concurrency, share, speed, _quality(score, level, first, terms.margin) if first and score else None)
+
+
+def _quality(score: str, level: Level, first: Level, margin: float) -> Decision:
+    falling = score in LOWER_IS_BETTER
+    new, base = (samples(each.trials, score, falling=falling) for each in (level, first))
+    decision = compare(new, base, margin, limits=score_limits(new, base, falling=falling), higher_is_better=not falling)
+    lost = len(level.trials) - sum(map(len, (each.scores for each in new.values())))
+    return replace(decision, verdict=INCONCLUSIVE, reason="rollouts without a score") if lost and decision.verdict == PASS else decision
+
+
+@dataclass(frozen=True)
+class Greatest:
+    """The greatest level that is good enough lies from `shown` up to, but not at, `refuted`."""
+
+    shown: int | None  # the greatest level that holds, and with it all that were measured below; None: not even the smallest
+    refuted: int | None  # the smallest level above that is shown not to hold; None: none is
+    undecided: tuple[int, ...] = ()  # levels between, of which neither is shown
+
+
+def greatest(verdicts: Mapping[int, str]) -> Greatest:
+    """Of levels and their verdicts. More in flight is never taken to be better for a call, so what holds above one that fails is chance."""
+    shown = None
+    for level in sorted(verdicts):
+        if verdicts[level] == FAIL:
+            return Greatest(shown, level, _between(verdicts, shown, level))
+        if verdicts[level] == PASS and not _between(verdicts, shown, level):
+            shown = level
+    return Greatest(shown, None, _between(verdicts, shown, None))
+
+
+def _between(verdicts: Mapping[int, str], low: int | None, high: int | None) -> tuple[int, ...]:
+    return tuple(sorted(level for level in verdicts if (low is None or level > low) and (high is None or level < high)))
+
+
+def verdicts(judged: Sequence[Judgement]) -> dict[int, str]:
+    """Level -> verdict."""
+    return {each.concurrency: each.verdict for each in judged}

@@ -1,0 +1,140 @@
+"""What a session whose arms are concurrencies measured at each of them, without the warm-up."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports.nat_profile import events_of
+from pytest_agentbench.exports.nat_throughput import Throughput
+from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.metrics import windows
+from pytest_agentbench.metrics.timings import output_tokens
+from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.suites.arms import arm_of, concurrencies
+from pytest_agentbench.tables import origins, places
+from pytest_agentbench.tables.places import Place
+
+
+@dataclass
+class Level:
+    """The rollouts of one concurrency, but for those of its first block."""
+
+    concurrency: int  # rollouts in flight
+    statuses: Counter[str] = field(default_factory=Counter)
+    trials: list[Trial] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)  # of rollouts, nanoseconds
+    calls: int = 0
+    failed_calls: int = 0
+    output_tokens: int = 0
+    throughput: Throughput = field(default_factory=Throughput)
+
+    def add(self, place: Place) -> None:
+        rollout = place.rollout
+        self.statuses[rollout.status] += 1
+        self.trials.append(trial_of(rollout))
+        self.spans.append((rollout.started_ns, rollout.ended_ns))
+        for call in rollout.all_calls:
+            self.calls += 1
+            self.failed_calls += call.error_kind is not None
+            self.output_tokens += 0 if call.error_kind else output_tokens(call)
+        self.throughput.add(len(self.trials) - 1, sorted(events_of(place), key=lambda event: event.at))
+
+    @property
+    def rollouts(self) -> int:
+        return self.statuses.total()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which any of its rollouts ran; those of other levels ran between."""
+        return windows.total_ns(windows.at_least(self.spans, 1)) / 1e9
+
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        return self.output_tokens / self.busy_s if self.busy_s else None
+
+    @property
+    def rollouts_per_hour(self) -> float | None:
+        evaluable = sum(trial.status in ("ok", "limit") for trial in self.trials)
+        return evaluable * 3600 / self.busy_s if self.busy_s else None
+
+    def milliseconds(self, metric: str) -> list[float]:
+        """A latency of each call that has it."""
+        return [value for trial in self.trials for call in trial.calls if (value := call.ms.get(metric)) is not None]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A run whose arms are concurrencies."""
+
+    run: Run
+    suite: str
+    score: str  # the suite's main one
+    levels: tuple[Level, ...]  # by concurrency
+    warm_up: Mapping[int, int]  # concurrency -> rollouts that were left out, being of its first block
+
+
+def read_sweep(directory: Path) -> Sweep:
+    """Raises ConfigError for a run whose arms are no concurrencies, and for one of several suites."""
+    run = read_run(directory)
+    own = concurrencies(run.ab.arms) if run.ab else {}
+    if not own:
+        raise ConfigError(f"{directory}: its arms are no concurrencies; `agentbench sweep` makes such a run")
+    [origin] = origins([directory])
+    begun: defaultdict[str, list[tuple[int, RolloutKey]]] = defaultdict(list)
+    for place in places(origin):
+        if _counts(place.rollout, own):
+            begun[arm_of(place.rollout.variant)].append((place.rollout.started_ns, place.rollout.key))
+    dropped = {arm: {key for _, key in sorted(keys)[: _first_block(run, arm)]} for arm, keys in begun.items()}
+    levels = {arm: Level(count) for arm, count in own.items()}
+    suites = set()
+    for place in places(origin):
+        key = place.rollout.key
+        if _counts(place.rollout, own) and key not in dropped[arm_of(key.variant)]:
+            levels[arm_of(key.variant)].add(place)
+            suites.add(key.suite)
+    for level in levels.values():
+        level.throughput.wall_s = level.busy_s
+    if len(suites) > 1:
+        raise ConfigError(f"{directory}: a sweep is of one suite, and this run has {', '.join(sorted(suites))}")
+    result = next(iter(run.suites.values()))
+    return Sweep(
+        run=run,
+        suite=next(iter(suites), ""),
+        score=result.main_score or "",
+        levels=tuple(sorted(levels.values(), key=lambda level: level.concurrency)),
+        warm_up={own[arm]: len(keys) for arm, keys in dropped.items()},
+    )
+
+
+def _counts(rollout: Rollout, arms: Mapping[str, int]) -> bool:
+    return rollout.kind == "scenario" and arm_of(rollout.variant) in arms
+
+
+def _first_block(run: Run, arm: str) -> int:
+    """Rollouts of an arm's first block in the last session; none where it has only one."""
+    sizes = _block_sizes(run, arm)
+    return sizes[0] if len(sizes) > 1 else 0
+
+
+def short_blocks(sweep: Sweep) -> Iterator[str]:
+    """A sentence for each level that most of the time had fewer rollouts in flight than it is called after."""
+    for arm, concurrency in sorted(concurrencies(sweep.run.ab.arms if sweep.run.ab else ()).items(), key=itemgetter(1)):
+        sizes = sorted(_block_sizes(sweep.run, arm))
+        if sizes and sizes[len(sizes) // 2] < 2 * concurrency:
+            yield (
+                f"concurrency {concurrency} ran in blocks of {sizes[len(sizes) // 2]} rollouts, so for much of their time fewer "
+                "were in flight; a suite of more scenarios makes longer ones"
+            )
+
+
+def _block_sizes(run: Run, arm: str) -> list[int]:
+    """Rollouts of each block that an arm had in the last session, in their order."""
+    return [block.rollouts for block in (run.cache.blocks if run.cache else ()) if block.arm == arm]

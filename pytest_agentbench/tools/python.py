@@ -1,0 +1,155 @@
+"""Tools that are methods of a suite's class: an instance, with its state, for each rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import orjson
+
+from pytest_agentbench.errors import ConfigError, InfraError, ToolError, unknown_name
+from pytest_agentbench.lib.loading import is_import_path, load_object
+from pytest_agentbench.lib.threads import in_thread, is_async
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.methods import Method, methods_of, written
+from pytest_agentbench.tools.source import ToolSource
+
+#: What the class may ask for, by the names of its parameters.
+GIVEN = ("scenario", "state")
+
+
+@dataclass(frozen=True)
+class PythonTools:
+    """Options: see docs/tools.md."""
+
+    module: str  # ./tools.py:Bank
+
+    own_code: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, str) or not is_import_path(self.module):
+            raise ValueError(f"module should be the import path of a class, such as ./tools.py:Bank, not {self.module!r}")
+
+    def load(self, folder: Path, scenarios: Sequence[Scenario]) -> ClassTools:
+        cls = load_object("class of tools", self.module, {}, folder)
+        if not inspect.isclass(cls):
+            raise ConfigError(f"{self.module!r} is a {type(cls).__name__}, and should be a class whose methods are tools")
+        try:
+            tools = ClassTools(cls, methods_of(cls), _wanted(cls))
+            tools.check(scenarios)
+        except ConfigError as error:
+            raise ConfigError(f"{self.module!r}: {error}") from error
+        return tools
+
+
+def _wanted(cls: type) -> tuple[str, ...]:
+    """What a class takes to be made; raises ConfigError for a parameter that nobody fills."""
+    parameters = inspect.signature(cls).parameters.values()
+    for each in parameters:
+        if each.name not in GIVEN and each.default is inspect.Parameter.empty:
+            raise ConfigError(f"{cls.__name__} has a parameter that nobody fills: {each}; known: {', '.join(GIVEN)}")
+    return tuple(each.name for each in parameters if each.name in GIVEN)
+
+
+@dataclass(frozen=True)
+class ClassTools:
+    """The class, and what is known of its methods."""
+
+    cls: type
+    methods: Mapping[str, Method]
+    wanted: tuple[str, ...]  # among GIVEN
+
+    def check(self, scenarios: Sequence[Scenario]) -> None:
+        """Raises ConfigError where the data's tools are not those of the class, and where a label names a tool that there is not."""
+        for tools in {id(each.tools): each.tools for each in scenarios}.values():
+            for tool in tools:
+                self._check_tool(tool)
+        for scenario in scenarios:
+            for label in scenario.expected:
+                if str(label.get("tool")) not in self.methods:
+                    raise ConfigError(f"{scenario.id}: expected {unknown_name('tool', str(label.get('tool')), self.methods)}")
+
+    def _check_tool(self, tool: Tool) -> None:
+        method = self.methods.get(tool.name)
+        if method is None:
+            raise ConfigError(f"the data have {unknown_name('tool', tool.name, self.methods).replace('no tool', 'a tool', 1)}")
+        required = {*tool.parameters.get("required", ())}
+        optional = {*tool.parameters.get("properties", ())} - required
+        if ({*method.required}, {*method.optional}) != (required, optional):
+            data = written(tuple(sorted(required)), tuple(sorted(optional)))
+            own = written(tuple(sorted(method.required)), tuple(sorted(method.optional)))
+            raise ConfigError(f"the tool {tool.name!r} takes {own}, and in the data it takes {data}; they should agree")
+
+    def for_scenario(self, scenario: Scenario) -> Scenario:
+        return scenario if scenario.tools else replace(scenario, tools=tuple(each.tool for each in self.methods.values()))
+
+    @asynccontextmanager
+    async def opened(self, scenario: Scenario) -> AsyncIterator[Instance]:
+        given = {"scenario": scenario, "state": copy.deepcopy(scenario.state)}
+        try:
+            made = await in_thread(self.cls, **{name: given[name] for name in self.wanted})
+        except (Exception, SystemExit) as error:
+            raise _broken(f"{self.cls.__name__} cannot be made", error) from error
+        yield Instance(made, self.methods)
+
+
+class Instance:
+    """The tools of one rollout. Methods that are not async run in a thread, one at a time: they share the state."""
+
+    def __init__(self, made: Any, methods: Mapping[str, Method]) -> None:
+        self._made, self._methods = made, methods
+        self._one_at_a_time = asyncio.Lock()
+
+    async def call(self, tool: Tool, arguments: Json) -> str:
+        given = self._methods[tool.name].arguments(arguments)
+        try:
+            return _told(tool, await self._result(getattr(self._made, tool.name), given))
+        except ToolError:
+            raise
+        except (Exception, SystemExit) as error:  # the suite's code has a fault, and nobody else
+            raise _broken(f"the tool {tool.name!r}", error) from error
+
+    async def _result(self, method: Callable[..., Any], given: Json) -> Any:
+        if is_async(method):
+            return await method(**given)
+        async with self._one_at_a_time:
+            return await in_thread(method, **given)
+
+    def state(self) -> Json | None:
+        try:
+            state = getattr(self._made, "state", None)
+            plain = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
+        except (Exception, SystemExit) as error:
+            raise _broken(f"the state of {type(self._made).__name__} cannot be written down", error) from error
+        if not isinstance(plain, dict | None):
+            raise InfraError(f"tools: the state of {type(self._made).__name__} should be a mapping, and is a {type(state).__name__}")
+        return plain
+
+    def copy(self) -> ToolSource:
+        try:
+            return Instance(copy.deepcopy(self._made), self._methods)
+        except (Exception, SystemExit) as error:
+            raise _broken(f"{type(self._made).__name__} cannot be copied for another try of the agent", error) from error
+
+
+def _told(tool: Tool, result: Any) -> str:
+    """What the model is told of a result."""
+    if result is None:
+        return f"{tool.name} is done."
+    return result if isinstance(result, str) else orjson.dumps(result, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _broken(what: str, error: BaseException) -> InfraError:
+    """A fault of the suite's code, with its place; the whole traceback goes into the rollout's log."""
+    traceback.print_exception(error)
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return InfraError(f"tools: {what}: {type(error).__name__}: {' '.join(str(error).split())}{place}")

@@ -1,0 +1,62 @@
+"""What scores took, from the prices of a backend.yaml to every place that tells of it: real sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_agentbench.cli import main
+from tests.project import Project
+
+PRICES = {"currency": "USD", "input": 2.0, "cached_input": 1.0, "output": 10.0}
+
+#: Of tokens, which are what they are however busy the machine is.
+RULES = tuple(
+    f"--agentbench-gate={rule}" for rule in ("cost_per_pass <= 0.5", "score_per_1k_tokens >= 0.001", "prefix_cache_hit_ratio >= 0")
+)
+
+
+def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are those of the tokens that usage names, and stand in run.json, report.md, on the terminal, in OpenMetrics, rules, a diff."""
+    monkeypatch.setenv("GITLAB_CI", "true")
+    monkeypatch.chdir(project.root)
+    project.backend(prices=PRICES)
+    project.suite(scenarios=3)
+
+    result = project.run("-v", *RULES, "scenarios/shop")
+
+    run, calls = project.run_json, [call for rollout in project.rollouts for call in rollout.calls]
+    prompt, output, cached = (
+        sum(getattr(call, name) for call in calls) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
+    )
+    cost = ((prompt - cached) * 2 + cached + output * 10) / 1e6
+    efficiency = run["suites"]["shop"]["efficiency"]
+    assert ("USD", *(pytest.approx(each) for each in (cost, cost / 3, cost / 3, (prompt + output) / 3))) == tuple(
+        efficiency[name] for name in ("currency", "cost", "cost_per_rollout", "cost_per_pass", "tokens_per_rollout")
+    )
+    assert {"USD": efficiency["cost"]} == run["costs"]
+    assert pytest.approx(1000 / efficiency["tokens_per_rollout"]) == efficiency["score_per_1k_tokens"]
+    assert ["PASS"] * 3 == [rule["verdict"] for rule in run["gate"]["rules"] if rule["kind"] == "rate"]
+    told = "efficiency  tokens/rollout *, s/rollout *, score/1k tok *, score/s *, cost * USD, cost/rollout * USD, cost/pass * USD"
+    result.stdout.fnmatch_lines([told])
+    report = (project.directory / "report.md").read_text()
+    assert "\nEfficiency: tokens/rollout " in report
+    assert "\nTokens cost 0.0" in report
+    assert 'agentbench_cost_per_pass{suite="shop"}' in (project.directory / "metrics.txt").read_text()
+    assert 0 == main(["diff", "latest", "latest"])
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("cost/pass ") and line.endswith(" in both")]
+
+
+@pytest.mark.slow
+def test_prices_change_no_rollout(project: Project) -> None:
+    """A run is gone on with at other prices: nothing runs again, and all of it is reckoned at the new ones. Without any nothing is said."""
+    project.suite(scenarios=2)
+    project.run("scenarios/shop")
+    assert ({}, None) == (project.run_json["costs"], project.run_json["suites"]["shop"]["efficiency"]["cost"])
+    assert "Tokens cost" not in (project.directory / "report.md").read_text()
+
+    project.backend(prices=PRICES)
+    result = project.run("--agentbench-resume", "scenarios/shop")
+
+    assert 0 == result.ret
+    assert [2, 0] == [each["rollouts"] for each in project.run_json["sessions"]]
+    assert project.run_json["costs"]["USD"] > 0

@@ -1,0 +1,78 @@
+"""The suite hle, run by a real pytest on answers from a script: known values, judges that fail, and a canary that stays at home."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.project import WAYS, Project
+
+HLE = Path(__file__).parents[2] / "scenarios" / "hle"
+SCRIPTED = "--agentbench-backend=scenarios/hle/scripted.yaml"
+
+
+@pytest.fixture
+def hle(project: Project) -> Project:
+    """A project with the suite, beside a small one."""
+    project.suite(scenarios=1)
+    shutil.copytree(HLE, project.root / "scenarios/hle", ignore=shutil.ignore_patterns("__pycache__"))
+    return project
+
+
+@WAYS
+def test_known_values(hle: Project, way: tuple[str, ...]) -> None:
+    """Eight of twelve answers are right, three quarters sure they are all: accuracy 0.667, calibration error 0.083, both in the report.
+
+    What marks the data for those who train models, and its rationales, are in no prompt, record or report.
+    """
+    backend = hle.root / "scenarios/hle/scripted.yaml"
+    backend.write_text(backend.read_text() + f"request_log: {hle.root / 'requests.jsonl'}\n")
+
+    result = hle.run(*way, "-m", "hle", SCRIPTED, "-v")
+
+    result.assert_outcomes(passed=12, deselected=0 if way else 1)
+    result.stdout.fnmatch_lines(["*accuracy*0.667 [[]0.391, 0.862[]]*", "*calibration*RMS error 0.083 [[]0.000, *"])
+    answers = hle.run_json["suites"]["hle"]["answers"]["judged_answer"]
+    assert (12, 12, 4, 12, 1) == tuple(answers[name] for name in ("questions", "answers", "judged", "confident", "bins"))
+    assert [pytest.approx(each) for each in (8 / 12, 0.75, 0.75 - 8 / 12)] == [
+        answers[name] for name in ("accuracy", "confidence", "calibration_error")
+    ]
+    rows = [json.loads(line) for line in (hle.root / "scenarios/hle/sample.jsonl").read_text().splitlines()]
+    canary = re.findall(r"canary \S+", rows[0]["canary"])[0].removeprefix("canary ")
+    written = [file for file in (hle.root / "reports").rglob("*") if file.is_file()]
+    texts = {file.name: file.read_bytes().decode(errors="replace") for file in [*written, hle.root / "requests.jsonl"]}
+    assert rows[0]["question"] in texts["requests.jsonl"]
+    assert [] == [name for name, text in texts.items() if canary in text or any(row["rationale"] in text for row in rows)]
+    assert canary not in result.stdout.str() + result.stderr.str()
+
+
+@pytest.mark.slow
+def test_a_judge_that_errs_is_counted(hle: Project) -> None:
+    """Its answers have no score, in no mean; the tests that ask for it are errors, and the report says how many there are."""
+    script = hle.root / "scenarios/hle/answers.yaml"
+    script.write_text(script.read_text().replace('"correct": ', '"maybe": '))
+
+    result = hle.run("-m", "hle", SCRIPTED)
+
+    result.assert_outcomes(passed=8, errors=4, deselected=1)
+    suite = hle.run_json["suites"]["hle"]
+    assert {"judged_answer": 4} == suite["score_errors"]
+    answers = suite["answers"]["judged_answer"]
+    assert (8, 0, pytest.approx(7 / 8)) == (answers["answers"], answers["judged"], answers["accuracy"])
+    result.stdout.fnmatch_lines(["*4 without a score, *"])
+
+
+@pytest.mark.slow
+def test_the_default_engine_and_missing_data(hle: Project) -> None:
+    """Without a script it runs, too; without its file it is one SKIP that says where the exam is from."""
+    hle.write("backends/embedded.yaml", "kind: embedded\n")
+    assert 12 == hle.run("scenarios/hle", "--agentbench-set=dataset.options.images=keep").parseoutcomes()["passed"]
+
+    result = hle.run("scenarios/hle", "-rs", "--agentbench-set=dataset.file=hle.parquet")
+
+    assert 1 == result.parseoutcomes()["skipped"]
+    result.stdout.fnmatch_lines(["*hle.parquet is not there: cais/hle is gated: * HF_TOKEN*"])

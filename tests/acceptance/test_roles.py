@@ -1,0 +1,139 @@
+"""Roles, from suite.yaml to the report: an expert elsewhere, one that is the backend under test, and the agent between them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, Project
+from tests.small_stacks import PASSES, SERVICE, own_folder
+
+AGENT = """
+from pytest_agentbench import Answer
+
+async def run(scenario, llm, tools):
+    search, reasoner = await llm.role("search"), await llm.role("reasoner")
+    query = await search.chat([{"role": "user", "content": "What to look for?"}])
+    await reasoner.chat([{"role": "user", "content": "Think about " + query.text}])
+    reply = await llm.chat(scenario.messages, tools.schemas)
+    for call in reply.tool_calls:
+        result = await tools.call(call.name, call.arguments, 1)
+        if not isinstance(result, str):
+            await result
+    return Answer(query.text)
+"""
+
+
+@pytest.fixture
+def expert(tmp_path: Path) -> Iterator[str]:
+    """The URL of another endpoint, whose model is called small."""
+    (tmp_path / "expert.yaml").write_text(json.dumps([{"text": "lamps"}]))
+    config = {"policy": "script", "script": str(tmp_path / "expert.yaml"), "model": "small"}
+    child = Child("pytest_agentbench.engine", config, tmp_path / "expert.log")
+    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
+    child.stop()
+
+
+ISOLATED = pytest.param((TWO_WORKERS, "process"), id="n2", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("way", [pytest.param(((), "none"), id="one-process"), ISOLATED])
+def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, way: tuple[tuple[str, ...], str]) -> None:
+    """Each role's calls are recorded as its own; what reached the backend is measured, what went elsewhere has latency, tokens and cost."""
+    monkeypatch.setenv("EXPERT_KEY", "very-secret-key")
+    options, isolation = way
+    project.backend([{"match": {"contains": "Think about"}, "text": "Hm."}, *FIND_THEN_ANSWER])
+    search = {"url": expert, "model": "small", "api_key": "EXPERT_KEY", "prices": {"currency": "USD", "input": 1, "output": 1_000_000}}
+    project.write("scenarios/shop/agent.py", AGENT)
+    project.suite(agent={"kind": "./agent.py:run"}, roles={"search": search, "reasoner": {}}, isolation=isolation)
+
+    result = project.run("-v", *options, "scenarios/shop")
+    run = project.run_json
+    roles = run["suites"]["shop"]["roles"]
+
+    result.assert_outcomes(passed=3)
+    for rollout in project.rollouts:
+        assert (["reasoner", ""], ["search"], 1) == (
+            [call.role for call in rollout.calls],
+            [call.role for call in rollout.other_calls],
+            rollout.turns,
+        )
+        assert ("lamps", expert, "small") == (rollout.answer, rollout.other_calls[0].endpoint, rollout.other_calls[0].model)
+    assert (6, 6) == (run["performance"]["calls"], roles["agent"]["calls"] + roles["reasoner"]["calls"])
+    search = roles["search"]
+    assert ([expert], 3, 0, {}, "USD") == tuple(search[key] for key in ("endpoints", "calls", "measured", "failed_calls", "currency"))
+    assert roles["search"]["cost"] >= 3 * 1.0  # at a currency unit for each token of output
+    assert run["performance"]["split"]["roles"]["share"] > 0
+    assert [] == [each for each in run["serving"]["disagreements"] if "counts" in each]
+    result.stdout.fnmatch_lines(["reasoner * 3 calls, * all of it in the timings of calls", "search * 3 calls, * USD, none of it in the *"])
+    assert "| search | `small` |" in (project.directory / "report.md").read_text()
+    assert [] == [path for path in project.directory.rglob("*") if path.is_file() and b"very-secret-key" in path.read_bytes()]
+
+
+@pytest.mark.slow
+def test_limits(project: Project, expert: str) -> None:
+    """A role or a rollout that has used up its limit ends as `limit`, which says whose and which; what it did so far is scored."""
+    project.write("scenarios/one/agent.py", AGENT)
+    project.write("scenarios/two/agent.py", AGENT)
+    project.write("scenarios/three/agent.py", AGENT)
+    dear = {"url": expert, "model": "small", "prices": {"currency": "USD", "input": 1, "output": 1}}
+    roles = {"search": dear, "reasoner": {}}
+    run: Json = {"agent": {"kind": "./agent.py:run"}, "scenarios": 1, "thresholds": {"tsq": 0}}
+    project.suite("one", roles={**roles, "reasoner": {"model": "embedded-script", "limits": {"calls": 1}}}, limits={"calls": 2}, **run)
+    project.suite("two", roles={**roles, "search": {**dear, "limits": {"tokens": 1}}}, **run)
+    project.suite("three", roles=roles, limits={"cost": 1}, **run)
+
+    project.run("scenarios", "--agentbench-retries=0").assert_outcomes(passed=2, errors=1)
+    one, three, two = sorted(project.rollouts, key=lambda rollout: rollout.suite)
+
+    assert ("limit", "calls: the rollout may take 2, and took 2") == (one.status, one.reason)
+    assert (["reasoner", ""], [None, "limit"]) == ([call.role for call in one.calls], [call.error_kind for call in one.calls])
+    assert ("ok", "") == (two.status, two.reason)  # it asks its expert once
+    assert "infra_error" == three.status
+    assert three.reason.startswith("limits: cost: 1: nobody knows what the agent costs")
+
+
+@pytest.mark.slow
+def test_the_backend_says_who_plays(project: Project, expert: str) -> None:
+    """`roles` of a backend's YAML go before the suite's, with their own prices."""
+    prices = {"currency": "EUR", "input": 1, "output": 1}
+    project.backend(roles={"search": {"url": expert, "model": "small", "prices": prices}, "reasoner": {}})
+    project.write("scenarios/shop/agent.py", AGENT)
+    project.suite(agent={"kind": "./agent.py:run"}, roles={"search": {"url": "http://127.0.0.1:9/v1", "model": "nobody"}}, scenarios=1)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    search = project.run_json["suites"]["shop"]["roles"]["search"]
+    assert ([expert], "EUR", 1) == (search["endpoints"], search["currency"], search["calls"])
+
+
+@pytest.mark.slow
+def test_a_service_plays_a_role(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stack with several services one may be an expert, by its name; its calls are not those of the service under test."""
+    engine = {"run": [sys.executable, str(SERVICE), "--port", "{port}"], "ready": {"http": "/health"}, "grace": 5}
+    with own_folder(monkeypatch):
+        project.write(
+            "backends/small.yaml",
+            json.dumps(
+                {
+                    "model": "tiny",
+                    "warm_up": 1,
+                    "services": {"small": engine, "main": engine},
+                    "roles": {"search": {"service": "small", "model": "tiny"}, "reasoner": {"service": "main", "model": "tiny"}},
+                }
+            ),
+        )
+        project.write("scenarios/shop/agent.py", AGENT)
+        project.suite(agent={"kind": "./agent.py:run"}, scenarios=1, test=PASSES)
+
+        project.run("scenarios/shop", "--agentbench-backend=small").assert_outcomes(passed=1)
+
+    roles = project.run_json["suites"]["shop"]["roles"]
+    assert {"agent": 1, "reasoner": 1, "search": 0} == {name: role["measured"] for name, role in roles.items()}
+    assert 1 == len(roles["search"]["endpoints"])

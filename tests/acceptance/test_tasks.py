@@ -1,0 +1,56 @@
+"""A suite of Harbor tasks: which tests there are, and what becomes of those that cannot run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.project import Project
+from tests.tasks import write_task
+
+VERIFIER = "def test_outputs():\n    raise AssertionError('this is for the sandbox')\n"
+
+
+def tasks(project: Project) -> None:
+    """Two tasks, of which one asks for a GPU; both have test files of pytest for their verifiers."""
+    project.suite("shop", test="def test_task(rollout):\n    assert rollout.status == 'ok'\n")
+    folder = project.root / "scenarios/shop"
+    for name, text in {"hello": "", "train": "[environment]\ngpus = 1\n"}.items():
+        write_task(folder / "tasks", name, files={"task.toml": text, "tests/test_outputs.py": VERIFIER})
+    (folder / "suite.yaml").write_text(json.dumps({"name": "shop", "dataset": {"format": "harbor", "file": "tasks"}}))
+
+
+@pytest.mark.parametrize("way", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "n2"])
+def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+    """One test a task, named after it; the skip says what is asked for; a task's own tests are none of pytest's, and need no workers.
+
+    A task whose sandbox cannot be had is an error.
+    """
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{project.root}/nobody")
+    tasks(project)
+    result = project.run("-rs", "-v", "--agentbench-retries=0", *way)
+
+    result.assert_outcomes(errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["*test_task?hello?*ERROR*" if not way else "*ERROR*test_task?hello?*"])
+    result.stdout.fnmatch_lines(["SKIPPED*the task train asks for GPUs (environment.gpus): not supported"])
+    result.stdout.fnmatch_lines(["unsupported 1 of 2 tasks*"])
+    assert ["train"] == [*project.run_json["suites"]["shop"]["unsupported"]]
+    report = (project.directory / "report.md").read_text()
+    assert "| `train` | the task train asks for GPUs (environment.gpus): not supported |" in report
+    if way:
+        result.stdout.fnmatch_lines(["*1 of 2 workers starts, the tests only read rollouts*"])
+
+
+@pytest.mark.slow
+def test_an_agent_for_tasks_beside_other_suites(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-m` with a suite's name and an agent that only tasks take: other suites, which it leaves out, are no errors; without -m they are."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{project.root}/nobody")
+    tasks(project)
+    project.suite("bank", scenarios=1)
+
+    named = project.run("-m", "shop", "scenarios", "--agentbench-agent=oracle", "--agentbench-retries=0")
+    named.assert_outcomes(errors=1, skipped=1, deselected=1)
+
+    every = project.run("scenarios", "--agentbench-agent=oracle", "--agentbench-retries=0")
+    every.stdout.fnmatch_lines(["*bank/suite.yaml: agent: 'oracle' works in a sandbox, and scenario 'bank-0' is no task*"])

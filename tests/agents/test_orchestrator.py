@@ -1,0 +1,236 @@
+"""The orchestrator on a model that follows a script, with experts, a retriever on a real socket, and bash in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from pytest_agentbench.agents.experts import LONGEST
+from pytest_agentbench.agents.factory import make_agent, needs_task
+from pytest_agentbench.agents.notebook import Notebook, Room, newest
+from pytest_agentbench.agents.orchestrator import CHOOSE, SYSTEM_PROMPT, Orchestrator
+from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Answer, Json
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.tools.toolbox import Toolbox
+from tests.agents.scripted import staged
+from tests.sandbox.local import LocalSandbox
+
+PROBLEM = "What is six times seven?"
+SCENARIO = Scenario("hle-7", ({"role": "user", "content": PROBLEM},))
+DOCUMENTS = [
+    {"document": {"id": 1, "content": "The best one."}, "score": 0.9},
+    {"document": {"contents": "The second best."}},
+]
+PROGRAM = "Let us see.\n```python\nprint(6 * 7)\n```"
+
+
+def calls(name: str, model: str) -> Json:
+    return {"tool_calls": [{"name": name, "arguments": {"model": model}}]}
+
+
+SEARCH, REASON, ANSWER = calls("search", "search-2"), calls("enhance_reasoning", "reasoner-1"), calls("answer", "answer-math-1")
+ALL = [SEARCH, {"text": f"<query>{'seven ' * 100}</query>"}, REASON, {"text": PROGRAM}, ANSWER, {"text": "So <answer> 42 </answer>"}]
+
+
+class Retriever:
+    """Answers each question alike."""
+
+    def __init__(self, status: int, documents: Any) -> None:
+        self.status, self.documents = status, documents
+        self.url = ""
+        self.bodies: list[Json] = []
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        return web.json_response(self.documents, status=self.status)
+
+
+@asynccontextmanager
+async def retrieving(documents: Any = (DOCUMENTS,), status: int = 200) -> AsyncIterator[Retriever]:
+    retriever, application = Retriever(status, documents), web.Application()
+    application.router.add_post("/retrieve", retriever.retrieve)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        retriever.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield retriever
+    finally:
+        await runner.cleanup()
+
+
+class Played:
+    """What came of an agent's work."""
+
+    def __init__(self, tools: Toolbox) -> None:
+        self.tools = tools
+        self.answer: Answer | None = None
+        self.refusal: Exception | None = None
+        self.requests: list[Json] = []
+        self.roles: list[str] = []
+
+    def told(self, request: int) -> str:
+        """The last message of a request."""
+        return str(self.requests[request]["messages"][-1]["content"])
+
+
+async def play(folder: Path, answers: Sequence[Json], **options: Any) -> Played:
+    """The agent and its experts on one model, which gives these answers one after the other."""
+    (folder / "work").mkdir()
+    async with staged(folder, answers) as stage:
+        played = Played(Toolbox((), LocalSandbox(folder / "work")))
+
+        async def role(name: str, endpoint: Json | None) -> LLM:
+            assert endpoint is None
+            played.roles.append(name)
+            return stage.llm
+
+        llm = LLM(stage.llm.base_url, stage.llm.model, roles=role)
+        try:
+            played.answer = await Orchestrator(**options).run(SCENARIO, llm, played.tools)
+        except (InfraError, LimitReached) as error:
+            played.refusal = error
+        played.requests = stage.requests
+    return played
+
+
+async def test_a_problem_is_solved(tmp_path: Path) -> None:
+    """Experts search, compute and answer; each is given what is known so far, and each tool call is recorded with its time."""
+    async with retrieving() as retriever:
+        played = await play(tmp_path, ALL, retriever=retriever.url, topk=2, roles={"answer-math-1": "mathematician"})
+
+    assert Answer("42") == played.answer
+    assert ["search", "reasoner", "mathematician"] == played.roles
+    assert [("search", "search-2", 1), ("enhance_reasoning", "reasoner-1", 2), ("answer", "answer-math-1", 3)] == [
+        (call.name, call.arguments["model"], call.turn) for call in played.tools.calls
+    ]
+    assert all(call.started_ns and call.ended_ns and call.started_ns < call.ended_ns for call in played.tools.calls)
+    query = ("seven " * 100).strip()[:LONGEST]
+    assert [{"queries": [query], "topk": 2, "return_scores": True, "eid": "hle-7"}] == retriever.bodies
+    known = "Documents:\nDoc 1: The second best.\n\nDoc 2: The best one."
+    computed = "Python code and execution outputs:\n```python\nprint(6 * 7)\n```\n\n```output\n42\n\n```"
+    assert f"Problem: {PROBLEM}\n\n{known}\n\n{computed}\n\n{CHOOSE}" == played.told(4)
+    assert played.told(5).startswith(f"{known}\n\n{computed}\n\nQuestion: {PROBLEM}\n\n")
+    assert [(1.0, 4000), (1.0, 40000), (0.2, 8000)] == [
+        (each["temperature"], each["max_tokens"]) for each in (played.requests[number] for number in (1, 3, 5))
+    ]
+    assert SYSTEM_PROMPT == played.requests[0]["messages"][0]["content"]
+    assert ["search", "enhance_reasoning", "answer"] == [tool["function"]["name"] for tool in played.requests[0]["tools"]]
+
+
+@pytest.mark.parametrize(("context", "grows"), [("rebuild", False), ("transcript", True)])
+async def test_what_the_model_is_sent(tmp_path: Path, context: str, grows: bool) -> None:
+    """`transcript` only adds to what was sent before, so that a cached prefix stays one; `rebuild` tells it all anew in two messages."""
+    async with retrieving() as retriever:
+        played = await play(tmp_path, ALL, retriever=retriever.url, context=context)
+    rounds = [each["messages"] for each in played.requests if each["messages"][0]["role"] == "system"]
+
+    assert ("42", 3) == (played.answer and played.answer.text, len(rounds))
+    assert grows == all(later[: len(earlier)] == earlier for earlier, later in pairwise(rounds))
+    assert ([2, 4, 6] if grows else [2, 2, 2]) == [*map(len, rounds)]
+    assert "The best one." in rounds[1][-1]["content"]
+
+
+async def test_a_transcript_that_is_too_long(tmp_path: Path) -> None:
+    """Whole rounds are left out, the oldest first, and so many at once that the next ones fit without another cut."""
+    rounds = [each for _ in range(6) for each in (REASON, {"text": f"```python\nprint('{'x' * 400}')\n```"})]
+    played = await play(tmp_path, [*rounds, ANSWER, {"text": "42"}], context="transcript", context_tokens=1500)
+    sent = [each["messages"] for each in played.requests if each["messages"][0]["role"] == "system"]
+    lengths = [*map(len, sent)]
+
+    assert any(later < earlier for earlier, later in pairwise(lengths))
+    cuts = [at for at, (earlier, later) in enumerate(pairwise(lengths)) if later <= earlier]
+    assert all(later - earlier > 1 for earlier, later in pairwise(cuts))
+    assert all(["system", "user"] == [message["role"] for message in messages[:2]] for messages in sent)
+    assert all("tool" != message["role"] for messages in sent for message in messages[2:3])
+
+
+async def test_rounds_that_come_to_nothing(tmp_path: Path) -> None:
+    """An expert or a tool that is none, an answer without a call: each is a round, recorded where there was a call."""
+    both = {"tool_calls": [*calls("answer", "x")["tool_calls"], *ANSWER["tool_calls"]]}
+    wrong = [calls("answer", "gpt"), calls("sing", "search-1"), {"text": "Hm."}, both]
+    played = await play(tmp_path, [*wrong, {"text": "42"}], run_code=False)
+
+    assert Answer("42") == played.answer
+    assert ["invalid_arguments", "unknown_tool", None] == [call.problem for call in played.tools.calls]
+    assert ["enhance_reasoning", "answer"] == [tool["function"]["name"] for tool in played.requests[0]["tools"]]  # nothing to search in
+
+
+async def test_rounds_are_used_up(tmp_path: Path) -> None:
+    """The rollout then ends at a limit, with what it did so far."""
+    played = await play(tmp_path, [REASON, {"text": PROGRAM}, {"text": "Hm."}], max_rounds=2)
+
+    assert "rounds: 2 were not enough" == str(played.refusal)
+    assert ["enhance_reasoning"] == [call.name for call in played.tools.calls]
+
+
+async def test_code_that_does_not_run(tmp_path: Path) -> None:
+    """Without `run_code` programs are written and not run, which is what the model is told."""
+    played = await play(tmp_path, [REASON, {"text": PROGRAM}, ANSWER, {"text": "42"}], run_code=False)
+
+    assert "```output\n(not run)\n```" in played.told(2)
+
+
+def test_code_needs_a_sandbox() -> None:
+    """An orchestrator whose programs run works in a sandbox, which is checked before anything boots."""
+    assert (True, False) == tuple(needs_task(make_agent({"kind": "orchestrator", "run_code": run}, Path())) for run in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("status", "documents", "sentence"),
+    [
+        (500, {"error": "boom"}, "answered HTTP 500"),
+        (200, {"no": "list"}, "which is no list of documents"),
+        (200, [[{}]], "which is no list"),
+    ],
+)
+async def test_a_retriever_that_fails(tmp_path: Path, status: int, documents: Any, sentence: str) -> None:
+    """It is no fault of the agent's: nothing was measured."""
+    async with retrieving(documents, status) as retriever:
+        played = await play(tmp_path, ALL, retriever=retriever.url)
+
+    assert isinstance(played.refusal, InfraError)
+    assert sentence in str(played.refusal)
+    assert ["search"] == [call.name for call in played.tools.calls]
+
+
+async def test_nothing_to_search_for(tmp_path: Path) -> None:
+    """A query that says nothing is not asked, and what is known already is not told again."""
+    answers = [SEARCH, {"text": "<query>x</query>"}, SEARCH, {"text": "a good query"}, SEARCH, {"text": "the same"}, ANSWER, {"text": "42"}]
+    async with retrieving() as retriever:
+        played = await play(tmp_path, answers, retriever=retriever.url, context="transcript")
+
+    assert ["a good query", "the same"] == [body["queries"][0] for body in retriever.bodies]
+    assert "fewer than five characters" in played.told(2)
+    assert "Nothing new was found." == played.told(6)
+
+
+def test_a_notebook_leaves_out_whole_pieces() -> None:
+    """The newest code and documents that fit are told, documents under their own numbers; nothing is cut in the middle."""
+    notebook = Notebook("p" * 40, 20)
+    notebook.add_documents([letter * 20 for letter in "abcd"])
+    notebook.add_documents(["d" * 20, "e" * 30])
+    notebook.add_code("1", "one")
+    notebook.add_code("2", "two")
+    lines = notebook.context(Room(29, 12)).splitlines()
+
+    assert ["a" * 20, "b" * 20, "c" * 20, "d" * 20, "e" * 20 + " ..."] == notebook.documents
+    assert ["Doc 5: " + "e" * 20 + " ..."] == [line for line in lines if line.startswith("Doc ")]
+    assert (["2"], ["two"]) == ([line for line in lines if line == "2"], [line for line in lines if line == "two"])
+    assert "1" not in lines
+    assert ["bb", "cc"] == newest(["aaaaaaaaaa", "bb", "cc"], 2)
+    assert "" == Notebook("p" * 400, 20).context(Room(10, 10))
+
+
+def test_experts_that_do_not_exist() -> None:
+    """A role for a name that no tool takes is refused, with the names that there are."""
+    with pytest.raises(ConfigError, match="there is no expert 'gpt'; known: search-1, search-2"):
+        make_agent({"kind": "orchestrator", "roles": {"gpt": "search"}}, Path())

@@ -1,0 +1,65 @@
+"""`agentbench compare`: which runs it takes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.metrics import registry
+from tests.made_runs import run_directory
+from tests.tables.shop import ALL, BOUGHT
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with three runs in reports/, of which one has a name."""
+    monkeypatch.chdir(tmp_path)
+    run_directory(tmp_path / "reports/20260304-050607", *ALL)
+    run_directory(tmp_path / "reports/20260304-050608-kv", BOUGHT)
+    run_directory(tmp_path / "reports/20260304-050609", *ALL)
+    return tmp_path
+
+
+def test_a_directory_of_runs(place: Path, capsys: Capture) -> None:
+    """All runs of a directory stand in the table, the oldest first; a run that is named twice stands there once."""
+    assert 0 == main(["compare", "reports", "kv"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert ["20260304-050607", "kv", "20260304-050609"] == next(line.split() for line in lines if line.startswith("  "))
+
+
+def test_the_reference(place: Path, capsys: Capture) -> None:
+    """`--reference` is the first column, and what the others are compared with."""
+    assert 0 == main(["compare", "reports", "--reference", "kv", "--format", "markdown"])
+
+    out = capsys.readouterr().out
+    assert "|  | kv | 20260304-050607 | 20260304-050609 |" in out
+    assert "`vs kv`" in out.replace("\\", "")
+
+
+def test_all_metrics_turn_up(place: Path, capsys: Capture) -> None:
+    """Each latency and each rate of the registry that a run knows has its row."""
+    main(["compare", "reports", "--format", "markdown"])
+
+    out = capsys.readouterr().out
+    titles = [f"{each.title} p50" for each in registry.asked().values()] + ["output tok/s", "hit ratio", "tokens/rollout"]
+    assert [] == [title for title in titles if f"| {title} |" not in out]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["kv"], "is one run, and it takes two or more to compare"),
+        (["kv", "20260304-050608-kv"], "is one run, and it takes two or more to compare"),
+        (["kv", "three"], "no run 'three'; known: "),
+        (["reports", "--reference", "three"], "no run 'three'; known: "),
+    ],
+)
+def test_mistakes(place: Path, capsys: Capture, arguments: list[str], sentence: str) -> None:
+    """A name of no run, and fewer than two runs, is one sentence."""
+    assert 4 == main(["compare", *arguments])
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""`agentbench reproduce` on real engines, one of which is slower by plan, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pytest_agentbench.cli import main
+from tests.project import ALONE, FIND_THEN_ANSWER, Project
+
+WORDS = ("--suite=scenarios/shop", "--concurrency=1,2", "--duration=3s", "--window=0s:3s", "--sample-interval=500ms", "--output=out")
+
+
+def reproduce(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "reproduce", "hle-throughput", *WORDS, "--methods=base=quick,slow", *words]
+    return subprocess.run(
+        [*command, "--", *ALONE, "--agentbench-trials=40"], cwd=project.root, capture_output=True, text=True, check=False, timeout=200
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_tiny_windows(project: Project) -> None:
+    """Every method at every concurrency has a window; what is missing, and no more, is measured when the command runs again."""
+    project.suite(scenarios=4)
+    project.backend([{"ttft_ms": 50, **rule} for rule in FIND_THEN_ANSWER], name="quick")
+    project.backend([{"ttft_ms": 600, **rule} for rule in FIND_THEN_ANSWER], name="slow")
+    done = reproduce(project)
+    out = project.root / "out"
+    rows = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert [("base", "1"), ("slow", "1"), ("base", "2"), ("slow", "2")] == [(row["method"], row["concurrency"]) for row in rows]
+    assert ["1.0", "1.0"] == [row["ratio_to_baseline"] for row in rows[::2]]
+    assert all(0 < float(row["ratio_to_baseline"]) < 1 for row in rows[1::2])
+    assert all((out / f"{row['method']}-c{row['concurrency']}" / row["run"] / "combined_summary.json").is_file() for row in rows)
+    assert (out / "throughput.png").stat().st_size > 0
+
+    shutil.rmtree(out / "slow-c2")
+    planned = reproduce(project, "--dry-run")
+    again = reproduce(project)
+    after = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
+
+    assert planned.stdout.startswith("4 cells, 3 of them measured; 0.05 min to go")
+    assert "slow-c2: pytest scenarios/shop --agentbench-backend=slow --agentbench-concurrency=2" in planned.stdout
+    assert 0 == again.returncode, again.stdout + again.stderr
+    assert (rows[:3], True) == (after[:3], rows[3]["run"] != after[3]["run"])
+
+
+@pytest.mark.slow
+def test_a_session_that_fails(project: Project) -> None:
+    """A cell whose session comes to nothing does not keep the others from being measured; it is named, and the exit status is 1."""
+    project.suite(scenarios=2)
+    project.backend(name="quick")
+    project.write("backends/slow.yaml", json.dumps({"model": "m", "services": {"engine": {"run": ["false"]}}}))
+    done = reproduce(project, "--concurrency=1", "--duration=1s", "--window=0s:1s")
+
+    assert 1 == done.returncode, done.stdout + done.stderr
+    assert "agentbench: not measured: slow-c1; the same command measures what is missing" in done.stderr
+    assert (project.root / "out" / "base-c1" / "cell.json").is_file()
+
+
+def test_what_a_machine_lacks(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run says how long all takes and what is missing; without it nothing is begun that could not be ended."""
+    monkeypatch.chdir(project.root)
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(project.root / "envs"))
+    project.suite()
+    words = ["reproduce", "hle-throughput", "--suite=scenarios/shop", "--output=out"]
+
+    assert 0 == main([*words, "--dry-run"])
+    said = capsys.readouterr().out
+    assert said.startswith("12 cells, 0 of them measured; 30 h 0 min to go")
+    assert 12 == said.count(": pytest scenarios/shop --agentbench-backend=")
+    assert "continuum (vllm-continuum): " in said
+    assert "agentbench env create vllm-continuum" in said
+    assert 0 != main(words)
+    assert "agentbench env create thunderagent" in capsys.readouterr().err
+    assert not (project.root / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hle-accuracy"], "hle-throughput"),
+        (["hle-throughput", "--methods", "a,a"], "each name once"),
+        (["hle-throughput", "--concurrency", "4,x"], "whole numbers from 1 up"),
+        (["hle-throughput", "--window", "5m"], "START:END"),
+        (["hle-throughput", "--duration", "10m"], "give a longer --duration"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing runs with an option that cannot be right."""
+    try:
+        status: int | str | None = main(["reproduce", *words])
+    except SystemExit as end:
+        status = end.code
+    assert 4 == status
+    assert message in capsys.readouterr().err

@@ -1,0 +1,205 @@
+"""`agentbench what-if`: its table, its first line, and what it refuses. The simulator is a stand-in; tests/real has the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.cli.what_if import FORMATS
+from pytest_agentbench.reports.what_if import WRITERS
+from pytest_agentbench.runs.contents import BackendUse
+from tests.made_runs import run_directory
+from tests.simulation import stand_in
+from tests.tables.shop import ALL, LOST, call, rollout
+
+Capture = pytest.CaptureFixture[str]
+
+ENGINE = BackendUse("embedded", "", "embedded", "m", "", more={"kv_blocks": 500, "block_size": 16})  # 200 ms, as was measured
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a run on the built-in engine, one behind a URL, one of two arms, and one in which no call went well."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    stand_in.install(tmp_path, monkeypatch)
+    run_directory(tmp_path / "reports/one", *ALL, backend=ENGINE)
+    run_directory(tmp_path / "reports/url", *ALL, backend=BackendUse("url", "", "url", "m", ""))
+    run_directory(tmp_path / "reports/arms", *ALL, backend=BackendUse("one, other", "", "ab", "m", ""))
+    run_directory(tmp_path / "reports/none", LOST, backend=ENGINE)
+    return tmp_path
+
+
+def printed(capsys: Capture, *words: str) -> list[str]:
+    """The lines of a command that went well."""
+    assert 0 == main(["what-if", *words])
+
+    return capsys.readouterr().out.splitlines()
+
+
+def table(lines: list[str]) -> dict[str, list[str]]:
+    """Setting -> its cells, of the table of a terminal."""
+    cut = [re.split(r" {2,}", line) for line in lines[lines.index("") + 1 : -lines[::-1].index("") - 1]]
+    return {name: cells for name, *cells in cut}
+
+
+def test_first_line_is_how_far_the_simulation_is_off(place: Path, capsys: Capture) -> None:
+    """The run's own setting simulated, beside what was measured; then a row for each setting, with its place where it may have one."""
+    lines = printed(capsys, "one", "--workers", "1,2", "--kv-blocks", "480,500", "--router", "kv")
+    rows = [*table(lines)]
+
+    assert lines[0].startswith("one as it was (1 worker, 500 blocks), simulated / measured: TTFT p50 200.0 / 200.0 ms (+0 %), ")
+    assert "duration 1.3 / 1.3 s (+0 %)" in lines[0]
+    assert ["setting", "measured", "1 worker, 480 blocks", "1 worker, 500 blocks (own)"] == rows[:4]
+    assert ["2 workers, 480 blocks, kv", "2 workers, 500 blocks, kv"] == rows[4:]
+    assert [] == [*(place / "temporary").iterdir()]
+
+
+def test_settings_that_are_told_apart_are_ranked(place: Path, capsys: Capture) -> None:
+    """200 and 208 ms are one place, 100 is before them. A number that hardly differs has no places, and a line that says why."""
+    lines = printed(capsys, "one", "--workers", "1,2", "--kv-blocks", "480,500", "--router", "kv")
+
+    assert ["TTFT p50 ms", "200.0", "208.3 (3)", "200.0 (3)", "104.2 (1)", "100.0 (1)"] == [cells[0] for cells in table(lines).values()]
+    assert "TTFT p50: ranked where settings differ by more than 5 %, which the simulation may be off" in lines
+    assert "duration: not ranked: the simulation may be 5 % off, and these settings differ by 0 % at most" in lines
+
+
+def test_what_the_simulator_gets(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace in which the second rollout begins when the first has ended, and the speed that the run measured."""
+    stand_in.install(place / "other", monkeypatch, f"import shutil, sys\nshutil.copy(sys.argv[3], {str(place)!r})\n{stand_in.REPLAY}")
+    spans = ((0, 100), (150, 300))
+    both = [rollout(f"shop-{at}", at, end, calls=(call(at, at + 10, at + 20, end=end),)) for at, end in spans]
+    run_directory(place / "reports/two", *both, backend=ENGINE)
+    found = json.loads("\n".join(printed(capsys, "two", "--format", "json")))
+    first, second = map(json.loads, (place / "two.jsonl").read_text().splitlines())
+
+    assert ["timestamp" in first, "timestamp" in second] == [True, False]
+    assert ([first["request_id"]], 50.0) == (second["wait_for"], second["delay"])
+    assert {"prefill": {"base_ms": 0.0, "per_token_ms": 0.0}, "decode": {"base_ms": 10.0, "per_token_ms": 0.0}} == found["timing"]
+
+
+def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture) -> None:
+    """A server behind a URL says neither workers nor blocks: the first line says so, and how to tell; told, it is as any other run."""
+    lines = printed(capsys, "url", "--workers", "1,2", "--kv-blocks", "500", "--router", "kv")
+    told = printed(capsys, "url", "--workers", "1,2", "--router", "kv", "--own", "workers=1,kv-blocks=500")
+
+    assert "nothing anchors this table: the run does not say its workers and kv-blocks and router, which --own" in lines[0]
+    assert "not ranked: nobody knows how far this simulation is from the machine" == lines[-1]
+    assert "a worker's speed: the simulator's own model" in lines[2]
+    assert told[0].startswith("url as it was (1 worker, 500 blocks), simulated / measured: TTFT p50 200.0 / 200.0 ms")
+
+
+def test_json(place: Path, capsys: Capture) -> None:
+    """The same for programs: the schema, how far the run's own setting is off, and each setting with its places, its own first."""
+    found = json.loads("\n".join(printed(capsys, "one", "--workers", "2", "--router", "kv", "--slo", "ttft=500ms", "--format", "json")))
+
+    assert ("agentbench-what-if/1", "one", 3, 1, {"ttft": 500}) == tuple(
+        found[name] for name in ("schema", "run", "calls", "left_out", "objectives_ms")
+    )
+    assert {"workers": 1, "kv_blocks": 500, "block_size": 16, "router": "round_robin"} == found["own"]["setting"]
+    assert 0.369 == pytest.approx(found["off"]["hit_ratio"], abs=0.001)
+    assert [200, 100] == [answer["figures"]["ttft_p50_ms"] for answer in found["answers"]]
+    assert [2, 1] == [answer["ranks"]["ttft_p50_ms"] for answer in found["answers"]]
+
+
+def test_markdown(place: Path, capsys: Capture) -> None:
+    """A heading, the first line, a table."""
+    lines = printed(capsys, "one", "--workers", "1,2", "--router", "kv", "--format", "markdown")
+
+    assert "# What if: one" == lines[0]
+    assert lines[2].startswith("- one as it was")
+    assert 5 == sum(line.startswith("| ") for line in lines)
+
+
+def test_every_format_has_a_writer() -> None:
+    """What the command offers is what can be written."""
+    assert [*FORMATS] == [*WRITERS]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["one", "--kv-blocks", "2"],
+            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; it takes 7 blocks",
+        ),
+        (["none"], "has no call of an agent that went well at a known time, so there is nothing to replay"),
+        (["url"], "does not say its workers and kv-blocks and router: say what to simulate with --workers and --kv-blocks and --router"),
+        (["one", "--timing", "fast"], "--timing fast: there is no such file; it is measured, mocker, or a profile"),
+        (["one", "--slo", "itl=50ms"], "the simulator knows no objective itl"),
+        (["four"], "no run 'four'"),
+        (["arms"], "is of several arms, each with a stack of its own; simulate a run of one of them"),
+    ],
+)
+def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str) -> None:
+    """What cannot be simulated is one sentence."""
+    assert 4 == main(["what-if", *words])
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--workers", "1,x"], "argument --workers: '1,x' should be whole numbers from 1 up, separated by commas"),
+        (["--workers", ""], "argument --workers: '' should be whole numbers from 1 up"),
+        (["--router", "thunder"], "argument --router: 'thunder' should be of kv, round_robin, separated by commas"),
+        (
+            ["--own", "gpus=2"],
+            "argument --own: 'gpus=2' should be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
+        ),
+        (["--slo", "ttft"], "argument --slo: 'ttft': should be NAME=TIME, for example ttft=500ms"),
+        (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft'; known: e2e, itl, tpot, ttft"),
+        (["--limit", "0"], "argument --limit: '0' should be a time above 0"),
+    ],
+)
+def test_options_that_cannot_be_read(capsys: Capture, words: list[str], sentence: str) -> None:
+    """An option says what it should be."""
+    with pytest.raises(SystemExit) as ended:
+        main(["what-if", *words])
+
+    assert 4 == ended.value.code
+    assert sentence in capsys.readouterr().err
+
+
+def test_simulator_that_fails(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last words stand below the sentence, and no table is printed; nothing temporary stays."""
+    stand_in.install(place / "other", monkeypatch, "import sys; sys.exit('a dead end')")
+
+    assert 1 == main(["what-if", "one"])
+    out, errors = capsys.readouterr()
+    assert "" == out
+    assert "the simulator ended with exit code 1 on 1 worker, 500 blocks; its last words:\n    a dead end" in errors
+    assert [] == [*(place / "temporary").iterdir()]
+
+
+def test_sigterm_ends_the_simulator(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terminated in the middle of a replay the command leaves no process and no file."""
+    pids = place / "pids"
+    os.mkfifo(pids)
+    stand_in.install(place / "other", monkeypatch, stand_in.STUCK.format(pids=str(pids)))
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "what-if", "one"]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(place / "temporary")}, stderr=subprocess.DEVNULL)
+    started = [int(pid) for pid in pids.read_text().split()]
+    process.terminate()
+
+    assert 128 + signal.SIGTERM == process.wait()
+    assert stand_in.all_end(started)
+    assert [] == [*(place / "temporary").iterdir()]
+
+
+def test_missing_environment(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the environment of the simulator the command that makes it is named."""
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(place / "nowhere"))
+
+    assert 1 == main(["what-if", "one"])
+    assert "the environment 'dynamo' is not there: agentbench env create dynamo" in capsys.readouterr().err

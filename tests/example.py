@@ -1,0 +1,70 @@
+"""The run that lies in reports/example, for readers: `python -m tests.example` makes it anew.
+
+`python -m tests.example pages` only writes its pages again, of its run.json and beside its pictures, after their words have changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pytest_agentbench.lib.process import child_environment
+from pytest_agentbench.plots import FOLDER
+from pytest_agentbench.reports import comment, markdown, page
+from pytest_agentbench.reports.page.intervals import intervals
+from pytest_agentbench.reports.page.shell import data_of
+from pytest_agentbench.runs.tally import FILE, read_run
+from tests.project import PLACE, ROOT
+
+REPORTS = ROOT / "reports"
+#: One folder deeper than the runs of a user, so that nothing that looks for runs takes it for one of them.
+EXAMPLE = REPORTS / "example" / "banking"
+PICTURES = ("summary_throughput_vs_tsq.svg", "summary_throughput_histograms.svg")
+
+#: What a user would type; GitLab's reports are written wherever the command runs.
+SESSION = ("pytest", "scenarios/banking", "--agentbench-ci=gitlab")
+
+
+def make(directory: Path) -> None:
+    """Runs the banking suite on the built-in engine, and keeps what a reader of the run would open."""
+    with tempfile.TemporaryDirectory(prefix="agentbench-example-") as name:
+        project = Path(name).resolve()
+        _do(project, "pytest_agentbench.cli", "init", "banking")
+        _do(project, *SESSION)
+        _do(project, "pytest_agentbench.cli", "plot", "--format=svg")
+        _keep((project / "reports" / "latest").resolve(), project, directory)
+    write_pages(directory)
+
+
+def write_pages(directory: Path) -> None:
+    """Writes the pages of a run directory as today's code words them."""
+    run = read_run(directory)
+    for report in (markdown, comment):
+        report.write(run, directory)
+    data, _ = data_of((directory / page.PAGE).read_text(encoding="utf-8"))  # the rollouts are in the page alone
+    page.write_page([run], data, intervals(run), directory / page.PAGE)
+
+
+def _do(project: Path, *words: str) -> None:
+    environment = {**child_environment(), "PYTEST_ADDOPTS": "-p no:randomly"}  # which a user does not have, and shuffles
+    subprocess.run([sys.executable, "-m", *words], cwd=project, env=environment, check=True)
+
+
+def _keep(run: Path, project: Path, directory: Path) -> None:
+    """Copies a run's file for programs and some of its pictures; where the project lay is nobody's business."""
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / FOLDER).mkdir(parents=True)
+    text = (run / FILE).read_text(encoding="utf-8").replace(str(project), PLACE)
+    (directory / FILE).write_text(text, encoding="utf-8")
+    shutil.copy(run / page.PAGE, directory)
+    for picture in PICTURES:
+        shutil.copy(run / FOLDER / picture, directory / FOLDER)
+
+
+if __name__ == "__main__":
+    (write_pages if sys.argv[1:] == ["pages"] else make)(EXAMPLE)
+    sys.stdout.write(f"wrote {os.path.relpath(EXAMPLE)}\n")

@@ -1,0 +1,150 @@
+"""Tools that are read and written: field by field, what of a rollout comes back from their files, as docs/export.md has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_agentbench.cli.imported import write as import_run
+from pytest_agentbench.exports import EXPORTS, TOOLS, load_reader, load_writer
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.records import Attempt, Chunk, Draft, Program, Verification
+from pytest_agentbench.runs.journal import read_journal
+from tests.made_runs import run_directory
+from tests.project import ROOT
+from tests.tables.shop import BOUGHT, MS, START, call
+
+#: Tool that is read -> (format that is written, where below the export the reader looks).
+WAYS: Mapping[str, tuple[str, str]] = {
+    "nat": ("nat", "dynamo_evals/shop-react"),
+    "harbor": ("atif", "run-shop-react"),
+    "toolorchestra": ("toolorchestra", "run"),
+}
+
+#: Of a rollout, a call and a tool call that went well, what says nothing: other tests have it.
+OF_WHAT_FAILED = {"status", "reason", "score_errors", "error_kind", "error", "retry_after_s"}
+SAID_NOTHING = OF_WHAT_FAILED | {"kind", "session"}
+
+CALL = replace(
+    call(10, 100, 120, 160, end=200, answered_by="m-1", request_bytes=512, request_crc=7, stamp="kernel", held_ns=5, repeats=1),
+    called_ns=START,
+    received_ns=START + 1 * MS,
+    streamed=True,
+    upgraded=True,
+    role="reasoner",
+    endpoint="http://m/v1",
+    response_id="r",
+    server={"worker_id": 1},
+    said={"text": "", "tool_calls": []},
+)
+TOOL_CALL = replace(
+    BOUGHT.tool_calls[0],
+    problem="invalid_arguments",
+    detail="count is missing",
+    raw="{item: lamp}",
+    repaired=True,
+    user_turn=2,
+    refusal="sold out",
+)
+FULL = replace(
+    BOUGHT,
+    variant="react",
+    trial=2,
+    content={"scenario": "0" * 16, "agent": "1" * 16, "prompts": "2" * 16, "backend": "3" * 16, "scorers": {}},
+    cluster="lamps",
+    attempt=2,
+    earlier_attempts=(Attempt(1, "infra_error", "no connection", 1, START - 10, START - 5),),
+    calls=(CALL, *BOUGHT.calls[1:]),
+    drafts=(Draft(1, "ok", answer="Here it is."),),
+    tool_calls=(TOOL_CALL,),
+    programs=(Program(0, START, START + 9, 0.1, 9.0),),
+    verification=Verification(1.0, {"reward": 1.0}),
+    final_state={"lamps": 0},
+    settings={"temperature": 0.5},
+    log="It looked.",
+)
+
+
+class Fate(NamedTuple):
+    """What became of the fields of a record."""
+
+    lost: frozenset[str]  # there was something, and there is nothing
+    other: frozenset[str]  # there is something else
+
+
+def empty(field: Field[Any]) -> Any:
+    """What a record has where nobody said anything; None of a field that has to be given."""
+    if field.default is not MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not MISSING else None
+
+
+def plain(name: str, value: Any, start: int) -> Any:
+    """A value that can be compared: stamps count from the rollout's start, scores go by no name."""
+    if name.endswith("_ns") and value is not None and name != "held_ns":
+        return value - start
+    if name == "scores":
+        return [*map(float, value.values())]
+    if isinstance(value, tuple) and value and isinstance(value[0], Chunk):
+        return [(chunk.at_ns - start, chunk.kind) for chunk in value]
+    return value
+
+
+def fate(given: Any, back: Any, starts: tuple[int, int]) -> Fate:
+    """Compares two records of a kind, of rollouts that began at these times."""
+    nothing = {each.name: (empty(each), None, 0) for each in fields(given)}
+    pairs = {each.name: (getattr(given, each.name), getattr(back, each.name)) for each in fields(given) if each.name not in SAID_NOTHING}
+    lost = {name for name, (before, after) in pairs.items() if after in nothing[name] and before not in nothing[name]}
+    alike = {name for name, values in pairs.items() if len({repr(plain(name, *each)) for each in zip(values, starts, strict=True)}) == 1}
+    return Fate(frozenset(lost), frozenset(pairs.keys() - lost - alike - {"calls", "tool_calls"}))  # of the two the other rows tell
+
+
+def fates(tool: str, folder: Path) -> dict[str, Fate]:
+    """What becomes of a rollout, its first call and its first tool call on the way through a tool's files."""
+    format, place = WAYS[tool]
+    (folder / "out").mkdir()
+    load_writer(format)(Chosen([run_directory(folder / "reports" / "run", replace(FULL, trial=1), FULL)]), folder / "out")
+    job = folder / "out" / place
+    directory, _ = import_run(tool, load_reader(tool)(job), job, None, folder / "imported")
+    _, back = read_journal(directory)
+    starts = (FULL.started_ns, back.started_ns)
+    made = {"rollout": fate(FULL, back, starts), "tool call": fate(FULL.tool_calls[0], back.tool_calls[0], starts)}
+    return {**made, "call": fate(FULL.calls[0], back.calls[0], starts)} if back.calls else made
+
+
+def told(tool: str) -> Iterator[tuple[str, Fate]]:
+    """What the page says of a tool: record -> what becomes of its fields."""
+    text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8").partition("\n## There and back\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    head, _, *body = rows
+    places = head.index("each"), head.index(f"`{tool}`")
+    cells = {row[0]: frozenset(re.findall(r"`(\w+)`", " ".join(row[place] for place in places))) for row in body}
+    for record in ("rollout", "call", "tool call"):
+        yield record, Fate(cells[f"{record}: lost"], cells[f"{record}: other"])
+
+
+def test_every_tool_is_compared() -> None:
+    """Each tool that is read is written too, and has a row in the tests below."""
+    assert set(TOOLS) == set(WAYS)
+    assert {format for format, _ in WAYS.values()} <= set(EXPORTS)
+
+
+def test_no_field_is_left_out() -> None:
+    """The rollout that goes there and back has something in each field, so that a new one is compared too."""
+    for record in (FULL, CALL, TOOL_CALL):
+        assert [] == [each.name for each in fields(record) if each.name not in SAID_NOTHING and getattr(record, each.name) == empty(each)]
+
+
+@pytest.mark.parametrize("tool", WAYS)
+def test_what_comes_back(tmp_path: Path, tool: str) -> None:
+    """The page has the very fields that are lost on the way, and those in which something else comes back."""
+    measured = fates(tool, tmp_path)
+    page = dict(told(tool))
+
+    assert {**measured, "call": measured.get("call", page["call"])} == page
+    assert ("calls" in measured["rollout"].lost) == ("call" not in measured)

@@ -1,0 +1,162 @@
+"""More than two arms against the first of them: literal rollouts in, findings out."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.cache_state import CacheBlock
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
+from pytest_agentbench.gate.ab import Comparison
+from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
+from pytest_agentbench.reports.annotations import commands
+from pytest_agentbench.reports.comment import write as comment_file
+from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
+from pytest_agentbench.rollouts.pool.turn_order import order
+from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
+from pytest_agentbench.session.block_turns import Facts
+from pytest_agentbench.suites.arm_list import parse_arms
+from tests.gate.test_ab import found_of
+from tests.made_runs import run_of
+
+ARMS = parse_arms("a=x,b=y,c=z")
+NAMES = [arm.name for arm in ARMS]
+MS = 1_000_000
+ROUNDS, SIZE = 10, 6  # of blocks, and rollouts in each
+
+
+def rollout(arm: str, number: int, turn: int, score: float, ttft_ms: float) -> Rollout:
+    """One call, whose only token comes after so long, in a block of its arm."""
+    start = (turn * SIZE + number % SIZE) * 1000 * MS
+    first = start + int(ttft_ms * MS)
+    call = LLMCall(start, start, first, (Chunk(first, "content"),), prompt_tokens=100, completion_tokens=1, token_source="usage")
+    times: dict[str, Any] = {"started_at": start / 1e9, "started_ns": start, "ended_ns": first}
+    return Rollout("shop", f"s{number}", arm, 1, "ok", calls=(call,), scores={"tsq": Score(score)}, **times)
+
+
+def compared(
+    slower: dict[str, float], lower: dict[str, float], facts: Facts | None = None, blocks: tuple[CacheBlock, ...] = (), **how: Any
+) -> ArmsCompared:
+    """Sixty scenarios under three arms that take turns, of which some are slower by a factor, or score less."""
+    noise = random.Random(2)
+    comparison = Comparison(ARMS, [found_of(ARMS)], **how)
+    for number in range(ROUNDS * SIZE):
+        for place, at in enumerate(order(3, number // SIZE)):
+            arm = NAMES[at]
+            if facts and arm in facts.failures:
+                continue
+            score = noise.uniform(0.4, 0.8) - lower.get(arm, 0.0)
+            turn = number // SIZE * 3 + place
+            comparison.add(rollout(arm, number, turn, score, noise.uniform(10, 20) * slower.get(arm, 1.0)))
+    return comparison.summary(facts or Facts(), blocks, Stopwatch(verdict="ok"))
+
+
+def of_metric(ab: ArmsCompared, metric: str) -> dict[str, MetricCompared]:
+    return {each.new_arm: each for each in ab.comparisons if each.metric == metric}
+
+
+def test_each_arm_is_compared_with_the_first() -> None:
+    """Only the arm that is slower, or worse, is said to be so, and each comparison names its two arms."""
+    ab = compared({"c": 2.0}, {"b": 0.3})
+    ttft, tsq = of_metric(ab, "ttft.p50"), of_metric(ab, "tsq")
+
+    assert [("a", "b"), ("a", "c")] == [(each.base_arm, each.new_arm) for each in ab.comparisons if each.metric == "tsq"]
+    assert ("no difference shown", "slower") == (ttft["b"].finding, ttft["c"].finding)
+    assert ("worse", "no difference shown") == (tsq["b"].finding, tsq["c"].finding)
+    assert "t of 10 interleaved pairs" == ttft["b"].method == ttft["c"].method
+
+
+def test_comparisons_of_one_metric_share_its_risk() -> None:
+    """What is surest decides with a risk of 0.05 / 2, and leaves 0.05 to the other; where nothing decides both have the wider interval."""
+    same, one = of_metric(compared({}, {}), "ttft.p50"), of_metric(compared({"c": 2.0}, {}), "ttft.p50")
+
+    assert [0.975, 0.975] == [each.confidence for each in same.values()]
+    assert [0.95, 0.975] == [each.confidence for each in one.values()]
+
+
+def test_all_arms_with_each_other() -> None:
+    """Where it is asked for there is a comparison of each two arms, each earlier arm the base of the later ones; three share one risk."""
+    ttft = [each for each in compared({"c": 2.0}, {}, with_each_other=True).comparisons if each.metric == "ttft.p50"]
+
+    assert [("a", "b"), ("a", "c"), ("b", "c")] == [(each.base_arm, each.new_arm) for each in ttft]
+    assert ["no difference shown", "slower", "slower"] == [each.finding for each in ttft]
+    assert [0.95, 1 - 0.05 / 3, 1 - 0.05 / 3] == [each.confidence for each in ttft]
+
+
+def test_the_goodput_of_each_arm() -> None:
+    """With objectives each arm has its good calls, a second of the time in which it ran; without any there is none."""
+    ab = compared({"c": 2.0}, {}, slo={"ttft": 20.0})
+    first, _, last = (arm.goodput for arm in ab.arms)
+
+    assert first is not None and last is not None
+    assert (60, 1.0) == (first.good_calls, first.attainment)
+    assert last.good_calls < 10
+    assert first.goodput_per_s == 60 / ab.arms[0].busy_s
+    assert " calls/s (100.0 %)" in next(line for about, line, _ in comparison_lines(run_of(ab=ab)) if about == "a")
+    assert [None] * 3 == [arm.goodput for arm in compared({}, {}).arms]
+
+
+@pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
+def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
+    """Nothing is concluded of it, with the reason; the others are compared as if there had been two."""
+    ab = compared({alive: 2.0}, {}, Facts(failures={dead: f"arm {dead}: it is gone"}))
+    ttft = of_metric(ab, "ttft.p50")
+
+    assert ("slower", 0.95) == (ttft[alive].finding, ttft[alive].confidence)
+    assert ("inconclusive", f"arm {dead}: it is gone") == (ttft[dead].finding, ttft[dead].reason)
+    lines = [line for _, line, _ in comparison_lines(run_of(ab=ab))]
+    assert f"they are not compared: arm {dead}: it is gone" in lines
+    assert not any(f"-> {dead}" in line for line in lines)
+
+
+def test_without_the_first_arm_nothing_is_compared() -> None:
+    """The others have nothing to be compared with."""
+    ab = compared({}, {}, Facts(failures={"a": "arm a: it is gone"}))
+
+    assert {"inconclusive"} == {each.finding for each in ab.comparisons}
+    assert "nothing is compared: arm a: it is gone" in [line for _, line, _ in comparison_lines(run_of(ab=ab))]
+
+
+def test_what_people_read() -> None:
+    """Each value has the name of its arm, the finding names the one that differs, and the page says how they share their risk."""
+    ab = compared({"c": 2.0}, {})
+    texts = {arm: comparison_text(ab, each) for arm, each in of_metric(ab, "ttft.p50").items()}
+    page = "\n".join(markdown(run_of(ab=ab)))
+
+    assert texts["c"].startswith("ttft.p50     a ") and " -> c " in texts["c"] and texts["c"].endswith(": c is slower")
+    assert texts["b"].endswith(": no difference shown")
+    assert "## A/B: b (y), c (z) against a (x), interleaved" in page
+    assert "are wrong in 5 % of runs at most (Holm)" in page
+
+
+def test_what_a_merge_request_shows(tmp_path: Path) -> None:
+    """comment.md has what differs and the first score, of each arm; an annotation warns of what is slower or worse, by both names."""
+    run = run_of(ab=compared({"c": 2.0}, {"b": 0.3}))
+
+    comment = comment_file(run, tmp_path).read_text()
+    warnings = [line for line in commands(run, tmp_path) if line.startswith("::warning title=shop")]
+
+    assert "### A/B: b (y), c (z) against a (x), interleaved" in comment
+    assert (1, 0) == (comment.count(": b is worse"), comment.count(": c is worse"))
+    assert 1 == comment.count("-> c 0.6")  # the first score, of which no difference is shown
+    assert any("shop%3A b is worse than a" in line for line in warnings)
+    assert any("shop%3A c is slower than a" in line for line in warnings)
+    assert len(warnings) == comment.count(" is slower") + 1
+
+
+def test_what_was_not_equal_names_all_arms() -> None:
+    """Hit ratios that lie apart are told of each arm, salts of those that had them, and the order in which arms ran."""
+    hits = {"a": 50, "b": 52, "c": 65}
+    blocks = tuple(
+        CacheBlock(arm, 1, salt="x" * (arm == "c"), prefix_cache=CacheHits(each / 100, each, 100.0)) for arm, each in hits.items()
+    )
+
+    apart, salted, sequence = compared({}, {}, Facts(in_sequence=True), blocks).warnings
+
+    assert "50 % of the prompt tokens were hits in a, 52 % in b, 65 % in c" in apart
+    assert salted.startswith("the prompts of c were salted")
+    assert sequence.startswith("a ran before b before c, because they do not fit on this machine at once")

@@ -1,0 +1,158 @@
+"""Several runs against one: what is claimed is corrected for their number, and what makes no sense is not compared."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.gate.diff import ComparedRun
+from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.gate.several import Several, distinct, doubt_sentences, flips, latency_against, passes_against, score_against
+from pytest_agentbench.reports.columns import columns
+from pytest_agentbench.reports.several import WIDTH, markdown, parts, setup_lines, write_several
+from pytest_agentbench.runs.results import Means, Passes, PassMean
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE
+from tests.gate.evidences import HASHES, evidence, trial
+from tests.gate.test_diff import run
+from tests.made_runs import mean
+from tests.paper import Paper
+
+
+def several(*runs: ComparedRun) -> Several:
+    return Several(tuple("abcdefghijkl"[: len(runs)]), runs)
+
+
+def passing(found: Evidence, **changes: Any) -> ComparedRun:
+    """A run whose rollouts pass from 0.5 up."""
+    made = run(found, **changes)
+    rate = PassMean(**vars(mean()), k=1)
+    passes = Passes("tsq", 0.5, (rate,), (rate,), 0, ())
+    suites = {name: replace(suite, scores={"tsq": Means(mean(), mean())}, passes=passes) for name, suite in made.facts.suites.items()}
+    return ComparedRun(replace(made.facts, suites=suites), made.evidence)
+
+
+def noisy(shift: float = 0.0, seed: int = 1) -> Evidence:
+    random = Random(seed)
+    return evidence(trial(name, float(random.random() < 0.7 - shift), number=number) for name in range(40) for number in (1, 2, 3))
+
+
+def test_more_runs_have_wider_intervals() -> None:
+    """The same pair of runs has a wider interval beside two others than alone, as Holm's procedure wants."""
+    base, other = run(noisy()), run(noisy(seed=2))
+    (alone,) = score_against(several(base, other), "shop", "tsq")
+    beside, *_ = score_against(several(base, other, run(noisy(seed=3)), run(noisy(seed=4))), "shop", "tsq")
+
+    assert alone.decision is not None
+    assert beside.decision is not None
+    assert 0.95 == alone.decision.confidence
+    assert pytest.approx(1 - 0.05 / 3) == beside.decision.confidence
+    assert alone.decision.estimate == beside.decision.estimate
+
+
+def test_scores_against_the_reference() -> None:
+    """A run that is much worse than the reference is worse, whatever else is compared; one that is as good is not."""
+    runs = several(passing(noisy()), passing(noisy(0.5)), passing(noisy(seed=7)))
+
+    for found in (score_against(runs, "shop", "tsq"), passes_against(runs, "shop")):
+        assert [FAIL, INCONCLUSIVE] == [each.decision and each.decision.verdict for each in found]
+
+
+def test_what_is_not_compared() -> None:
+    """A score that came about in another way, a suite of one run, and speeds under other conditions: a sentence, and no decision."""
+    apart = evidence(trial(number, content={**HASHES, "scorers": {"tsq": "x"}}) for number in range(30))
+    runs = several(run(noisy()), run(apart, concurrency=4), run(noisy(), suites=("store",)))
+
+    found = score_against(runs, "shop", "tsq")
+    assert [None, None] == [each.decision for each in found]
+    assert ["tsq came about in another way", "only one of the runs has the suite"] == [each.why for each in found]
+    assert [None] == [each.decision for each in latency_against(runs, "ttft", 50)][:1]
+    assert [
+        "speeds of b are not compared with those of a: another number of rollouts in flight: 8 and 4",
+        "shop tsq of b is not compared with a: tsq came about in another way",
+        "shop tsq of c is not compared with a: only one of the runs has the suite",
+        "store tsq of b is not compared with a: only one of the runs has the suite",
+        "store tsq of c is not compared with a: only one of the runs has the suite",
+    ] == [*doubt_sentences(runs)]
+
+
+def test_latencies_against_the_reference() -> None:
+    """Twice as slow is claimed, of the same machine and the same conditions."""
+    base, slow = (evidence(trial(number, ttft=100.0 * factor + Random(number).randrange(30)) for number in range(60)) for factor in (1, 2))
+
+    (same, slower) = latency_against(several(run(base), run(base), run(slow)), "ttft", 50)
+
+    assert slower.decision is not None
+    assert same.decision is not None
+    assert (INCONCLUSIVE, FAIL) == (same.decision.verdict, slower.decision.verdict)
+
+
+def test_flips() -> None:
+    """Only scenarios that differ, those that flipped first; one of another content is in no run but those that have the reference's."""
+    changed = {**HASHES, "scenario": "other"}
+    base = evidence([trial("same"), trial("moved", 0.9), trial("flipped", 1.0), trial("changed")])
+    new = evidence([trial("same"), trial("moved", 0.7), trial("flipped", 0.2), trial("changed", 0.0, content=changed)])
+    runs = several(passing(base), passing(new))
+
+    found = flips(runs, "shop")
+
+    assert ["flipped", "moved"] == [each.scenario for each in found]
+    assert [(1, 1), (0, 1)] == [(cell.passed, cell.trials) for cell in found[0].cells if cell]
+
+
+@pytest.mark.parametrize("count", [2, 6, 12])
+def test_hundred_columns(count: int) -> None:
+    """No line is longer than 100 columns, however many runs there are, and each of them has its column."""
+    terminal = Paper()
+    names = tuple(f"20260304-050607-a-long-name-{number}" for number in range(count))
+    write_several(terminal, Several(distinct(names), tuple(passing(noisy(seed=seed)) for seed in range(count))))
+
+    assert WIDTH >= max(map(columns, terminal.lines))
+    heads = {word for line in terminal.lines for word in re.findall(r"20260304-050607-a-l\.\.\.(?: \(\d+\))?", line) if line[0] == " "}
+    assert count == len(heads)
+
+
+def test_parts_begin_with_the_reference() -> None:
+    """Columns that do not fit beside each other stand in parts, each with the first one; one wide column is never left out."""
+    assert [[0, 1, 2]] == [*parts([5, 5, 5], 30)]
+    assert [[0, 1], [0, 2], [0, 3]] == [*parts([5, 5, 5, 90], 18)]
+
+
+def test_setups_name_their_runs() -> None:
+    """A difference from the reference that two runs share is one line, which names both."""
+    runs = several(run(), run(concurrency=4), run(concurrency=4), run())
+
+    first, *_, same = setup_lines(runs)
+
+    assert ("options", "concurrency: 8 -> 4 (b, c)") == first
+    assert "options" not in same[1]
+    assert [("the same", "everything")] == [*setup_lines(several(run(), run(), run()))]
+
+
+def test_markdown_escapes_names() -> None:
+    """What scenarios are called makes no markup."""
+    hostile = "<b>|@you"
+    runs = several(passing(evidence([trial(hostile)])), passing(evidence([trial(hostile, 0.0)])))
+
+    text = "\n".join(markdown(runs))
+
+    assert "<b>" not in text
+    assert "&lt;b>\\|@<!-- -->you" in text
+
+
+def test_distinct_names() -> None:
+    """Runs of one name in different directories are told apart."""
+    assert ("a", "b", "a (2)") == distinct(["a", "b", "a"])
+
+
+def test_how_many_scenarios_a_comparison_rests_on() -> None:
+    """Where runs do not have the same scenarios, it is told on how many both have their difference is measured."""
+    every, few = (passing(evidence(trial(name, number=number) for name in range(count) for number in (1, 2))) for count in (40, 10))
+
+    assert ["shop of b is compared with a on the 10 scenarios that both have (a has 40, b 10); the means are over all of each"] == [
+        *doubt_sentences(several(every, few))
+    ]
+    assert [] == [*doubt_sentences(several(every, every))]

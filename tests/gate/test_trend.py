@@ -1,0 +1,177 @@
+"""A suite's history: what counts as a step, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.baselines import write_baseline
+from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.gate.trend import Past, Regression, Series, Trend, read_past, trend_of
+from pytest_agentbench.records import Json
+from tests.gate.evidences import HASHES, evidence, trial
+from tests.made_runs import run_directory
+from tests.tables.shop import ALL
+
+OTHER_SCORING = {**HASHES, "scorers": {"tsq": "another way"}}
+
+
+def night(day: int, share: float = 0.9, *, ttft: float = 100.0, content: Json = HASHES, **facts: Any) -> Evidence:
+    """A run of 40 scenarios and three trials, of which a share passes; each night has a commit of its own."""
+    random = Random(day)
+    trials = [
+        trial(name, float(random.random() < share), number=number, ttft=ttft + random.randrange(20), content=content, began_at=float(name))
+        for name in range(40)
+        for number in (1, 2, 3)
+    ]
+    known = {"run": f"n{day}", "commit": f"c{day}", "finished_at": f"2026-03-{day + 1:02}T05:00:00+00:00", **facts}
+    return evidence(trials, **known)
+
+
+def history(*nights: Evidence) -> Trend:
+    return trend_of(Past(tuple((each.facts.run, each) for each in nights), ()))
+
+
+def series(trend: Trend, metric: str = "tsq.mean") -> Series:
+    return next(each for each in trend.suites["shop"].series if each.metric == metric)
+
+
+def steps(found: Sequence[Regression]) -> list[tuple[str, str, str, str | None, str | None]]:
+    return [(each.kind, each.state, each.run, each.commit, each.fixed_commit) for each in found]
+
+
+def test_new_fixed_recurring() -> None:
+    """Well, worse, worse, well, worse: one that is new and fixed, one that recurs and is open, each with its commits."""
+    trend = history(*(night(day, share) for day, share in enumerate((0.9, 0.9, 0.4, 0.4, 0.9, 0.9, 0.3))))
+
+    found = series(trend).regressions
+
+    assert [("new", "fixed", "n2", "c2", "c4"), ("recurring", "open", "n6", "c6", None)] == steps(found)
+    assert ["c0", "c4"] == [each.reference_commit for each in found]
+    assert found[0].high < 0
+
+
+def test_half_of_the_way_up_fixes_nothing() -> None:
+    """A run that is better than the worst, and still worse than before, leaves the regression open."""
+    trend = history(*(night(day, share) for day, share in enumerate((1.0, 0.2, 0.6, 0.6, 1.0))))
+
+    assert [("new", "fixed", "n1", "c1", "c4")] == steps(series(trend).regressions)
+    assert [("new", "open", "n1", "c1", None)] == steps(series(history(*(night(d, s) for d, s in enumerate((1.0, 0.2, 0.6))))).regressions)
+
+
+def test_two_steps_down() -> None:
+    """Each has an entry; a run that is as good as before the first fixes both."""
+    trend = history(*(night(day, share) for day, share in enumerate((1.0, 0.6, 0.1, 1.0))))
+
+    assert [("new", "fixed", "n1", "c1", "c3"), ("new", "fixed", "n2", "c2", "c3")] == steps(series(trend).regressions)
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1.05, 0), (2.0, 1)])
+def test_latencies_have_a_margin(factor: float, count: int) -> None:
+    """Twice as slow is a step; five percent are not, however sure."""
+    trend = history(night(0), night(1), night(2, ttft=100.0 * factor + 10 * (factor - 1)))
+
+    assert count == len(series(trend, "ttft.p50").regressions)
+
+
+def test_looks_have_their_price() -> None:
+    """The k-th comparison of a metric has a risk of 0.05 / k (k + 1), which all together never exceed 0.05."""
+    trend = history(night(0), night(1), night(2), night(3, 0.2))
+
+    (found,) = series(trend).regressions
+
+    assert pytest.approx(1 - 0.05 / (3 * 4)) == found.confidence
+
+
+def test_what_was_claimed_stays_claimed() -> None:
+    """A night more changes no earlier regression but whether it is fixed."""
+    nights = [night(day, share) for day, share in enumerate((0.9, 0.3, 0.3, 0.9, 0.9, 0.3, 0.9))]
+
+    for count in range(2, len(nights)):
+        before, after = (series(history(*nights[:size])).regressions for size in (count, count + 1))
+        assert [(each.run, each.low, each.high) for each in before] == [(each.run, each.low, each.high) for each in after[: len(before)]]
+
+
+def test_scored_in_another_way() -> None:
+    """Such a run is no step; where the next ones are scored so, too, a level begins, on which there are steps again."""
+    lower = [night(day, 0.3, content=OTHER_SCORING) for day in (2, 3)]
+
+    assert () == series(history(night(0), night(1), *lower)).regressions
+    assert () == series(history(night(0), lower[0], night(3), night(4))).regressions
+    assert ["n4"] == [each.run for each in series(history(night(0), *lower, night(4, 0.0, content=OTHER_SCORING))).regressions]
+
+
+def test_nobody_knows_whether_it_was_fixed() -> None:
+    """What is open when another level begins is unknown from then on, and nothing later is said to fix it."""
+    others = [night(day, content=OTHER_SCORING) for day in (2, 3)]
+
+    assert [("new", "unknown", "n1", "c1", None)] == steps(series(history(night(0), night(1, 0.3), *others)).regressions)
+
+
+def test_saturated_clients_decide_nothing() -> None:
+    """Latencies that are the client's own are no step, and scores of such a run are compared all the same."""
+    trend = history(night(0), night(1), night(2, 0.3, ttft=900.0, stopwatch="client-saturated"))
+
+    assert () == series(trend, "ttft.p50").regressions
+    assert ["n2"] == [each.run for each in series(trend).regressions]
+
+
+def test_setups_that_changed() -> None:
+    """Each change of data, agent, scoring or cache is told at the first run that has it; what is not known is no change."""
+    agent, unknown = {**HASHES, "agent": "z"}, {name: value for name, value in HASHES.items() if name != "agent"}
+    nights = [night(0), night(1, content=unknown), night(2, content=agent), night(3, content=agent, cache="cold")]
+
+    assert [("n2", ("agent",)), ("n3", ("cache",))] == [(each.run, each.parts) for each in history(*nights).suites["shop"].setups]
+
+
+def test_fewer_scenarios_are_the_same_data() -> None:
+    """Other scenarios of a data set are told as such, a scenario with another content as other data."""
+    every, first, other = ([trial(name, content=content) for name in names] for names, content in
+                           ((range(4), HASHES), (range(2), HASHES), (range(2), {**HASHES, "scenario": "t"})))  # fmt: skip
+    nights = [evidence(trials, run=f"n{day}", finished_at=f"2026-03-0{day + 1}T05:00:00+00:00")
+              for day, trials in enumerate((every, every, first, other))]  # fmt: skip
+
+    assert [("n2", ("scenarios",)), ("n3", ("data",))] == [(each.run, each.parts) for each in history(*nights).suites["shop"].setups]
+
+
+def test_points_have_the_intervals_of_reports() -> None:
+    """Each run is a point with its own interval, in the order of time."""
+    points = series(history(night(0), night(1))).points
+
+    assert ["n0", "n1"] == [each.run for each in points]
+    assert all(each.low is not None and each.high is not None and each.low < each.value < each.high for each in points)
+
+
+def test_a_directory_is_read(tmp_path: Path) -> None:
+    """Runs and baselines in the order of time, a run once, what cannot be read with its reason."""
+    run_directory(tmp_path / "20260304-050607", *ALL, finished_at="2026-03-02T06:00:00+00:00")
+    for day in (3, 0):
+        (tmp_path / "baselines").mkdir(exist_ok=True)
+        write_baseline(night(day), "shop", tmp_path / "baselines" / f"{day}.jsonl")
+    write_baseline(night(0), "shop", tmp_path / "again.jsonl")
+    (tmp_path / "broken.jsonl").write_text('{"schema": "agentbench-baseline/1", "suite": "shop"}\n')
+
+    past = read_past(tmp_path)
+
+    assert ["again.jsonl", "20260304-050607", "3.jsonl"] == [source for source, _ in past.evidence]
+    (left_out,) = past.left_out
+    assert ("broken.jsonl", True) == (left_out.source, "schema agentbench-baseline/1" in left_out.why)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    """A directory that is not there, an empty one, a single run, and one in which nothing can be read are mistakes, each in a sentence."""
+    with pytest.raises(ConfigError, match=r"there is no directory .*nights; name the one that runs lie in"):
+        read_past(tmp_path / "nights")
+    with pytest.raises(ConfigError, match="has no finished runs and no baselines; name the directory that runs lie in"):
+        read_past(tmp_path)
+    with pytest.raises(ConfigError, match="is one run, which has no history; name the directory that runs lie in"):
+        read_past(run_directory(tmp_path / "one", *ALL))
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "broken.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is no baseline"):
+        read_past(tmp_path / "old")

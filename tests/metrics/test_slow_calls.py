@@ -1,0 +1,70 @@
+"""The LLM calls that took longest."""
+
+from __future__ import annotations
+
+from pytest_agentbench.metrics.slow_calls import FIVE, SlowCall, SlowCalls
+from pytest_agentbench.records import Attempt, LLMCall
+from tests.made_runs import run_of
+from tests.tables.shop import ALL, MS, START, call, rollout
+
+
+def slowest(*calls: LLMCall, most: int = FIVE) -> list[SlowCall]:
+    """Of a rollout with these calls."""
+    slow, made = SlowCalls(most), rollout(end=100_000, calls=calls)
+    for number, each in enumerate(calls, 1):
+        slow.add(made, made.attempts[-1], number, each)
+    return [found for _, found in slow.ranked()]
+
+
+def test_parts() -> None:
+    """A slow call's time begins when the agent made the call; it has its place, its parts, and its tokens."""
+    queued = call(500, 700, end=800, called_ns=START + 300 * MS, received_ns=START + 310 * MS, held_ns=50 * MS)
+    first, second = slowest(call(0, 100, 120, 160, end=200), queued)
+
+    assert SlowCall("shop[shop-0]", 1, 2, 2, 500.0, 200.0, 200.0, 100.0, 100, 60, 1, None) == first
+    assert (1, 200.0, 0.0, 100.0, 100.0) == (second.number, second.total_ms, second.queue_ms, second.first_token_ms, second.decoding_ms)
+
+
+def test_a_client_that_does_not_say() -> None:
+    """Where the client did not say when it called, a call begins when the tap had it."""
+    [only] = slowest(call(500, 700, end=800, called_ns=None, received_ns=START + 400 * MS))
+
+    assert (400.0, 100.0) == (only.total_ms, only.queue_ms)
+
+
+def test_failed_calls() -> None:
+    """A call that failed is among them, though it has no latency; one that was never sent was never in a queue either."""
+    [only] = slowest(call(0, 10, end=5_000, error_kind="connect", sent_ns=None))
+
+    assert (5_000.0, "connect", None, None, None) == (
+        *(only.total_ms, only.error_kind),
+        *(only.queue_ms, only.first_token_ms, only.decoding_ms),
+    )
+
+
+def test_most() -> None:
+    """So many of them are kept, and of calls that took equally long the first."""
+    calls = [call(at * 1_000, at * 1_000 + 1, end=at * 1_000 + took) for at, took in enumerate((10, 30, 30, 20, 30, 5))]
+
+    assert [2, 3, 5, 4] == [each.number for each in slowest(*calls, most=4)]
+    assert [2, 3] == [each.number for each in slowest(*calls, most=2)]
+    assert [] == slowest(LLMCall(0, None, 0))
+
+
+def test_places() -> None:
+    """Each has its place among all calls that were seen."""
+    slow, made = SlowCalls(2), rollout(calls=(call(0, 1, end=10), call(20, 21, end=50), call(60, 61, end=80)))
+    attempt: Attempt = made.attempts[-1]
+    for number, each in enumerate(made.calls, 1):
+        slow.add(made, attempt, number, each)
+
+    assert [1, 2] == [place for place, _ in slow.ranked()]
+
+
+def test_in_a_run() -> None:
+    """A run has those of all attempts at all rollouts, and none of judges."""
+    calls = run_of(*ALL).performance.slowest_calls
+
+    assert [(700.0, 2, None), (300.0, 1, None), (200.0, 1, None), (100.0, 1, "server_error")] == [
+        (each.total_ms, each.attempt, each.error_kind) for each in calls
+    ]

@@ -1,0 +1,104 @@
+"""Harbor, from the package index, on what is exported for it: its own models accept every file, and say what the run says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.exports import load_writer
+from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.lib.process import foreign_environment
+from pytest_agentbench.records import Json
+from tests.exports.test_both_ways import FULL
+from tests.made_runs import run_directory
+from tests.project import Project
+from tests.tables.shop import ALL
+
+PYTHON = home_of("harbor") / "bin" / "python"
+LIMIT = 10  # customers
+
+#: Reads each file of a job by the model that Harbor writes it from; prints how many of each, and what the models say of the job.
+READ = """
+import json, sys
+from collections import Counter
+from pathlib import Path
+from harbor.models.job.config import JobConfig
+from harbor.models.job.result import JobResult
+from harbor.models.trial.config import TrialConfig
+from harbor.models.trial.result import TrialResult
+from harbor.models.verifier.result import VerifierResult
+from harbor.utils.trajectory_validator import TrajectoryValidator
+
+job, counts = Path(sys.argv[1]), Counter()
+
+def read(model, pattern):
+    files = sorted(job.glob(pattern))
+    counts[model.__name__] = len(files)
+    return [model.model_validate_json(file.read_text()) for file in files]
+
+(result,), _ = read(JobResult, "result.json"), read(JobConfig, "config.json")
+trials = read(TrialResult, "*/result.json")
+read(TrialConfig, "*/config.json")
+for file in sorted(job.glob("*/verifier/reward.json")):
+    VerifierResult(rewards=json.loads(file.read_text()))
+validator = TrajectoryValidator()
+trajectories = sorted(job.glob("*/agent/trajectory.json"))
+(stats,) = result.stats.evals.values()
+print(json.dumps({
+    "counts": counts,
+    "trajectories": len(trajectories),
+    "errors": [error for file in trajectories if not validator.validate(file) for error in validator.errors],
+    "rewards": {trial.trial_name: trial.verifier_result and trial.verifier_result.rewards for trial in trials},
+    "mean": stats.metrics[0]["mean"],
+}))
+"""
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not is_whole(home_of("harbor")), reason="NOT TESTED with Harbor: agentbench env create harbor"),
+]
+
+
+def read(job: Path, home: Path) -> Json:
+    """What Harbor makes of a job, without telemetry and with a home of its own."""
+    environment = {**foreign_environment(), "HARBOR_TELEMETRY": "0", "HOME": str(home)}
+    done = subprocess.run([PYTHON, "-c", READ, job], env=environment, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    told: Json = json.loads(done.stdout)
+    return told
+
+
+def test_a_session(project: Project, tmp_path: Path) -> None:
+    """Every trial and trajectory of a session of the banking suite is valid, and its mean is the run's."""
+    shutil.rmtree(project.root / "backends")
+    (project.root / "backends").mkdir()
+    project.shipped("banking")
+    project.run("scenarios/banking", f"--agentbench-limit={LIMIT}").assert_outcomes(passed=LIMIT)
+    (tmp_path / "out").mkdir()
+    load_writer("atif")(Chosen([project.directory]), tmp_path / "out")
+    (job,) = (tmp_path / "out").iterdir()
+
+    told = read(job, tmp_path)
+
+    assert {"JobResult": 1, "JobConfig": 1, "TrialResult": LIMIT, "TrialConfig": LIMIT} == told["counts"]
+    assert (LIMIT, []) == (told["trajectories"], told["errors"])
+    assert {(rollout.scenario, float(rollout.scores["tsq"])) for rollout in project.rollouts} == {
+        (name.partition("__")[0], rewards["reward"]) for name, rewards in told["rewards"].items()
+    }
+    assert project.run_json["suites"]["banking"]["scores"]["tsq"]["mean"]["value"] == pytest.approx(told["mean"])
+
+
+def test_what_went_wrong(tmp_path: Path) -> None:
+    """Rollouts without a model, with several attempts, and with a field of everything are valid as well."""
+    (tmp_path / "out").mkdir()
+    load_writer("atif")(Chosen([run_directory(tmp_path / "reports" / "run", *ALL, FULL)]), tmp_path / "out")
+
+    told = {job.name: read(job, tmp_path) for job in (tmp_path / "out").iterdir()}
+
+    assert {"run-shop": (2, []), "run-shop-react": (1, [])} == {name: (each["trajectories"], each["errors"]) for name, each in told.items()}
+    assert told["run-shop"]["rewards"]["shop-2__1"] is None

@@ -1,0 +1,168 @@
+"""The real ThunderAgent router before the built-in engine: what it does at the edges of a program's life."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.runs.journal import read_journal
+from tests.real.booting import ROOT, Booted, booted, run
+from tests.robustness.processes import wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+LONG = "A lamp that stands on a table. " * 50  # some 350 tokens
+WAITS = 2.0  # seconds after which a call that the router holds is taken to be held
+
+
+@contextmanager
+def stack(folder: Path, *, decay: bool = True, mode: str = "tr", replicas: int = 1, **settings: Any) -> Iterator[Booted]:
+    """thunderagent-embedded with other settings; without decay as the original's script starts it."""
+    spec = load_backend("thunderagent-embedded", ROOT)
+    assert isinstance(spec, StackSpec)
+    command = [word for word in spec.services["router"].run if decay or word != "--use-acting-token-decay"]
+    command = [f"--router={mode}" if word.startswith("--router=") else word for word in command]
+    changes = [(f"settings.{name}", value) for name, value in settings.items()]
+    with booted(
+        "thunderagent-embedded", folder, [*changes, ("services.engine.replicas", replicas), ("services.router.run", command)]
+    ) as found:
+        yield found
+
+
+def programs(stack: Booted) -> dict[str, Json]:
+    """Those that the router knows."""
+    known: dict[str, Json] = json.loads(stack.get("/programs"))
+    return known
+
+
+def release(stack: Booted, id: str) -> bool:
+    """What the router says to a release."""
+    request = urllib.request.Request(
+        f"{stack.url.removesuffix('/v1')}/programs/release", json.dumps({"program_id": id}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return bool(json.loads(answer.read())["released"])
+
+
+def is_held(stack: Booted, text: str, id: str) -> bool:
+    """Whether a call gets no answer; whoever made it then leaves."""
+    body = {"model": stack.model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, "program_id": id}
+    request = urllib.request.Request(f"{stack.url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=WAITS) as answer:
+            answer.read()
+    except TimeoutError:
+        return True
+    return False
+
+
+def test_the_life_of_a_program(tmp_path: Path) -> None:
+    """Released once; its name begins anew afterwards; a call that fails leaves it as if it ran, and a release ends that too."""
+    with stack(tmp_path) as router:
+        router.chat("Hello", program_id="run:a")
+        released = [release(router, id) for id in ("run:a", "run:a", "run:unknown")]
+        router.chat("Hello", program_id="run:a")
+        begun_anew = programs(router)["run:a"]["step_count"]
+        with pytest.raises(urllib.error.HTTPError):
+            router.chat("Hello", program_id="run:b", model="nobody")
+        failed = programs(router)["run:b"]["status"]
+        router.chat("Hello", program_id="run:b")
+        mended = programs(router)["run:b"]["status"]
+        with pytest.raises(urllib.error.HTTPError):
+            router.chat("Hello", program_id="run:c", model="nobody")
+        left = [release(router, id) for id in ("run:a", "run:b", "run:c")]
+
+        assert [True, False, False] == released
+        assert (1, "reasoning", "acting") == (begun_anew, failed, mended)
+        assert ([True] * 3, {}) == (left, programs(router))
+
+
+def test_a_release_while_a_call_is_open(tmp_path: Path) -> None:
+    """Its answer still comes, and its program is gone: so we break calls off first, and a name is never used twice."""
+    with stack(tmp_path, ttft_ms=1500) as router:
+        answers: list[Json] = []
+        calls = [threading.Thread(target=lambda: answers.append(router.chat("Hello", program_id="run:a"))) for _ in range(2)]
+        for call in calls:
+            call.start()
+        wait_for(lambda: programs(router).get("run:a", {}).get("step_count") == 2, "both calls")
+        released = release(router, "run:a")
+        for call in calls:
+            call.join()
+
+        assert (True, 2, {}) == (released, len(answers), programs(router))
+
+
+def test_programs_that_nobody_released(tmp_path: Path) -> None:
+    """Without decay one that is left over keeps new ones waiting, whose calls the router sends although nobody waits any more."""
+    with stack(tmp_path, decay=False, kv_blocks=64) as router:
+        router.chat(LONG * 2, program_id="left-over")
+        held = is_held(router, LONG, "run:a")
+        paused = programs(router)["run:a"]["state"]
+        release(router, "left-over")
+        wait_for(lambda: programs(router)["run:a"]["status"] == "acting", "the call that nobody waits for")
+        swept = release(router, "run:a")
+
+        assert (True, "paused", True, {}) == (held, paused, swept, programs(router))
+
+
+def test_decay_lets_others_in(tmp_path: Path) -> None:
+    """With decay, as our YAMLs start it, a program that was left over is paused in favour of a new one."""
+    with stack(tmp_path, kv_blocks=64) as router:
+        router.chat(LONG * 2, program_id="left-over")
+        router.chat(LONG, program_id="run:a")
+
+        assert {"left-over", "run:a"} == programs(router).keys()
+
+
+def test_the_default_mode(tmp_path: Path) -> None:
+    """The baseline's: it is ready in the same way, knows programs, and holds none however full the cache is."""
+    with stack(tmp_path, decay=False, mode="default", kv_blocks=64) as router:
+        router.chat(LONG * 2, program_id="run:a")
+        router.chat(LONG * 2, program_id="run:b", job_id="run:b", is_last_step=False)
+        known = {id: each["state"] for id, each in programs(router).items()}
+
+        assert {"run:a": "active", "run:b": "active"} == known
+
+
+def test_two_engines(tmp_path: Path) -> None:
+    """A program stays with the engine that had its first call, and two programs are on two engines."""
+    with stack(tmp_path, replicas=2) as router:
+        places = []
+        for id in ("run:a", "run:b", "run:a", "run:b"):
+            router.chat("Hello", program_id=id)
+            places.append(programs(router)[id]["backend"])
+
+        assert places[:2] == places[2:]
+        assert 2 == len({*places})
+
+
+def test_a_program_that_never_fits(tmp_path: Path) -> None:
+    """One that is larger than the whole cache waits for half an hour at the router: our own deadline ends it, which is no score."""
+    with stack(tmp_path, kv_blocks=64) as router:
+        held = is_held(router, LONG * 8, "run:a")
+        with suppress(KeyError):
+            release(router, "run:a")
+
+        assert held
+
+
+def test_steps_are_read_into_calls(tmp_path: Path) -> None:
+    """Each call of a session says how long the router held it; the report has that apart from TTFT."""
+    said = run("thunderagent-embedded", tmp_path, "--agentbench-limit", "8")
+    rollouts: list[Rollout] = [*read_journal(tmp_path / "latest")]
+    timings = [call.server and call.server["timing"] for rollout in rollouts for call in rollout.calls]
+
+    assert timings and all(each and each["router_queue_ms"] >= 0 for each in timings)
+    assert len(timings) == said["performance"]["server_queue_ms"]["n"]
+    assert {"labelled": 8, "announced": 8, "released": 8, "failed": 0, "bypassed": 0, "left": 0} == said["labels"]

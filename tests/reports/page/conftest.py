@@ -1,0 +1,83 @@
+"""One real browser for all tests of the page, and runs whose texts are anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
+
+CHROMIUM = Path("/usr/bin/chromium")
+BEGAN = 1_000_000_000_000  # nanoseconds
+
+
+def call(at_ms: int, tokens: int = 4, **changes: Any) -> LLMCall:
+    """A call that is made so many milliseconds after the rollout began; tokens come 10 ms apart from 20 ms on."""
+    at = BEGAN + at_ms * 1_000_000
+    chunks = tuple(Chunk(at + (20 + 10 * number) * 1_000_000, "content") for number in range(tokens))
+    ended = at + (20 + 10 * tokens) * 1_000_000
+    facts: dict[str, Any] = {"called_ns": at, "completion_tokens": tokens, "prompt_tokens": 7, "finish_reason": "stop", **changes}
+    return LLMCall(at + 1_000_000, at + 2_000_000, ended, chunks, **facts)
+
+
+def rollout(scenario: str = "shop-1", score: float = 1.0, **changes: Any) -> Rollout:
+    """A rollout with a question, a tool call, an answer, and one LLM call."""
+    facts: dict[str, Any] = {
+        "started_at": 1_700_000_000.0,
+        "started_ns": BEGAN,
+        "ended_ns": BEGAN + 100_000_000,
+        "calls": (call(0),),
+        "tool_calls": (ToolCall("find_item", {"item": "lamp"}, 1),),
+        "expected": ({"tool": "order_item", "parameters": {"item": "lamp"}},),
+        "messages": ({"role": "user", "content": f"Is there a lamp, {scenario}?"}, {"role": "assistant", "content": "Yes."}),
+        "answer": "Yes.",
+        "turns": 1,
+        "scores": {"tsq": Score(score, {"recall": score}, "because")},
+        **changes,
+    }
+    return Rollout(suite="shop", scenario=scenario, variant="default", trial=1, **{"status": "ok", **facts})
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED in a browser: pip install playwright")
+    if not CHROMIUM.exists():
+        pytest.skip("NOT TESTED in a browser: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page, and sees at the end that it said nothing on the console, asked for nothing and ran nothing of others."""
+    contexts, said, asked = [], [], []
+
+    def open_page(file: Path, link: str = "", **context: Any) -> Any:
+        contexts.append(chromium.new_context(**{"viewport": {"width": 1200, "height": 800}, **context}))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{file.as_uri()}{link}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [] == said
+    assert [] == [url for url in asked if not url.startswith("file:") or ".html" not in url]
+
+
+def poll(page: Any, expression: str, tries: int = 200) -> Any:
+    """What an expression comes to, once that is true."""
+    for _ in range(tries):
+        if value := page.evaluate(expression):
+            return value
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never: {expression}")

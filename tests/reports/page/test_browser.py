@@ -1,0 +1,215 @@
+"""report.html in a real Chromium. Each test sees, too, that nothing was said on the console and nothing was asked of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Score, ToolCall
+from pytest_agentbench.reports import page as report
+from pytest_agentbench.reports.page import PAGE, write_several
+from pytest_agentbench.runs.tally import read_run
+from tests.made_runs import run_directory
+from tests.reports.page.conftest import call, poll, rollout
+
+pytestmark = pytest.mark.slow
+
+Opened = Callable[..., Any]
+ROWS = "[...document.querySelectorAll('.sizer .row')].sort((a, b) => a.dataset.place - b.dataset.place)"
+NAMES = f"{ROWS}.map(row => row.querySelector('b').textContent)"
+
+
+#: Texts of the page that stand out from their ground by less than 4.5 to 1, as WCAG 2 counts.
+CONTRAST = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const linear = part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  const light = colour => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(part => linear(part / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = element => {
+    const colour = getComputedStyle(element).backgroundColor;
+    return !/, 0\\)$|transparent/.test(colour) ? colour : element.parentElement ? ground(element.parentElement) : 'white';
+  };
+  const contrast = each => {
+    const [dark, bright] = [light(getComputedStyle(each).color), light(ground(each))].sort((x, y) => x - y);
+    return (bright + 0.05) / (dark + 0.05);
+  };
+  const texts = [...document.querySelectorAll('main *')].filter(each => !each.closest('svg')
+    && [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim()));
+  return texts.filter(each => contrast(each) < 4.5).map(each => each.className + ': ' + each.textContent.slice(0, 40));
+})()"""
+NAMELESS = """[...document.querySelectorAll('button, input, select, svg[role=img]')]
+  .filter(each => !each.closest('label') && !each.textContent.trim() && !each.getAttribute('aria-label')).length"""
+
+
+def written(directory: Path, *rollouts: Any) -> Path:
+    """The page of a run."""
+    run_directory(directory, *rollouts)
+    return report.write(read_run(directory), directory)
+
+
+def test_the_table_is_worst_first_and_is_sorted_and_filtered(tmp_path: Path, opened: Opened) -> None:
+    """What errs comes first, then the lowest score; each column sorts, and status, tool, text and score leave rows out."""
+    rollouts = [rollout("a", 1.0), rollout("b", 0.2), rollout("c", 0.7, tool_calls=(ToolCall("rare", {}, 1),))]
+    failed = rollout("d", status="agent_error", reason="it gave up", scores={})
+    page = opened(written(tmp_path / "run", *rollouts, failed))
+
+    assert ["d", "b", "c", "a"] == poll(page, NAMES)
+    page.click("[data-order=scenario] button")
+    assert ["a", "b", "c", "d"] == page.evaluate(NAMES)
+    page.click("[data-order=scenario] button")
+    assert ["d", "c", "b", "a"] == page.evaluate(NAMES)
+    assert "descending" == page.get_attribute("[data-order=scenario]", "aria-sort")
+    page.select_option("#filter-status", "failed")
+    assert ["d", "b"] == page.evaluate(NAMES)
+    page.select_option("#filter-status", "")
+    page.select_option("#filter-tool", "rare")
+    assert ["c"] == page.evaluate(NAMES)
+    page.select_option("#filter-tool", "")
+    page.fill("#filter-score", "0.7")
+    assert ["c", "b"] == page.evaluate(NAMES)
+    page.fill("#filter-score", "")
+    page.fill("#filter-text", "GAVE UP")
+    assert ["d"] == page.evaluate(NAMES)
+
+
+def test_a_link_opens_a_rollout_and_keys_walk(tmp_path: Path, opened: Opened) -> None:
+    """`#b` opens it with its transcript, tools and scores; j goes to the next one of the table, Escape back to the table."""
+    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)), "#b")
+
+    poll(page, "document.querySelector('dialog .transcript')")
+    text = page.inner_text("dialog")
+    for words in ("Is there a lamp, b?", "order_item not called", "find_item not expected", "because", "waiting for the first token"):
+        assert words in text
+    page.keyboard.press("j")
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, a?')")
+    assert page.url.endswith("#a")
+    page.keyboard.press("Escape")
+    poll(page, "!document.getElementById('rollout').open")
+
+
+def test_a_timeline_shows_each_token_on_zoom(tmp_path: Path, opened: Opened) -> None:
+    """Of two hundred tokens none has a line where they would be one bar; zoomed in each in the view has one."""
+    calls = (call(0, 200), call(20_000))
+    page = opened(written(tmp_path / "run", rollout("a", calls=calls, ended_ns=calls[1].ended_ns)), "#a")
+
+    poll(page, "document.querySelector('.timeline svg')")
+    assert 0 == page.evaluate("document.querySelectorAll('.token').length")
+    page.focus(".timeline")
+    for key in ("+", "+", "+", "+", *["ArrowLeft"] * 20):
+        page.keyboard.press(key)
+    assert page.evaluate("document.querySelectorAll('.token').length") > 100
+
+
+def test_scrolling_five_thousand_rows(tmp_path: Path, opened: Opened) -> None:
+    """Wherever it is scrolled to, the rows that are seen are those of that place, and only some are in the page."""
+    page = opened(written(tmp_path / "run", *(rollout(f"s-{number:04}", number / 5000) for number in range(5000))))
+
+    poll(page, ROWS + ".length")
+    for share in (0.0, 0.37, 1.0):
+        page.evaluate(f"table.scroller.scrollTop = {share} * (table.scroller.scrollHeight - table.scroller.clientHeight)")
+        page.evaluate("drawRows()")
+        place = page.evaluate("Math.ceil(table.scroller.scrollTop / table.height)")
+        box = page.evaluate(
+            f"(() => {{ const row = document.querySelector('[data-place=\"{place}\"]'), head = table.scroller.getBoundingClientRect();"
+            " return [row.querySelector('b').textContent, row.getBoundingClientRect().top - head.top - table.head.offsetHeight]; })()"
+        )
+        assert f"s-{place:04}" == box[0]
+        assert -2 <= box[1] <= 52
+        assert page.evaluate(ROWS + ".length") < 60
+    assert "s-4999" == page.evaluate(NAMES)[-1]
+
+
+HOSTILE = (
+    "<script>window.ran = 1</script>",
+    "</script><script>window.ran = 2</script>",
+    "<!--<script>",
+    "<img src=x onerror='window.ran = 3'>",
+    "<svg onload='window.ran = 4'><a href='javascript:window.ran=5'>x</a></svg>",
+    "javascript:window.ran = 6",
+    "\u202eevil\u202c \u2066bidi\u2069",
+    "\x1b[31mred\x1b[0m \x00nul",
+    "\ud83d half",
+    "x" * 1_000_000,
+)
+
+
+@pytest.mark.parametrize("words", HOSTILE, ids=["script", "ends", "comment", "img", "svg", "url", "bidi", "ansi", "surrogate", "long"])
+def test_words_of_others_are_words(tmp_path: Path, opened: Opened, words: str) -> None:
+    """As an id, a tool, a question, an answer or an explanation they are text: nothing runs, nothing is loaded, the page works."""
+    tool = ToolCall(words[:2000], {words[:2000]: words}, 1, detail=words[:2000])
+    messages = (
+        {"role": "user", "content": words},
+        {"role": words[:50], "content": [{"type": "image_url", "image_url": {"url": "http://x/y"}}]},
+    )
+    score = {"tsq": Score(0.5, {}, words)}
+    hostile = rollout(words[:300], tool_calls=(tool,), messages=messages, answer=words, scores=score, reason=words[:300], log=words)
+    page = opened(written(tmp_path / "run", rollout("a"), hostile))
+
+    poll(page, ROWS + ".length === 2")
+    page.evaluate("location.hash = linkOf(page.rows[1])")
+    poll(page, "document.querySelector('dialog .transcript')")
+    shown = page.evaluate("document.querySelector('dialog').textContent")
+    assert page.evaluate("visible(page.rows[1].id)") in shown
+    assert page.evaluate("window.ran") is None
+    assert 0 == page.evaluate("document.querySelectorAll('img, iframe, dialog a[href^=javascript]').length")
+    for hidden in "\u202e\x1b\x00":
+        assert hidden not in shown
+
+
+def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
+    """What passes in one run and not in the other has flipped, and a rollout is shown beside the same one of the other run."""
+    run_directory(tmp_path / "old", rollout("a", 1.0), rollout("b", 1.0))
+    run_directory(tmp_path / "new", rollout("a", 0.0), rollout("b", 1.0))
+    page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html"))
+
+    poll(page, "document.querySelector('#flips')")
+    assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
+    page.evaluate("location.hash = 'a'")
+    poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None:
+    """In both themes text stands out from its ground by 4.5 to 1, nothing is wider than the screen, and whatever is operated has a name."""
+    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)), color_scheme=scheme, viewport={"width": width, "height": 800})
+
+    poll(page, ROWS + ".length")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [] == page.evaluate(CONTRAST)
+    assert 0 == page.evaluate(NAMELESS)
+
+
+def test_without_javascript(tmp_path: Path, chromium: Any) -> None:
+    """Verdict and headline numbers are in the HTML itself."""
+    file = written(tmp_path / "run", rollout("a"), rollout("b", 0.2))
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    text = page.inner_text("body")
+    context.close()
+
+    assert "PASS" in text
+    assert "0.600" in text
+    assert "need JavaScript" in text
+
+
+def test_a_changed_script_does_not_run(tmp_path: Path, chromium: Any) -> None:
+    """The policy in the file allows the one script by its hash: with a byte more nothing runs."""
+    file = written(tmp_path / "run", rollout("a"))
+    file.write_text(file.read_text().replace("begin();\n</script>", "begin(); \n</script>"))
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(file.as_uri())
+    ready = page.get_attribute("html", "data-ready")
+    context.close()
+
+    assert ready is None
+    assert PAGE == file.name

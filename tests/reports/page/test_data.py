@@ -1,0 +1,89 @@
+"""What report.html holds, without a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.reports import page
+from pytest_agentbench.reports.page.distributions import bin_of
+from pytest_agentbench.reports.page.rollouts import detail
+from pytest_agentbench.reports.page.server import MOST, thin
+from pytest_agentbench.reports.page.shell import data_of, inert
+from pytest_agentbench.runs.tally import read_run
+from tests.made_runs import run_directory
+from tests.reports.page.conftest import call, rollout
+
+
+def unpacked(block: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(block)))
+
+
+def test_rows_and_blocks_are_in_one_order(tmp_path: Path) -> None:
+    """Row n is rollout n % 50 of block n // 50, whose texts are whole; a page is read back as it was written."""
+    run_directory(tmp_path / "run", *(rollout(f"s-{number}", number / 60) for number in range(60)))
+    text = page.write(read_run(tmp_path / "run"), tmp_path / "run").read_text(encoding="utf-8")
+    (run,), _ = data_of(text)
+
+    row = dict(zip(run.index["fields"], run.index["rows"][55], strict=True))
+    assert ("s-55", True, 22.0 - 4.0, 4) == (row["id"], row["passed"], row["ttft"], row["tokens"])
+    assert "Is there a lamp, s-55?" == unpacked(run.blocks[1])[5]["messages"][0]["content"]
+    assert [50, 10] == [len(unpacked(block)) for block in run.blocks]
+
+
+def test_a_call_on_the_timeline() -> None:
+    """When it was made, sent, answered and over, in milliseconds, and each token's distance from the one before in tenths of one."""
+    (attempt,) = detail(rollout(calls=(call(5),)))["attempts"]
+
+    assert [5.0, 7.0, 25.0, 65.0] == attempt["calls"][0]["at"]
+    assert [100, 100, 100] == attempt["calls"][0]["stamps"]
+
+
+def test_nothing_ends_the_script_element() -> None:
+    """JSON inside a script element has no letter by which HTML goes on."""
+    assert "<" not in inert({"id": "</script><!-- <script>"})
+    assert {"id": "</script>"} == json.loads(inert({"id": "</script>"}))
+
+
+def test_the_policy_allows_no_network(tmp_path: Path) -> None:
+    """One script and one style by their hash; all else is refused, and the page is asked for nothing."""
+    run_directory(tmp_path / "run", rollout())
+    text = page.write(read_run(tmp_path / "run"), tmp_path / "run").read_text(encoding="utf-8")
+    policy = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0]
+
+    hashed = r"default-src 'none'; script-src 'sha256-\S+'; style-src 'sha256-\S+'; base-uri 'none'; form-action 'none'"
+    assert re.fullmatch(hashed, policy)
+    assert [] == re.findall(r'(?:src|href)="(?!#)', text.partition("<script>")[0])
+
+
+@pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 12), (0.0, -24), (99.9, 23)])
+def test_bins(value: float, number: int) -> None:
+    """Twelve in each power of ten, the first from 1 on; nothing is below 0.01."""
+    assert number == bin_of(value)
+
+
+def test_a_line_of_many_points_keeps_its_peaks() -> None:
+    """Of neighbours the greatest stays."""
+    points = [(float(at), 9.0 if at == 7777 else 1.0) for at in range(10_000)]
+
+    assert len(thin(points)) <= MOST
+    assert (7777.0, 9.0) in thin(points)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench report` writes the page of a run, or one of several in the last one's directory, and says where."""
+    for name in ("old", "new"):
+        run_directory(tmp_path / name, rollout("a"), rollout("b", 0.2))
+
+    assert 0 == main(["report", "old", "--reports", str(tmp_path)])
+    assert 0 == main(["report", "old", "new", "--reports", str(tmp_path)])
+    assert f"wrote {tmp_path}/old/report.html\nwrote {tmp_path}/new/compared-report.html\n" == capsys.readouterr().out
+    assert 4 == main(["report", "old", "--reports", str(tmp_path), "--output", str(tmp_path / "no" / "x.html")])
+    assert "name another file with --output FILE" in capsys.readouterr().err

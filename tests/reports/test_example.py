@@ -1,0 +1,149 @@
+"""The run in reports/example: it reads as today's code writes, tells nothing of a machine, and is nobody's earlier run."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.repeats import beside
+from pytest_agentbench.plots import FOLDER, drawn
+from pytest_agentbench.plots.canvas import AXES
+from pytest_agentbench.reports.page.shell import data_of
+from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.directory import keep_out_of_git
+from pytest_agentbench.runs.provenance import Git
+from pytest_agentbench.runs.resume import find_resumable
+from pytest_agentbench.runs.tally import FILE, read_run, write_run
+from tests.example import EXAMPLE, PICTURES, REPORTS, write_pages
+from tests.made_runs import run_directory
+from tests.project import PLACE, ROOT
+from tests.tables.shop import ALL
+
+MOST_KB = 900
+
+PAGES = ("report.md", "comment.md", "report.html")
+
+
+@pytest.fixture
+def run() -> Run:
+    try:
+        return read_run(EXAMPLE)
+    except ConfigError as error:
+        pytest.fail(f"{error}; the example is stale: make example")
+
+
+def texts(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files below a folder with their text."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            yield file, readable(text) if file.suffix == ".html" else text
+
+
+def readable(page: str) -> str:
+    """A page with its rollouts as the JSON that they are; without its script, whose comments and patterns look like paths."""
+    blocks = [gzip.decompress(base64.b64decode(block)).decode() for run in data_of(page)[0] for block in run.blocks]
+    return "\n".join([re.sub(r"<script( type=.text/plain.[^>]*)?>.*?</script>", "", page, flags=re.DOTALL), *blocks])
+
+
+def test_it_has_the_keys_of_today(run: Run) -> None:
+    """run.json is what this version would write of the same run: each key, in its place, under today's schema."""
+    assert json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n" == (EXAMPLE / FILE).read_text(encoding="utf-8"), "make example"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_it_has_the_words_of_today(run: Run, tmp_path: Path, page: str) -> None:
+    """Headings, tables, columns and sentences are those that this version writes of the run's numbers."""
+    again = shutil.copytree(EXAMPLE, tmp_path / run.id)
+    write_pages(again)
+
+    assert (again / page).read_text(encoding="utf-8") == (EXAMPLE / page).read_text(encoding="utf-8"), "python -m tests.example pages"
+
+
+def test_it_has_the_pictures_of_today() -> None:
+    """The pictures have the names and the axes that are drawn today; the report shows both, and README.md one of them."""
+    report, readme = ((folder / name).read_text(encoding="utf-8") for folder, name in ((EXAMPLE, "report.md"), (ROOT, "README.md")))
+
+    assert sorted(PICTURES) == sorted(file.name for _, file in drawn(EXAMPLE)) == sorted(each.name for each in (EXAMPLE / FOLDER).iterdir())
+    for picture in PICTURES:
+        file = EXAMPLE / FOLDER / picture
+        text = file.read_text(encoding="utf-8")
+        assert [] == [words for words in AXES.values() if words not in text], "make example"
+        assert f"({FOLDER}/{picture})" in report
+    assert str((EXAMPLE / FOLDER / PICTURES[0]).relative_to(ROOT)) in readme
+
+
+def test_its_parts_are_explained() -> None:
+    """README.md of the folder has a link to each of them."""
+    links = re.findall(r"\]\(([^)#]+)", (REPORTS / "README.md").read_text(encoding="utf-8"))
+
+    assert {*PAGES, FILE, FOLDER} == {file.name for file in EXAMPLE.iterdir()}
+    assert {f"example/banking/{file.name}" for file in EXAMPLE.iterdir()} <= {*links}
+
+
+def test_it_tells_nothing_of_a_machine() -> None:
+    """No folder of the machine that made it is in it, thus no name of a user either; and it is small."""
+    paths = {path for _, text in texts(EXAMPLE) for path in re.findall(r"(?<![\w.:/<-])/[a-z][\w-]*/[\w./-]+", text)}
+
+    assert [] == [path for path in sorted(paths) if not path.startswith(PLACE)]
+    assert sum(file.stat().st_size for file, _ in texts(EXAMPLE)) < MOST_KB * 1000
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    """The folder of reports as a clone has it."""
+    folder = tmp_path / "reports"
+    for name in ("example", "baselines"):
+        shutil.copytree(REPORTS / name, folder / name)
+    for name in (".gitignore", "README.md"):
+        shutil.copy(REPORTS / name, folder)
+    return folder
+
+
+def test_it_is_nobodys_earlier_run(run: Run, reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no earlier try, there is nothing to go on with, `latest` is none, and a picture of all runs has those of the user."""
+    assert run.identity is not None
+    under_git = replace(run, id="another", identity=replace(run.identity, code=Git("c", dirty=False, diff=None)))
+    write_run(under_git, reports / "example" / "banking")
+
+    assert [] == beside(replace(under_git, id="mine"), reports)
+    with pytest.raises(ConfigError, match="there is no run in"):
+        find_resumable("latest", reports)
+    assert 4 == main(["show", "--reports", str(reports)])
+    assert "no run 'latest'; known: none (in" in capsys.readouterr().err
+    run_directory(reports / "mine", *ALL)
+    assert 0 == main(["plot", str(reports), "--format=svg", "--output", str(tmp_path / "plots")])
+    assert "mine" in (tmp_path / "plots" / "quality_vs_speed.svg").read_text()
+    assert "another" not in (tmp_path / "plots" / "quality_vs_speed.svg").read_text()
+
+
+def test_it_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench show` prints it where its folder is named, as its README says."""
+    assert 0 == main(["show", "banking", "--reports", str(REPORTS / "example")])
+    assert capsys.readouterr().out.startswith("verdict     PASS\nbanking\n")
+
+
+def test_git_sees_it_and_no_run(reports: Path) -> None:
+    """Of the folder git sees the example, baselines and what explains them; runs stay out, and a session leaves that as it is."""
+    run_directory(reports / "20260304-050607", *ALL)
+    (reports / "latest").symlink_to("20260304-050607")
+    (reports / "durations.json").write_text("{}")
+    (reports / "baselines" / "shop.jsonl").touch()
+    keep_out_of_git(reports)
+    subprocess.run(["git", "init", "--quiet"], cwd=reports, check=True)
+    shown = subprocess.run(["git", "ls-files", "--others", "--exclude-standard"], cwd=reports, capture_output=True, text=True, check=True)
+
+    example = {f"example/banking/{file.relative_to(EXAMPLE)}" for file, _ in texts(EXAMPLE)}
+    assert {".gitignore", "README.md", "baselines/README.md", "baselines/shop.jsonl", *example} == {*shown.stdout.split()}

@@ -1,0 +1,22 @@
+"""What a test shows of its rollout."""
+
+from __future__ import annotations
+
+from pytest_agentbench.records import Rollout, ToolCall
+from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.reports.failure_section import rollout_section
+
+
+def test_a_task() -> None:
+    """Of a task it shows what the verifier said, with the end of what it printed, and no table of tools."""
+    printed = "".join(f"line {number}\n" for number in range(30))
+    verification = Verification(0.5, {"reward": 0.5, "speed": 2.0}, exit_code=1, output=printed, first_failure="test_port")
+    calls = (ToolCall("bash", {"command": "ls"}, 1),)
+
+    text = rollout_section(Rollout("bench", "a", "default", 1, "ok", tool_calls=calls, verification=verification))
+
+    assert (
+        "the verifier: reward 0.5, speed 2; exit code 1; the first check that failed: test_port\nthe end of its output:\nline 10\n" in text
+    )
+    assert "line 29\n" in text
+    assert "unexpected" not in text

@@ -1,0 +1,70 @@
+"""A small corpus, an engine that makes its vectors, and a retriever that searches it: all of them real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Json
+
+pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
+
+TEXTS = {
+    "lamp": "Brass lamps were made in the workshops of the old town, where smiths hammered sheets of brass into shades and stands for oil.",
+    "chair": "Oak chairs last for generations: the wood is split along its grain, dried for years, and joined without any nail or screw.",
+    "bridge": "Suspension bridges hang their deck from cables over towers; its weight keeps the cables under tension all the time.",
+    "whale": "Blue whales feed on krill, tiny crustaceans of cold oceans, and swallow several tonnes of them on each day of summer.",
+    "short": "Brass lamps.",
+}
+
+
+def documents() -> list[Json]:
+    return [{"id": id, "contents": text, "title": id.title()} for id, text in TEXTS.items()]
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of an engine that makes vectors."""
+    child = Child("pytest_agentbench.engine", {"model": "m"}, tmp_path_factory.mktemp("engine") / "engine.log")
+    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
+    child.stop()
+
+
+@pytest.fixture(scope="session")
+def index_dir(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index that `agentbench retriever build` made."""
+    folder = tmp_path_factory.mktemp("index")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(f"{json.dumps(each)}\n" for each in documents()))
+    assert 0 == main(["retriever", "build", str(corpus), "--output", str(folder), "--url", engine, "--model", "m"])
+    return folder
+
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts a retriever with the settings given; all are stopped in the end."""
+    children: list[Child] = []
+
+    def retriever(**config: Any) -> Child:
+        settings = {"index_dir": str(index_dir), "embeddings": {"url": engine, "model": "m"}, **config}
+        children.append(Child("pytest_agentbench.retriever", settings, tmp_path / f"retriever-{len(children)}.log"))
+        return children[-1]
+
+    yield retriever
+    for child in children:
+        child.stop()
+
+
+@pytest.fixture
+def serve(start: Start) -> Callable[..., str]:
+    """Starts a retriever with the settings given and returns its address once it serves."""
+    return lambda **config: f"http://127.0.0.1:{start(**config).ready()['port']}"

@@ -1,0 +1,107 @@
+"""An index: what is built is read again, so is one that was built elsewhere, and files that do not belong together are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.retriever.corpus import read_allowed, read_corpus
+from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, Index
+from tests.retriever.conftest import TEXTS, documents
+
+
+def test_what_was_built(index_dir: Path) -> None:
+    """`agentbench retriever build` writes both files; documents are whole and in order."""
+    index = Index.read(index_dir)
+
+    assert documents() == [*index.documents]
+    assert 512 == index.dimensions
+
+
+def test_one_that_was_built_elsewhere(tmp_path: Path) -> None:
+    """Any kind of index that FAISS reads: here half precision, whose vector n is line n of eval.jsonl."""
+    faiss = pytest.importorskip("faiss")
+    vectors = np.eye(4, dtype=np.float32)
+    made = faiss.IndexScalarQuantizer(4, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+    made.train(vectors)
+    made.add(vectors)
+    faiss.write_index(made, str(tmp_path / INDEX))
+    (tmp_path / DOCUMENTS).write_text("".join(f'{{"id": {number}, "content": "text {number}"}}\n' for number in range(4)))
+
+    ((best, second, *_),) = Index.read(tmp_path).nearest(np.array([[0, 0.6, 0.8, 0]], dtype=np.float32), 1000)
+
+    assert [2, 1] == [document["id"] for _, document in (best, second)]
+    assert [pytest.approx(0.8, abs=1e-3), pytest.approx(0.6, abs=1e-3)] == [best[0], second[0]]
+
+
+def test_files_that_do_not_belong_together(index_dir: Path, tmp_path: Path) -> None:
+    """A document too few, vectors of another length, a file that is no index: each in a sentence."""
+    folder = tmp_path / "index"
+    shutil.copytree(index_dir, folder)
+    with pytest.raises(ConfigError, match="the index has vectors of 512 numbers, and the embeddings 3"):
+        Index.read(folder).nearest(np.ones((1, 3), dtype=np.float32), 1)
+    lines = (folder / DOCUMENTS).read_text().splitlines(keepends=True)
+    (folder / DOCUMENTS).write_text("".join(lines[1:]))
+    with pytest.raises(ConfigError, match=r"eval\.index has 5 vectors and eval\.jsonl 4 documents"):
+        Index.read(folder)
+    (folder / INDEX).write_bytes(b"no index")
+    with pytest.raises(ConfigError, match="FAISS cannot read it"):
+        Index.read(folder)
+    (folder / INDEX).unlink()
+    with pytest.raises(ConfigError, match=r"is not there: `agentbench retriever build CORPUS\.jsonl --output "):
+        Index.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "corpus.jsonl:1: not valid JSON"),
+        ('{"content": "a"}', "corpus.jsonl:1: a document should be an object with an `id`"),
+        ('{"id": "a"}', "corpus.jsonl:1: a document should have its text as 'content' or 'contents'"),
+        ('{"id": "a", "content": "x"}\n{"id": "a", "content": "y"}', "corpus.jsonl:2: the id 'a' is there twice; ids should be unique"),
+        ("", "corpus.jsonl: no documents in it"),
+    ],
+)
+def test_what_is_no_corpus(tmp_path: Path, line: str, message: str) -> None:
+    """File, line and fault."""
+    (tmp_path / "corpus.jsonl").write_text(line)
+
+    with pytest.raises(ConfigError) as caught:
+        read_corpus(tmp_path / "corpus.jsonl")
+
+    assert message in str(caught.value)
+
+
+def test_what_is_no_list_of_documents(tmp_path: Path) -> None:
+    """The lists of questions are an object of lists."""
+    file = tmp_path / "allowed.json"
+    file.write_text(json.dumps({"q": [1, "b"]}))
+    assert {"q": frozenset({"1", "b"})} == read_allowed(file)
+    file.write_text(json.dumps([*TEXTS]))
+    with pytest.raises(ConfigError, match="should hold an object, question id -> list of document ids"):
+        read_allowed(file)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        ("faiss", ["--url", "http://127.0.0.1:9/v1"], "faiss is not installed: pip install 'pytest-agentbench[retriever]'"),
+        ("sentence_transformers", [], "sentence-transformers is not installed: pip install 'pytest-agentbench[sentence-transformers]'"),
+    ],
+)
+def test_what_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, words: list[str], message: str
+) -> None:
+    """The sentence has the command that installs it; nothing else takes its place."""
+    monkeypatch.setitem(sys.modules, module, None)
+
+    assert 4 == main(["retriever", "build", "corpus.jsonl", "--model", "m", *words])
+
+    assert f"agentbench: {message}\n" == capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""A retriever in a process of its own, over its index and a real server of vectors: what it finds, leaves out and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import httpx
+import pytest
+
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Json
+from tests.retriever.conftest import documents
+
+Serve = Callable[..., str]
+LAMP, WHALE = "How were brass lamps made by smiths?", "What do blue whales feed on in cold oceans?"
+
+
+def ids(answer: httpx.Response) -> list[list[str]]:
+    return [[document["id"] for document in each] for each in answer.json()]
+
+
+def test_several_queries(serve: Serve) -> None:
+    """Each has its own documents, whole as they stand in the corpus, the nearest first; what is too far away or too short is not there."""
+    url = serve()
+
+    answer = httpx.post(f"{url}/retrieve", json={"queries": [LAMP, WHALE, "zzz qqq"]})
+
+    assert [["lamp"], ["whale"], []] == [each[:1] for each in ids(answer)]
+    assert documents()[0] == answer.json()[0][0]
+    assert "short" not in ids(answer)[0]
+    assert {"status": "ok", "documents": 5} == httpx.get(f"{url}/health").json()
+
+
+def test_scores(serve: Serve) -> None:
+    """With `return_scores` each is {document, score, source}, by falling scores, `topk` at most; without limits nothing is left out."""
+    url = serve(least_score=-1.0, least_characters=0)
+
+    (hits,) = httpx.post(f"{url}/retrieve", json={"queries": [LAMP], "topk": 3, "return_scores": True}).json()
+
+    assert {"document", "score", "source"} == {*hits[0]}
+    assert ({"local"}, 3) == ({hit["source"] for hit in hits}, len(hits))
+    assert sorted((hit["score"] for hit in hits), reverse=True) == [hit["score"] for hit in hits]
+    assert {"lamp", "short"} == {hit["document"]["id"] for hit in hits[:2]}
+
+
+def test_a_list_for_each_question(serve: Serve, tmp_path: Path) -> None:
+    """A question gets documents of its own list, whatever is nearer; one without a list gets none."""
+    (tmp_path / "allowed.json").write_text(json.dumps({"q1": ["whale", "chair"], "7": ["lamp"]}))
+    url = serve(allowed=str(tmp_path / "allowed.json"), least_score=-1.0)
+
+    answers = [httpx.post(f"{url}/retrieve", json={"queries": [LAMP], "eid": eid}) for eid in ("q1", 7, "q2", None)]
+
+    assert [{"whale", "chair"}, {"lamp"}, set(), set()] == [{*ids(answer)[0]} for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"queries": []}, "request: queries"),
+        ({"queries": [" "]}, "request: queries"),
+        ({"queries": ["a"], "topk": 0}, "request: topk"),
+        ({"query": "a"}, "request: "),
+        ([], "request"),
+    ],
+)
+def test_what_is_no_request(serve: Serve, body: object, message: str) -> None:
+    """HTTP 400 with the key that is wrong."""
+    answer = httpx.post(f"{serve()}/retrieve", json=body)
+
+    assert 400 == answer.status_code
+    assert answer.json()["detail"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"index_dir": "/nowhere"}, "/nowhere/eval.jsonl"),
+        ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m"}}, "http://127.0.0.1:9/v1/embeddings: no embeddings: "),
+        ({"embeddings": {"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "NO_SUCH_KEY"}}, "set NO_SUCH_KEY"),
+        ({"topk": 3}, "retriever config: unknown key 'topk'"),
+    ],
+)
+def test_settings_that_cannot_work(start: Callable[..., Child], tmp_path: Path, change: Json, message: str) -> None:
+    """It does not serve, and says in a sentence why."""
+    child = start(**change)
+
+    assert 2 == child.process.wait(30)
+    assert message in (tmp_path / "retriever-0.log").read_text()
+
+
+def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
+    """Whoever started it is gone: so is it."""
+    child = start()
+    child.ready()
+    assert child.process.stdin is not None
+
+    child.process.stdin.close()
+
+    assert 0 == child.process.wait(30)
+
+
+class Web(ThreadingHTTPServer):
+    """A server of Tavily's shape."""
+
+    asked: list[tuple[str, Json]]
+    results: list[Json]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Web
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((f"{self.path} {self.headers['Authorization']}", body))
+        answer = json.dumps({"results": self.server.results}).encode()
+        self.send_response(200 if self.server.results else 432)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with Web(("127.0.0.1", 0), Handler) as server:
+        server.asked, server.results = [], [{"content": "cut", "raw_content": "whole page"}, {"content": "short page", "raw_content": None}]
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_the_web_where_documents_say_too_little(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a key, and fewer than three documents, the web's pages come behind them, with scores of -1, -2; its refusal is a 502."""
+    monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
+    url = serve(tavily={"url": f"http://127.0.0.1:{web.server_port}"})
+
+    (hits,) = httpx.post(f"{url}/retrieve", json={"queries": [WHALE], "return_scores": True}).json()
+
+    pages = [hit for hit in hits if hit["source"] == "tavily"]
+    assert ["local", "tavily", "tavily"] == [hit["source"] for hit in hits][-3:]
+    assert [({"content": "whole page"}, -1), ({"content": "short page"}, -2)] == [(hit["document"], hit["score"]) for hit in pages]
+    ((place, asked),) = web.asked
+    assert "/search Bearer tvly-test" == place
+    assert (WHALE, "advanced", 20) == (asked["query"], asked["search_depth"], asked["max_results"])
+    web.results = []
+    refused = httpx.post(f"{url}/retrieve", json={"queries": [WHALE]})
+    assert 502 == refused.status_code
+    assert "/search: HTTP 432" in refused.json()["detail"]
+
+
+def test_no_web_without_need_or_key(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where enough documents are near, or no key is set, nobody is asked."""
+    address = f"http://127.0.0.1:{web.server_port}"
+    monkeypatch.delenv("TAVILY_API_KEY", raising=False)
+    keyless = serve(tavily={"url": address})
+    monkeypatch.setenv("TAVILY_API_KEY", "tvly-test")
+    enough = serve(tavily={"url": address}, least_score=-1.0)
+
+    for url in (keyless, enough):
+        assert 200 == httpx.post(f"{url}/retrieve", json={"queries": [WHALE]}).status_code
+
+    assert [] == web.asked

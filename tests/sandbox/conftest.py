@@ -1,0 +1,78 @@
+"""A real Docker Engine with an image that has bash, and sandboxes in it, for every test here that asks for one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from pytest_agentbench.lib.file_lock import lock
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.sandbox.opening import open_sandbox
+from pytest_agentbench.sandbox.ownership import OWNER
+from pytest_agentbench.sandbox.sandbox import Sandbox
+from pytest_agentbench.suites.task import Task
+from tests.dockerd import NoEngine, any_engine
+from tests.sandbox import image
+
+IMAGE = f"pytest-agentbench/bash:test-{os.getpid()}"  # workers of xdist may share an engine
+KEY = RolloutKey("terminal", "copy-a-file")
+
+Open = Callable[..., AbstractAsyncContextManager[Sandbox]]
+
+
+@pytest.fixture(scope="session")
+def engine_url() -> Iterator[str]:
+    """DOCKER_HOST of an engine that has IMAGE."""
+    try:
+        with any_engine() as url:
+            client = docker.DockerClient(base_url=url)
+            repository, _, tag = IMAGE.partition(":")
+            client.api.import_image_from_data(image.root(), repository=repository, tag=tag, changes=["WORKDIR /app"])
+            yield url
+            client.images.remove(IMAGE, force=True)
+            client.close()
+    except NoEngine as why:
+        pytest.skip(f"NOT TESTED: sandboxes; {why}")
+
+
+@pytest.fixture
+def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of the engine that the package talks to in this test, which no other test with one uses meanwhile."""
+    monkeypatch.setenv("DOCKER_HOST", engine_url)
+    name = hashlib.sha256(engine_url.encode()).hexdigest()[:16]
+    with Path(tempfile.gettempdir(), f"agentbench-tests-{name}.lock").open("w") as file, closing(docker.from_env()) as client:
+        lock(file, wait=True)
+        yield client
+
+
+def listed(engine: Any, **given: Any) -> list[Any]:
+    """The sandboxes in an engine, in which other tests may have containers of theirs."""
+    return list(engine.containers.list(filters={"label": OWNER}, ignore_removed=True, **given))
+
+
+def task(folder: Path, **values: Any) -> Task:
+    """One that asks for little."""
+    return Task(**{"folder": str(folder), "digest": "0" * 16, "image": IMAGE, "memory_mb": 256, "network": "no-network", **values})
+
+
+@pytest.fixture
+def opened(engine: Any, tmp_path: Path) -> Open:
+    """Opens a sandbox of a task with these values, which ends with its block."""
+
+    @asynccontextmanager
+    async def make(**values: Any) -> AsyncIterator[Sandbox]:
+        sandbox = await open_sandbox(KEY, task(tmp_path, **values), 60, "a-run")
+        try:
+            yield sandbox
+        finally:
+            await sandbox.end()
+
+    return make

@@ -1,0 +1,75 @@
+"""A sandbox without walls, for tests of what works in one: bash in a folder of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, Command, File
+
+
+class LocalSandbox:
+    """Commands run in `folder`; files go to and come from below it, with their absolute paths."""
+
+    kind = "local"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ended = folder, 0
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        seconds: float,
+        user: str | None = None,  # noqa: ARG002 - it has one user
+        workdir: str | None = None,  # noqa: ARG002 - and one folder
+        env: Mapping[str, str] | None = None,
+    ) -> Command:
+        started = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", command.replace("/solution", f"{self.folder}/solution")),
+            cwd=self.folder,
+            env={"PATH": os.environ["PATH"], **(env or {})},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                output, _ = await process.communicate()
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            if not isinstance(error, TimeoutError):
+                raise
+            return Command(None, "", seconds=seconds)
+        return Command(process.returncode, output.decode(errors="replace"), seconds=time.monotonic() - started)
+
+    async def put(self, source: Path, target: str) -> None:
+        place = self._place(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():  # noqa: ASYNC240 - a small one
+            shutil.copytree(source, place, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, place)
+
+    async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:  # noqa: ARG002 - nothing here is large
+        place = self._place(source)
+        return File(place.read_bytes(), place.stat().st_uid)
+
+    def _place(self, path: str) -> Path:
+        return self.folder / path.lstrip("/")
+
+    async def end_processes(self) -> None:
+        pass
+
+    async def fresh(self) -> LocalSandbox:
+        raise AssertionError("a separate verifier needs walls: its tests take a real engine (tests/sandbox/test_verifier.py)")
+
+    async def end(self) -> None:
+        self.ended += 1

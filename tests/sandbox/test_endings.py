@@ -1,0 +1,104 @@
+"""What sessions make before their sandboxes, and what is left of these when they end, however that is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import Project
+from tests.robustness.processes import Background, wait_for
+from tests.sandbox.conftest import IMAGE, listed
+from tests.tasks import write_task
+
+pytestmark = pytest.mark.slow
+
+DOCKERFILE = f"FROM {IMAGE}\nRUN echo {{}} > /app/name\n"
+SMALL = "[environment]\nmemory_mb = 256\nnetwork_mode = 'no-network'\n"
+TEST = "def test_task(rollout, thresholds):\n    assert 1.0 == rollout.score('reward')\n"
+
+
+@pytest.fixture(autouse=True)
+def of_this_test(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Slots of its own."""
+    monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
+    yield
+    for image in engine.images.list("agentbench-task"):
+        engine.images.remove(image.tags[0], force=True)
+
+
+def suite(project: Project, agent: str = "oracle", **tasks: dict[str, str]) -> None:
+    """A suite of small tasks, each with its own files."""
+    project.write("scenarios/shop/test_shop.py", TEST)
+    for name, files in tasks.items():
+        write_task(
+            project.root / "scenarios/shop/tasks", name, {"task.toml": SMALL, "environment/Dockerfile": DOCKERFILE.format(name), **files}
+        )
+    spec = {"name": "shop", "dataset": {"format": "harbor", "file": "tasks"}, "agent": {"kind": agent}, "scorers": {"reward": {}}}
+    project.write("scenarios/shop/suite.yaml", json.dumps(spec))
+
+
+def test_images_are_made_before(engine: Any, project: Project) -> None:
+    """Each content once; a task whose image cannot be made is an ERROR that says why, the others are carried out, and nothing is left."""
+    fails = {"environment/Dockerfile": f"FROM {IMAGE}\nRUN echo it fails here; exit 7\n"}
+    suite(project, first={}, second={}, same={"environment/Dockerfile": DOCKERFILE.format("first")}, broken=fails)
+    before = {each.id for each in engine.images.list("agentbench-task")}
+    result = project.run("scenarios/shop", "-v", "--agentbench-concurrency=4", "--agentbench-sandboxes=2")
+    made = {each.id for each in engine.images.list("agentbench-task")} - before
+    again = project.run("scenarios/shop", "-v", "-k", "first or second")
+
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines_random(["*made the images of 2 tasks in * s*", "*environment cannot be built: *", "*it fails here*"])
+    assert 2 == len(made)
+    again.assert_outcomes(passed=2)
+    assert "made the image" not in again.stdout.str()
+    assert [] == listed(engine, all=True)
+
+
+def test_no_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told what is missing, and what would help."""
+    suite(project, first={})
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*no Docker Engine answers at unix:///nowhere/docker.sock*install Docker and start it*"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "sigterm", "sigkill"])
+def test_a_session_that_is_ended(engine: Any, project: Project, number: int) -> None:
+    """However that is, its sandboxes end as well."""
+    suite(project, first={"solution/solve.sh": "sleep 600"}, second={"solution/solve.sh": "sleep 600"})
+    background = Background(project, "scenarios/shop")
+    try:
+        wait_for(lambda: len(listed(engine)) == 2, "two sandboxes", 90)
+        background.process.send_signal(number)
+        background.ended(60)
+        wait_for(lambda: not listed(engine, all=True), "the end of the sandboxes", 60)
+    finally:
+        background.clean_up()
+
+
+def test_a_session_that_is_killed_with_its_pool(engine: Any, project: Project) -> None:
+    """Nobody is there to end its sandboxes: the next session does, and says so."""
+    suite(project, first={"solution/solve.sh": "sleep 600"}, second={"solution/solve.sh": "sleep 600"}, third={})
+    background = Background(project, "scenarios/shop", "-k", "first or second")
+    try:
+        wait_for(lambda: len(listed(engine)) == 2, "two sandboxes", 90)
+        pool = background.child("pytest_agentbench.rollouts.pool")
+        os.kill(background.process.pid, signal.SIGKILL)
+        os.kill(pool, signal.SIGKILL)
+        background.ended(60)
+        left = len(listed(engine))
+        result = project.run("scenarios/shop", "-k", "third")
+    finally:
+        background.clean_up()
+
+    assert 2 == left
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*removed what was left of a session that was killed: sandbox * of shop?first?, run *"])
+    assert [] == listed(engine, all=True)

@@ -1,0 +1,165 @@
+"""Whole sessions of tasks in real sandboxes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.sandbox.ownership import OWNER
+from tests.project import Project
+from tests.sandbox.conftest import IMAGE
+from tests.tasks import write_task
+
+pytestmark = pytest.mark.slow
+
+TEST = """
+def test_task(rollout, thresholds):
+    assert rollout.score("reward") >= thresholds["reward"]
+"""
+
+TOML = f"""
+[agent]
+timeout_sec = {{seconds}}
+
+[environment]
+docker_image = "{IMAGE}"
+network_mode = "no-network"
+memory_mb = 256
+cpus = 0.5
+"""
+
+SOLVE = "echo hello > /root/hello"
+
+#: Task -> what the scripted model does, answer after answer; the last one again and again.
+PLAYS: Mapping[str, list[str]] = {
+    "solved": [SOLVE, "done"],
+    "idle": ["done"],
+    "cheat": [
+        "mkdir -p /logs/verifier; cd /logs/verifier; (setsid bash -c 'while :; do echo 1 > reward.txt; done' &); echo 1 > reward.json",
+        "done",
+    ],
+    "endless": [SOLVE, "ls /root"],
+    "late": [f"{SOLVE}; sleep 600"],
+    "silent": [SOLVE, "done"],
+}
+
+SILENT = {"tests/test.sh": "echo the disk is full\n"}
+
+
+def rules() -> list[Json]:
+    """A script in which the task's name, which stands in its instruction, decides."""
+    return [
+        rule
+        for task, play in PLAYS.items()
+        for turn, step in enumerate(play)
+        for rule in [_rule(task, turn, step, last=turn == len(play) - 1)]
+    ]
+
+
+def _rule(task: str, turn: int, step: str, *, last: bool) -> Json:
+    call: Json = (
+        {"name": "done", "arguments": {"summary": "so it is"}} if step == "done" else {"name": "bash", "arguments": {"command": step}}
+    )
+    match: Json = {"contains": f"task {task}."}
+    return {"match": match if last else {**match, "turn": turn}, "tool_calls": [call]}
+
+
+@pytest.fixture
+def bench(project: Project, engine: Any) -> Project:
+    """A project with a suite of all PLAYS."""
+    for task in PLAYS:
+        files = {
+            "task.toml": TOML.format(seconds=3.0 if task == "late" else 300.0),
+            "instruction.md": f"This is the task {task}. Write hello into /root/hello.\n",
+            **(SILENT if task == "silent" else {}),
+        }
+        write_task(project.root / "scenarios/bench/tasks", task, files, without=["environment/Dockerfile"])
+    project.write("scenarios/bench/test_bench.py", TEST)
+    spec = {
+        "name": "bench",
+        "dataset": {"format": "harbor", "file": "tasks"},
+        "agent": {"kind": "terminal", "max_iterations": 3},
+        "scorers": ["reward"],
+    }
+    project.write("scenarios/bench/suite.yaml", json.dumps(spec))
+    project.backend(rules())
+    return project
+
+
+def test_a_terminal_agent(bench: Project) -> None:
+    """Who solves a task has its reward, also at a limit of iterations or of time; who does nothing or cheats has 0, and a verifier that
+    says nothing is no score. Reports tell what was solved, what it took, and why the others were not.
+    """
+    result = bench.run("-v", "--agentbench-retries=0")
+
+    result.assert_outcomes(passed=3, failed=2, errors=1)
+    rollouts = {rollout.scenario: rollout for rollout in bench.rollouts}
+    rewards = {name: each.verification and each.verification.reward for name, each in rollouts.items()}
+    assert {"solved": 1.0, "idle": 0.0, "cheat": 0.0, "endless": 1.0, "late": 1.0, "silent": None} == rewards
+    ends = {name: (each.status, each.reason.partition(" ")[0]) for name, each in rollouts.items()}
+    assert {"endless": ("limit", "iterations:"), "late": ("limit", "time:")} == {name: ends[name] for name in ("endless", "late")}
+    assert "infra_error" == rollouts["silent"].status
+    assert "its output ends with: the disk is full" in rollouts["silent"].reason
+    (command,) = rollouts["solved"].tool_calls
+    assert ("bash", SOLVE) == (command.name, command.arguments["command"])
+    assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns
+    result.stdout.fnmatch_lines(["tasks * 3 of 5 tasks solved in all verified trials, 2 in none"])
+    report = (bench.directory / "report.md").read_text()
+    assert "| `solved` | 1 of 1 | 1.000 | 1.0 |" in report
+    assert "### How trials ended that did not solve their task" in report
+    assert 0 == main(["rescore", str(bench.directory)])
+    again = read_run(bench.directory.with_name(f"{bench.directory.name}-rescored"))
+    assert read_run(bench.directory).suites["bench"].tasks == again.suites["bench"].tasks
+    tasks = bench.run_json["suites"]["bench"]["tasks"]["tasks"]
+    assert ["cheat", "endless", "idle", "late", "solved"] == [task["scenario"] for task in tasks]
+
+
+def test_what_proves_tasks(bench: Project) -> None:
+    """The task's own solution has 1 and nothing has 0; neither asks a model."""
+    oracle = bench.run("--agentbench-agent=oracle", "--agentbench-retries=0", "-k", "solved or idle or silent")
+
+    oracle.assert_outcomes(passed=2, errors=1)
+    assert all(not rollout.calls and rollout.tools == ["bash"] for rollout in bench.rollouts)
+
+    nothing = bench.run("--agentbench-agent=nothing", "-k", "solved or idle")
+
+    nothing.assert_outcomes(failed=2)
+    assert [0.0, 0.0] == [rollout.verification.reward for rollout in bench.rollouts if rollout.verification]
+
+
+def test_many_at_once(bench: Project, engine: Any) -> None:
+    """24 trials at 8 at a time, and 48 at once: all are solved and verified, pass^k is 1, and no container is left."""
+    for trials, concurrency in ((24, 8), (48, 48)):
+        many = (f"--agentbench-trials={trials}", f"--agentbench-concurrency={concurrency}", f"--agentbench-sandboxes={concurrency}")
+        result = bench.run("-k", "solved", "--agentbench-retries=0", *many)
+
+        result.assert_outcomes(passed=trials)
+        assert {1.0} == {rollout.verification.reward for rollout in bench.rollouts if rollout.verification}
+        passes = bench.run_json["suites"]["bench"]["passes"]
+        assert (1.0, [1.0] * 10) == (passes["floor"], [each["value"] for each in passes["pass_all"]])
+        assert [] == engine.containers.list(all=True, filters={"label": OWNER})
+
+
+def test_a_skip_is_no_pass(bench: Project) -> None:
+    """A rule of the command line, which judges any part, names what was skipped; where nothing is left it decides nothing."""
+    write_task(bench.root / "scenarios/bench/tasks", "train", {"task.toml": "[environment]\ngpus = 1\n"})
+    rule = "--agentbench-gate=reward.mean >= 0 of run"
+
+    for selection, verdict in {"solved or train": "PASS", "train": "INCONCLUSIVE"}.items():
+        result = bench.run("-v", rule, "-k", selection)
+        result.stdout.fnmatch_lines([f"gate * {verdict}*", "*skipped, they ask for what is not supported: train"])
+
+
+def test_agents_without_a_task(project: Project) -> None:
+    """An agent that works in a sandbox is an error of a suite whose scenarios are no tasks, before anything boots."""
+    project.suite()
+    result = project.run("--agentbench-agent=terminal")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*suite.yaml: agent: 'terminal' works in a sandbox, and scenario 'shop-0' is no task;*"])

@@ -1,0 +1,155 @@
+"""The verifier on a real Docker Engine, after agents that cheat, break things and leave things running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import AgentError, InfraError
+from pytest_agentbench.sandbox.limits import KIND, UNLIMITED_KIND
+from pytest_agentbench.sandbox.verifier import verify
+from pytest_agentbench.suites.task import Task
+from tests.sandbox.conftest import Open, task
+
+pytestmark = pytest.mark.slow
+
+REWARD = "/logs/verifier/reward.txt"
+JSON = "/logs/verifier/reward.json"
+
+#: Rewards who has made /app/solved.
+HONEST = f"""#!/bin/bash
+ls -A /tests | grep -vx test.sh && echo "FAILED there is more in /tests"
+if [ -f /app/solved ]; then echo 1 > {REWARD}; else echo "FAILED test_solved - no such file"; echo 0 > {REWARD}; exit 1; fi
+"""
+
+#: What an agent does, as root, that has solved nothing.
+CHEATS = {
+    "forged rewards": f"mkdir -p /logs/verifier; echo 1 > {REWARD}; echo '{{\"reward\": 1}}' > {JSON}",
+    "a folder of its own": f"mkdir -p /app/mine/verifier; rm -rf /logs; ln -s /app/mine /logs; echo '{{\"reward\": 1}}' > {JSON}",
+    "a file in the way": "rm -rf /logs; touch /logs",
+    "a writer in the background": f"(setsid bash -c 'while mkdir -p /logs/verifier; do echo \"{{}}\" > {JSON}; done' >/dev/null 2>&1 &)",
+    "tests of its own": f"mkdir /tests; echo 'echo 1 > {REWARD}' > /tests/test.sh; chmod a+x /tests/test.sh; touch /tests/conftest.py",
+    "tests elsewhere": "ln -s /app /tests",
+    "its folder removed": "rm -rf /app",
+    "a fork bomb": "bomb() { bomb | bomb & }; bomb",
+}
+
+
+@pytest.fixture
+def tests(tmp_path: Path) -> Callable[[str], int]:
+    """Writes the script of the task that `opened` makes; it is honest as long as nobody writes another."""
+    script = tmp_path / "tests" / "test.sh"
+    script.parent.mkdir()
+    script.write_text(HONEST)
+    return script.write_text
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+async def test_cheats(opened: Open, tests: Callable[[str], int], tmp_path: Path, cheat: str) -> None:
+    """Whatever an agent that is root leaves behind where the verifier works, or running, who has solved nothing gets 0."""
+    async with opened() as sandbox:
+        await sandbox.exec(CHEATS[cheat], seconds=10)
+        verification = await verify(sandbox, task(tmp_path))
+
+    assert (0.0, {"reward": 0.0}, 1, "test_solved") == (
+        verification.reward,
+        verification.rewards,
+        verification.exit_code,
+        verification.first_failure,
+    )
+
+
+async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """An honest agent has its reward, with the verifier's times; nothing of it runs on, and the agent saw nothing of its files."""
+    tests(f"{HONEST}\n(setsid sleep 900 >/dev/null 2>&1 &)\nstat -c '%a %u' /logs/verifier; id -u; echo $WORD\n")
+    async with opened() as sandbox:
+        before = await sandbox.exec("ls -d /tests /logs; touch /app/solved", seconds=10)
+        mine = await verify(sandbox, task(tmp_path, verifier_env={"WORD": "secret"}))
+        running = await sandbox.exec("ps -A -o args=", seconds=10)
+        others = await verify(sandbox, task(tmp_path, verifier_user="worker"))
+
+    assert 2 == before.output.count("No such file")
+    assert (1.0, "", 0) == (mine.reward, mine.first_failure, mine.exit_code)
+    assert mine.sandbox in (KIND, UNLIMITED_KIND)
+    assert "700 0\n0\nsecret\n" == mine.output
+    assert mine.started_ns < mine.ended_ns
+    assert "sleep 900" not in running.output
+    assert (1.0, "700 1000\n1000\n\n") == (others.reward, others.output)
+
+
+async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """A verifier that says no reward is an infra error with the reason and the end of what it printed, and the next one starts afresh."""
+    silent = {
+        "echo hello": "neither reward.json nor reward.txt.*; its output ends with: hello",
+        f"ln -s /etc/passwd {REWARD}": "reward.txt is not read: .*link",
+        f"mkfifo {REWARD}": "reward.txt is not read",
+        f"mkdir {REWARD}": "reward.txt is not read",
+        f"ln -s /etc/passwd {JSON}; echo 1 > {REWARD}": "reward.json is not read",
+        f"yes | head -c 2000000 > {REWARD}": "reward.txt is not read: .*1048576",
+        f"echo 1 > {REWARD}; chown 1000 {REWARD}": "belongs to user 1000",
+        f"echo nan > {REWARD}": "should be between",
+        f"printf '' > {REWARD}": "is empty",
+        f"echo 1 > {REWARD}; echo '[]' > {JSON}": "should be names with numbers",
+        f"echo 1 > {REWARD}; echo waiting; sleep 600": "took longer than its 2 s and was killed.*waiting",
+    }
+    async with opened() as sandbox:
+        for script, words in silent.items():
+            tests(f"{script}\n")
+            with pytest.raises(InfraError, match=f"(?s){words}"):
+                await verify(sandbox, task(tmp_path, verifier_timeout_s=2.0))
+        tests(f'echo \'{{"reward": 0.5, "speed": 3}}\' > {JSON}; echo 1 > {REWARD}; exit 7\n')
+        verification = await verify(sandbox, task(tmp_path))
+
+    assert (0.5, {"reward": 0.5, "speed": 3.0}, 7) == (verification.reward, verification.rewards, verification.exit_code)
+
+
+async def test_skipped_checks(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """A check that was skipped is no pass, whatever reward was written."""
+    report = '{"results": {"tests": [{"name": "test_a", "status": "passed"}, {"name": "test_b", "status": "skipped"}]}}'
+    tests(f"echo 1 > {REWARD}; echo '{report}' > /logs/verifier/ctrf.json\n")
+    async with opened() as sandbox:
+        reported = await verify(sandbox, task(tmp_path))
+        tests(f"echo 1 > {REWARD}; echo '=== 2 skipped in 0.01s ==='\n")
+        printed = await verify(sandbox, task(tmp_path))
+
+    assert (0.0, {"reward": 1.0}, "skipped: test_b") == (reported.reward, reported.rewards, reported.first_failure)
+    assert (0.0, "skipped: 2 checks") == (printed.reward, printed.first_failure)
+
+
+async def test_a_sandbox_that_is_broken(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """Who removes what the verifier needs is at fault, and does not get away without a result."""
+    async with opened() as sandbox:
+        await sandbox.exec("rm -f /bin/mkdir", seconds=10)
+        with pytest.raises(AgentError, match=r"cannot be started: .*mkdir"):
+            await verify(sandbox, task(tmp_path))
+
+
+async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """It sees nothing of the agent's but artifacts: files and folders, with no link to its own tests, and none of the agent's programs."""
+    asked = {"separate_verifier": True, "artifacts": ("/app/out", "/app/none")}
+    tests("cd /app; find . /logs/artifacts | sort; cat out/answer; ls /bin/evil; echo 1 > /logs/verifier/reward.txt\n")
+    async with opened() as sandbox:
+        await sandbox.exec(
+            "mkdir -p /app/out/deep /logs/artifacts; echo 42 > /app/out/answer; ln -s /tests/test.sh /app/out/stolen;"
+            " mkfifo /app/out/deep/pipe; touch /app/solved /bin/evil /logs/artifacts/log",
+            seconds=10,
+        )
+        verification = await verify(sandbox, task(tmp_path, **asked))
+        kept = await sandbox.exec("ls /app/solved /tests", seconds=10)
+
+    assert 1.0 == verification.reward
+    listed = ".\n./out\n./out/answer\n./out/deep\n/logs/artifacts\n/logs/artifacts/log\n42\n"
+    assert verification.output.startswith(f"{listed}ls: cannot access '/bin/evil'")
+    assert "/app/solved\n" in kept.output
+    assert "cannot access '/tests'" in kept.output
+
+
+async def test_no_artifacts(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """An agent that has made nothing is verified with nothing."""
+    asked: Task = task(tmp_path, separate_verifier=True, artifacts=("/app/out",))
+    async with opened() as sandbox:
+        verification = await verify(sandbox, asked)
+
+    assert (0.0, "test_solved") == (verification.reward, verification.first_failure)

@@ -1,0 +1,140 @@
+"""Answers that are right by their text or by a judge, how sure they say they are, and what is no score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import JudgeError
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.scorers.judged_answer import by_text, confidence, final_answer, judged_answer
+from pytest_agentbench.suites.suite import Scenario
+from tests.scorers.records import records
+
+Judge = Callable[..., LLM]
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[Judge]:
+    """A judge on a real engine that always says the same, which is logged."""
+    children: list[Child] = []
+
+    def start(text: str) -> LLM:
+        (tmp_path / "script.yaml").write_text(json.dumps([{"text": text}]))
+        config = {"policy": "script", "script": str(tmp_path / "script.yaml"), "model": "m", "request_log": str(tmp_path / "log")}
+        children.append(Child("pytest_agentbench.engine", config, tmp_path / "engine.log"))
+        return LLM(f"http://127.0.0.1:{children[-1].ready()['port']}/v1", "m")
+
+    yield start
+    for child in children:
+        child.stop()
+
+
+def answered(text: str) -> tuple[Scenario, Rollout]:
+    """An answer to a question to which 42 is right."""
+    scenario, rollout = records(answer=text)
+    return replace(scenario, metadata={"answer": "42"}), rollout
+
+
+def nobody() -> LLM:
+    """A judge that cannot be asked: where it is not needed, it is not."""
+    return LLM("http://127.0.0.1:9/v1", "m")
+
+
+def said(*, correct: bool, confidence: float | None) -> str:
+    form: Json = {"extracted_final_answer": "x", "reasoning": "because", "correct": correct, "confidence": confidence}
+    return json.dumps(form)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Explanation: 6 x 7\nExact Answer: 42\nConfidence: 90%", "42"),
+        ("**Final Answer:** `42`", "42"),
+        ("Answer: 41\nNo.\n- answer : 42", "42"),
+        ("Answer: 41 <answer>\n42\n</answer>", "42"),
+        ("42", "42"),
+        ("", ""),
+    ],
+)
+def test_the_final_answer(text: str, answer: str) -> None:
+    """What stands last between tags, or behind `Answer:`, or all of it."""
+    assert answer == final_answer(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        *(("Confidence: 85%", 0.85), ("**Confidence:** 7.5 %", 0.075), ("Confidence: 10%\nConfidence: 20%", 0.2)),
+        *(("Confidence: 250%", None), ("I am confident: 100%", None), ("", None)),
+    ],
+)
+def test_confidence(text: str, share: float | None) -> None:
+    """The last per cent behind `Confidence:`; what is none is not known, and not 100 %."""
+    assert share == (None if (stated := confidence(text)) is None else pytest.approx(stated))
+
+
+@pytest.mark.parametrize(
+    ("final", "expected", "choice", "right"),
+    [
+        *[(each, "x = 1/2", False, True) for each in ("x = 1/2", "$X  =  1/2$.", "\\boxed{x = 1/2}", "**x = 1/2**", "ｘ = 1/2")],
+        ("0.5", "1/2", False, None),
+        ("", "1/2", False, False),
+        *[(each, "B", True, True) for each in ("B", "b", "(B)", "B.", "B. The second one", "**B**", "B) this")],
+        *[(each, "B", True, False) for each in ("C", "(C)", "C. The third one")],
+        *[(each, "B", True, None) for each in ("A second one", "the second one", "B and C", "B or C")],
+        ("C", "B", False, None),
+    ],
+)
+def test_what_a_text_settles(final: str, expected: str, choice: bool, right: bool | None) -> None:
+    """The same text is right; of a multiple choice another letter is wrong. Words that begin with a letter are none."""
+    assert right is by_text(final, expected, choice=choice)
+
+
+async def test_settled_without_a_judge() -> None:
+    """Where the text settles it nobody is asked; the confidence is the one that is stated."""
+    right = await judged_answer(*answered("Answer: 42\nConfidence: 80%"), nobody())
+    empty = await judged_answer(*answered(""), nobody())
+
+    assert (1.0, {"judged": 0.0, "confidence": 0.8}) == (right, right.parts)
+    assert "the answer is '42', expected '42'; by its text" == right.explanation
+    assert (0.0, {"judged": 0.0}) == (empty, empty.parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "correct", "of_judge", "parts"),
+    [
+        ("Answer: forty-two\nConfidence: 80%", True, 10.0, {"judged": 1.0, "confidence": 0.8}),
+        ("forty-one, I am quite sure", False, 75.0, {"judged": 1.0, "confidence": 0.75}),
+        ("forty-one", False, None, {"judged": 1.0}),
+    ],
+    ids=["stated", "read by the judge", "not said"],
+)
+async def test_by_a_judge(judge: Judge, tmp_path: Path, text: str, correct: bool, of_judge: float | None, parts: Json) -> None:
+    """It sees question, response and the right answer, and decides; its reading of a confidence counts where none is stated as one."""
+    score = await judged_answer(*answered(text), judge(said(correct=correct, confidence=of_judge)))
+
+    assert (float(correct), parts) == (score, score.parts)
+    assert score.explanation.startswith("the answer is 'x', expected '42': because; by judge m, prompt ")
+    prompt = json.loads((tmp_path / "log").read_text())["messages"][0]["content"]
+    for part in ("<question>\nhello\n</question>", f"<response>\n{text}\n</response>", "<correct_answer>\n42\n</correct_answer>"):
+        assert part in prompt
+
+
+@pytest.mark.parametrize("nonsense", ["Yes, that is right.", said(correct=True, confidence=250)])
+async def test_a_judge_that_errs_scores_nothing(judge: Judge, nonsense: str) -> None:
+    """What does not fit the form, a confidence of 250 % included, is an error of the judge's and no verdict."""
+    with pytest.raises(JudgeError):
+        await judged_answer(*answered("forty-two"), judge(nonsense))
+
+
+async def test_without_a_right_answer() -> None:
+    """A scenario that names none has no score."""
+    with pytest.raises(LookupError, match="has no expected answer"):
+        await judged_answer(*records(answer="42"), nobody())

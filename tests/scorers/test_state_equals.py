@@ -1,0 +1,71 @@
+"""Final states held against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.scorers.state_equals import state_equals
+from pytest_agentbench.suites.suite import Scenario
+
+BEFORE = {"accounts": {"checking": 100, "savings": 5}, "cards": [{"blocked": False}]}
+WANTED = {"accounts": {"checking": 60, "savings": 45}, "cards": [{"blocked": False}]}
+
+
+def scenario(final: Any = WANTED) -> Scenario:
+    return Scenario("s-0", (), state=BEFORE, final_state=final)
+
+
+def rollout(final: Any) -> Rollout:
+    return Rollout("shop", "s-0", "default", 1, "ok", final_state=final)
+
+
+@pytest.mark.parametrize(
+    ("is_there", "score", "changes", "explanation"),
+    [
+        (WANTED, 1, 1, "the state is as it should be"),
+        ({"cards": [{"blocked": False}], "accounts": {"savings": 45.0, "checking": 60}}, 1, 1, "the state is as it should be"),
+        ({**WANTED, "accounts": {"checking": 60, "savings": 5}}, 0, 0.5, "accounts.savings is 5, expected 45"),
+        (BEFORE, 0, 0, "accounts.checking is 100, expected 60; accounts.savings is 5, expected 45"),
+        ({**WANTED, "cards": [{"blocked": True}]}, 0, 2 / 3, "cards[0].blocked is true, expected false"),
+        ({**WANTED, "cards": [{"blocked": 0}]}, 0, 2 / 3, "cards[0].blocked is 0, expected false"),
+        ({"accounts": WANTED["accounts"]}, 0, 2 / 3, "cards[0].blocked is not there, expected false"),
+        ({**WANTED, "notes": []}, 0, 2 / 3, "notes is [], expected not there"),
+        ({**WANTED, "notes": None}, 0, 2 / 3, "notes is null, expected not there"),
+    ],
+)
+def test_states(is_there: Any, score: float, changes: float, explanation: str) -> None:
+    """All or nothing, with each difference named by its place; how much of what changed is right is a part only."""
+    given = state_equals(scenario(), rollout(is_there))
+
+    assert (score, explanation) == (float(given), given.explanation)
+    assert pytest.approx(changes) == given.parts["changes"]
+
+
+def test_nothing_is_to_change() -> None:
+    """Who was to do nothing, and did nothing, is right; an empty state is one."""
+    assert 1 == state_equals(scenario(BEFORE), rollout(BEFORE)).parts["changes"]
+    assert 1 == float(state_equals(Scenario("s-0", (), final_state={}), rollout({})))
+
+
+def test_many_differences() -> None:
+    """The reader of a failure gets the first dozen, and how many more there are."""
+    given = state_equals(Scenario("s-0", (), final_state={str(each): each for each in range(20)}), rollout({}))
+
+    assert given.explanation.endswith("11 is not there, expected 11; and 8 more")
+    assert 20 == given.parts["differences"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "sentence"),
+    [
+        (scenario(None), rollout({}), "scenario 's-0' has no `final_state`"),
+        (scenario(), rollout(None), "the tools have no state: `tools` in suite.yaml says what carries them out"),
+    ],
+)
+def test_what_is_missing(one: Scenario, other: Rollout, sentence: str) -> None:
+    """No label and no state are no score."""
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        state_equals(one, other)

@@ -1,0 +1,74 @@
+"""What settings are judged by: measured, and read from the simulator's report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.records import Json
+from pytest_agentbench.simulation.figures import measured, replayable, simulated, supported
+from pytest_agentbench.tables import read_tables
+from tests.made_runs import run_directory
+from tests.tables.shop import ALL, call, rollout
+
+#: What Dynamo 1.4.2 wrote of 309 calls of the banking suite on two workers with 800 blocks of 16 tokens and a KV router.
+REPORT: Json = json.loads((Path(__file__).parent / "report.json").read_text(encoding="utf-8"))
+
+
+def test_report_of_the_simulator() -> None:
+    """Every number is read by its name, durations in seconds; without objectives there is no goodput."""
+    figures = simulated(REPORT, 309, {"ttft": 300})
+
+    assert (309, 70_138.01114890625) == (REPORT["completed_requests"], REPORT["duration_ms"])
+    assert 70.138 == pytest.approx(figures.duration_s, abs=0.001)
+    assert (REPORT["median_ttft_ms"], REPORT["p99_ttft_ms"]) == (figures.ttft_p50_ms, figures.ttft_p99_ms)
+    assert (REPORT["median_tpot_ms"], REPORT["median_e2e_latency_ms"]) == (figures.tpot_p50_ms, figures.e2e_p50_ms)
+    assert (REPORT["prefix_cache_reused_ratio"], REPORT["goodput_request_throughput_rps"]) == (figures.hit_ratio, figures.goodput_per_s)
+    assert simulated(REPORT, 309, {}).goodput_per_s is None
+
+
+def test_p99_of_few_calls_is_none() -> None:
+    """As in a run: of fewer than 100 values it is the maximum under another name."""
+    assert simulated({**REPORT, "completed_requests": 99}, 99, {}).ttft_p99_ms is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"completed_requests": 12}, "got through 12 of 309 calls"), ({"median_ttft_ms": None}, "not as that of Dynamo 1.4.2")],
+)
+def test_reports_that_are_not_whole(changes: Json, sentence: str) -> None:
+    """Calls that were dropped, and numbers that are not there, are no result."""
+    with pytest.raises(BackendError, match=sentence):
+        simulated({**REPORT, **changes}, 309, {})
+
+
+def test_measured_are_the_calls_that_are_replayed(tmp_path: Path) -> None:
+    """No judge's call and none that failed; seconds from the first request to the last answer; hits by usage."""
+    calls = replayable(read_tables([run_directory(tmp_path / "run", *ALL)]).calls)
+    figures = measured(calls, {"ttft": 150}, server_hits=0.1)
+
+    assert 3 == len(calls)
+    assert 200 == figures.ttft_p50_ms
+    assert 1.3 == pytest.approx(figures.duration_s)
+    assert 0.6 == pytest.approx(figures.hit_ratio)
+    assert 1 / 1.3 == pytest.approx(figures.goodput_per_s)
+
+
+def test_hits_that_no_usage_names_are_the_servers(tmp_path: Path) -> None:
+    """Where calls do not tell, the server's counters do; where they do not, nobody knows."""
+    calls = read_tables([run_directory(tmp_path / "run", rollout(calls=(call(0, 10, end=20, cached_tokens=None),)))]).calls
+
+    assert [0.25, None] == [measured(calls, {}, server).hit_ratio for server in (0.25, None)]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "sentence"), [({"itl": 50}, "knows no objective itl; give others with --slo"), ({"ttft": 1, "e2e": 2}, "e2e alone")]
+)
+def test_objectives_that_the_simulator_lacks(objectives: dict[str, Any], sentence: str) -> None:
+    """What it cannot judge is refused, not left out."""
+    with pytest.raises(ConfigError, match=sentence):
+        supported(objectives)

@@ -1,0 +1,66 @@
+"""The simulator as a process: what it is told, how it fails, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import BackendError, MissingError
+from pytest_agentbench.simulation.replay import Simulator
+from pytest_agentbench.simulation.settings import Setting
+from tests.simulation import stand_in
+
+SETTING = Setting(2, 400, 16, "kv")
+
+
+def simulator(folder: Path, limit_s: float = 60, profile: Path | None = None) -> Simulator:
+    """One for a trace of one line."""
+    (folder / "run.jsonl").write_text("{}\n")
+    return Simulator(folder / "run.jsonl", profile, {"ttft": 300, "tpot": 20}, limit_s)
+
+
+def test_what_the_simulator_is_told(tmp_path: Path) -> None:
+    """Workers, router, blocks and their size, objectives under its names, and the speed of a worker where it was measured."""
+    words = simulator(tmp_path, profile=Path("/p.npz")).arguments(SETTING, tmp_path / "report.json")
+    value = dict(pairwise(words))
+
+    assert ("2", "kv_router") == (value["--num-workers"], value["--router-mode"])
+    assert {"block_size": 16, "num_gpu_blocks": 400, "planner_profile_data": "/p.npz"} == json.loads(value["--extra-engine-args"])
+    assert ("300", "20") == (value["--sla-ttft-ms"], value["--sla-itl-ms"])
+
+
+def test_failure_has_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence has the setting, the exit code, what it said last, and the command."""
+    stand_in.install(tmp_path, monkeypatch, "import sys; sys.exit('replay reached a dead end')")
+    with pytest.raises(BackendError) as raised:
+        simulator(tmp_path).report(SETTING)
+
+    assert str(raised.value).startswith(
+        "the simulator ended with exit code 1 on 2 workers, 400 blocks, kv; its last words:\n    replay reached"
+    )
+    assert "-m dynamo.replay" in str(raised.value)
+
+
+def test_no_report_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends well and writes nothing has simulated nothing; the report of the setting before is not read again."""
+    stand_in.install(tmp_path, monkeypatch, "print('done')")
+    (tmp_path / "report.json").write_text("{}")
+    with pytest.raises(BackendError, match="wrote no report"):
+        simulator(tmp_path).report(SETTING)
+
+
+def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its limit a replay is over, and the sentence says the limit; that children end, too, shows where a command is terminated."""
+    stand_in.install(tmp_path, monkeypatch, "import time\nprint('simulating', flush=True)\ntime.sleep(1000)")
+    with pytest.raises(BackendError, match="the simulator did not end within 1 s on 2 workers, 400 blocks, kv"):
+        simulator(tmp_path, limit_s=1).report(SETTING)
+
+
+def test_missing_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence has the command that makes it."""
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path))
+    with pytest.raises(MissingError, match="agentbench env create dynamo"):
+        simulator(tmp_path).report(SETTING)

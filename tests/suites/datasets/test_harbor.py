@@ -1,0 +1,338 @@
+"""Harbor task directories as scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.suites.datasets.harbor import load, scenario
+from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.suites.task import Task
+from tests.tasks import write_task
+
+#: Everything that is supported.
+WHOLE = """
+schema_version = "1.4"
+artifacts = ["/app/report.txt", {source = "/app/data", destination = "data"}]
+
+[task]
+name = "ours/log-forensics"
+
+[metadata]
+difficulty = "easy"
+made = 2026-11-23
+
+[agent]
+timeout_sec = 900
+user = 1000
+
+[verifier]
+timeout_sec = 60.5
+user = "root"
+env = {MODE = "strict", LEVEL = "${LEVEL:-3}"}
+environment_mode = "separate"
+
+[environment]
+build_timeout_sec = 300.0
+cpus = 2
+memory_mb = 512
+storage_mb = 1024
+workdir = "/app"
+network_mode = "no-network"
+env = {LANG = "C.UTF-8", PLAIN = "in ${THE} middle"}
+
+[solution]
+env = {ANSWER = "42"}
+"""
+
+
+def test_a_task(tmp_path: Path) -> None:
+    """Directory name, instruction and every fact of task.toml; a template of the host's environment has its default."""
+    directory = write_task(tmp_path, "log-forensics", files={"task.toml": WHOLE})
+    found = scenario(directory)
+
+    assert ("log-forensics", ({"role": "user", "content": "Write hello into /root/hello."},)) == (found.id, found.messages)
+    assert {
+        "label_source": "verifier",
+        "difficulty": "easy",
+        "made": "2026-11-23",
+        "task": "ours/log-forensics",
+        "agent_timeout_s": 900.0,
+        "verifier_timeout_s": 60.5,
+    } == found.metadata
+    task = found.task
+    assert task is not None
+    assert (
+        Task(
+            folder=str(directory),
+            digest=task.digest,
+            image_digest=task.image_digest,
+            build_timeout_s=300.0,
+            cpus=2.0,
+            memory_mb=512,
+            storage_mb=1024,
+            network="no-network",
+            workdir="/app",
+            env={"LANG": "C.UTF-8", "PLAIN": "in ${THE} middle"},
+            agent_timeout_s=900.0,
+            agent_user="1000",
+            verifier_timeout_s=60.5,
+            verifier_user="root",
+            verifier_env={"MODE": "strict", "LEVEL": "3"},
+            separate_verifier=True,
+            artifacts=("/app/report.txt", "/app/data"),
+            solution_env={"ANSWER": "42"},
+        )
+        == task
+    )
+    assert (16, 16) == (len(task.digest), len(task.image_digest))
+
+
+def test_an_empty_task_toml(tmp_path: Path) -> None:
+    """Harbor's own defaults: the agent has no limit of its own, the verifier ten minutes, and the network is open."""
+    task = scenario(write_task(tmp_path)).task
+
+    assert task is not None
+    assert (None, 600.0, "public", False, "") == (
+        task.agent_timeout_s,
+        task.verifier_timeout_s,
+        task.network,
+        task.separate_verifier,
+        task.unsupported,
+    )
+
+
+def test_older_schemas(tmp_path: Path) -> None:
+    """`version`, `memory`, `storage` and `allow_internet` are read as what they are called today; forgotten keys are passed over."""
+    old = (
+        'version = "1.0"\n[verifier]\nrestart_environment = false\n[environment]\nmemory = "2G"\nstorage = "1.5G"\nallow_internet = false\n'
+    )
+    task = scenario(write_task(tmp_path, files={"task.toml": old})).task
+
+    assert task is not None
+    assert (2048, 1536, "no-network", "") == (task.memory_mb, task.storage_mb, task.network, task.unsupported)
+
+
+def test_a_task_with_an_image(tmp_path: Path) -> None:
+    """It needs no environment/, and nothing is built."""
+    text = '[environment]\ndocker_image = "ours/task:1"\n'
+    task = scenario(write_task(tmp_path, without=("environment/Dockerfile",), files={"task.toml": text})).task
+
+    assert task is not None
+    assert ("ours/task:1", "") == (task.image, task.image_digest)
+
+
+def test_a_canary(tmp_path: Path) -> None:
+    """Lines that mark a benchmark in training data are not shown to the agent; others of their kind are."""
+    text = "<!-- benchmark CANARY 123 -->\n# canary: 456\n\n# Task\nFind the canary.\n# canary below\n"
+
+    assert (
+        "# Task\nFind the canary.\n# canary below" == scenario(write_task(tmp_path, files={"instruction.md": text})).messages[0]["content"]
+    )
+
+
+def test_a_folder_of_tasks(tmp_path: Path) -> None:
+    """Tasks come by name, two that differ in case too; files and folders that are none are passed over."""
+    for name in ("zebra", "Apple", "apple"):
+        write_task(tmp_path, name)
+    for junk in ("__pycache__", ".git", "notes"):
+        (tmp_path / junk).mkdir()
+        (tmp_path / junk / "README.md").write_text("no task")
+    (tmp_path / ".gitattributes").write_text("*.json binary")
+
+    assert ["Apple", "apple", "zebra"] == [each.id for each in load(tmp_path)]
+
+
+def test_a_half_finished_task_is_no_junk(tmp_path: Path) -> None:
+    """One without its task.toml would be missing in silence."""
+    write_task(tmp_path, without=("task.toml",))
+
+    with pytest.raises(ConfigError, match=r"hello: has an instruction\.md and no task\.toml, so it is no task yet"):
+        list(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[steps]]\nname = "one"\n', "several steps ([[steps]])"),
+        ('[environment]\nos = "Windows"\n', "Windows (environment.os)"),
+        ("[environment]\ngpus = 1\n", "GPUs (environment.gpus)"),
+        ('[environment]\ntpu = {type = "v6e", topology = "2x4"}\n', "a TPU (environment.tpu)"),
+        ('[[environment.mcp_servers]]\nname = "db"\nurl = "http://db/sse"\n', "MCP servers (environment.mcp_servers)"),
+        ('[environment]\nskills_dir = "/skills"\n', "skills for the agent (environment.skills_dir)"),
+        ('[environment.healthcheck]\ncommand = "true"\n', "a healthcheck before the agent begins (environment.healthcheck)"),
+        (
+            '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["pypi.org"]\n',
+            "an allow-list of hosts (network_mode)",
+        ),
+        ('[agent]\nnetwork_mode = "no-network"\n', "different networks for agent and verifier (network_mode)"),
+        ("[verifier.environment]\ncpus = 4\n", "a sandbox of its own for the verifier ([verifier.environment])"),
+        ('[[verifier.collect]]\ncommand = "dump"\n', "commands between agent and verifier ([[verifier.collect]])"),
+        ('artifacts = [{source = "/db", service = "db"}]\n', "artifacts of another service (artifacts.service)"),
+        (
+            'artifacts = [{source = "/app", exclude = ["*.o"]}]\n[verifier]\nenvironment_mode = "separate"\n',
+            "artifacts in part (artifacts.exclude)",
+        ),
+        ('[environment]\nenv = {KEY = "${API_KEY}"}\n', "the host's variable API_KEY (environment.env)"),
+        ("[environment]\negress_proxy = true\n", "the key `environment.egress_proxy`, which this version does not know"),
+        ("[simulated_user]\nmodel = 'x'\n", "the key `simulated_user`, which this version does not know"),
+    ],
+)
+def test_what_is_not_supported(tmp_path: Path, text: str, words: str) -> None:
+    """A task that asks for it is there, and says so; nothing of it is left out in silence."""
+    directory = write_task(tmp_path, without=("tests/test.sh", "instruction.md"), files={"task.toml": text})
+    (found,) = load(tmp_path)
+
+    assert found.task is not None
+    assert f"the task {directory.name} asks for {words}: not supported" == found.task.unsupported
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("environment/docker-compose.yaml", "services beside it (environment/docker-compose.yaml)"),
+        ("trajectory.json", "a conversation to go on with (trajectory.json)"),
+    ],
+)
+def test_files_that_are_not_supported(tmp_path: Path, file: str, words: str) -> None:
+    """What a task asks for with a file is named, too."""
+    task = scenario(write_task(tmp_path, files={file: ""})).task
+
+    assert task is not None
+    assert f"the task hello asks for {words}: not supported" == task.unsupported
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[agent\n", "task.toml: not valid TOML: "),
+        ("[agent]\ntimeout_sec = 0\n", "task.toml: agent.timeout_sec: input should be greater than 0, not 0"),
+        ("[agent]\ntimeout_sec = -5.0\n", "agent.timeout_sec: input should be greater than 0, not -5.0"),
+        ("[agent]\ntimeout_sec = inf\n", "agent.timeout_sec: input should be a finite number, not inf"),
+        ('[agent]\ntimeout_sec = "900"\n', "agent.timeout_sec: input should be a valid number, not '900'"),
+        ("[agent]\nuser = true\n", "agent.user: should be the name or the number of a user, not True"),
+        ("[verifier]\ntimeout_sec = nan\n", "verifier.timeout_sec: input should be"),
+        ("[verifier]\nenv = {N = 1}\n", "verifier.env.N: input should be a valid string, not 1"),
+        ('[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\ncpus = 1\n', "exclude each other; leave one of them out"),
+        ("[environment]\nmemory_mb = 0\n", "environment.memory_mb: input should be greater than 0, not 0"),
+        ("[environment]\nmemory_mb = true\n", "environment.memory_mb: input should be a valid integer, not True"),
+        ("[environment]\nmemory = 2048\n", "environment: memory should be a text such as '2G' or '512M', not 2048"),
+        ('[environment]\nmemory = "2GB"\n', "environment: memory should be a text such as '2G' or '512M', not '2GB'"),
+        (
+            '[environment]\nstorage = "1G"\nstorage_mb = 10\n',
+            "environment: storage and storage_mb say two different sizes; keep storage_mb",
+        ),
+        ('[environment]\nallow_internet = "no"\n', "environment: allow_internet should be true or false, not 'no'"),
+        (
+            '[environment]\nnetwork_mode = "none"\n',
+            "environment.network_mode: input should be 'public', 'no-network' or 'allowlist', not 'none'",
+        ),
+        ('[environment]\nos = "beos"\n', "environment.os: should be 'linux' or 'windows', not 'beos'"),
+        ('artifacts = ["/app/../etc"]\n', "artifacts: a path without `..`, as the sandbox has it, not '/app/../etc'"),
+        ("environment = 5\n", "environment: input should be"),
+    ],
+)
+def test_a_broken_task_toml(tmp_path: Path, text: str, sentence: str) -> None:
+    """One sentence with the file, the key and what is wrong."""
+    directory = write_task(tmp_path, files={"task.toml": text})
+
+    with pytest.raises(ConfigError) as caught:
+        scenario(directory)
+    assert str(caught.value).startswith(f"{directory}/task.toml: ")
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("instruction.md", "hello/instruction.md: No such file or directory"),
+        ("environment/Dockerfile", "hello: there is no environment/Dockerfile, and task.toml has no environment.docker_image"),
+        ("tests/test.sh", "hello: there is no tests/test.sh"),
+    ],
+)
+def test_a_missing_file(tmp_path: Path, name: str, sentence: str) -> None:
+    """It is named; only the solution may be missing."""
+    write_task(tmp_path, "whole", without=("solution/solve.sh",))
+    write_task(tmp_path, without=(name,))
+
+    with pytest.raises(ConfigError) as caught:
+        list(load(tmp_path))
+    assert str(caught.value).endswith(sentence)
+
+
+def test_an_empty_instruction(tmp_path: Path) -> None:
+    """A canary alone asks for nothing either."""
+    with pytest.raises(ConfigError, match=r"instruction\.md: is empty; it should say what the agent is to do"):
+        scenario(write_task(tmp_path, files={"instruction.md": "<!-- canary 1 -->\n\n"}))
+
+
+def test_what_a_task_depends_on(tmp_path: Path) -> None:
+    """The digest changes with tests, solution, environment, task.toml and instruction, the image's with environment/ and its modes only."""
+
+    def digests() -> tuple[str, str]:
+        task = scenario(tmp_path / "hello").task
+        assert task is not None
+        return task.digest, task.image_digest
+
+    directory = write_task(tmp_path)
+    seen = [digests()]
+    (directory / "README.md").write_text("for readers")
+
+    assert seen[0] == digests()
+    for name in ("task.toml", "instruction.md", "tests/test.sh", "solution/solve.sh"):
+        (directory / name).write_text((directory / name).read_text() + "\n#\n")
+        seen.append(digests())
+    assert (5, 1) == (len({task for task, _ in seen}), len({image for _, image in seen}))
+    (directory / "environment/Dockerfile").chmod(0o600)
+    assert seen[-1][0] == digests()[0]
+    assert seen[-1][1] != digests()[1]
+
+
+def suite(folder: Path, more: str = "") -> Suite:
+    (folder / "suite.yaml").write_text(f"name: ours\ndataset: {{format: harbor, file: tasks{more}}}\n")
+    return load_suite(folder / "suite.yaml")
+
+
+def test_a_suite_of_tasks(tmp_path: Path) -> None:
+    """`file` is a folder; its hash covers all in it but what tools leave there; tasks survive the way to another process."""
+    write_task(tmp_path / "tasks", files={"task.toml": WHOLE})
+    write_task(tmp_path / "tasks", "gpu", files={"task.toml": "[environment]\ngpus = 1\n"})
+    found = suite(tmp_path)
+
+    assert ("tasks", "harbor", "tasks", "verifier", 2) == (
+        found.dataset.name,
+        found.dataset.format,
+        found.dataset.file,
+        found.dataset.label_source,
+        found.dataset.size,
+    )
+    assert {"gpu": "the task gpu asks for GPUs (environment.gpus): not supported"} == found.unsupported
+    assert found.scenarios == Suite.from_wire(found.to_wire()).scenarios
+    (tmp_path / "tasks/.cache").mkdir()
+    (tmp_path / "tasks/.cache/when").write_text("today")
+    assert found.dataset.sha256 == suite(tmp_path).dataset.sha256
+    (tmp_path / "tasks/gpu/tests/helper.py").write_text("")
+    assert found.dataset.sha256 != suite(tmp_path).dataset.sha256
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    """A folder that is not there, a tools file beside it and a folder for a format of files are one sentence each."""
+    with pytest.raises(ConfigError, match=r"tasks: there is no such folder of data; see the suite's README\.md"):
+        suite(tmp_path)
+    write_task(tmp_path / "tasks")
+    with pytest.raises(ConfigError, match="dataset: format harbor reads a folder; leave `tools` out"):
+        suite(tmp_path, ", tools: tools.json")
+    (tmp_path / "suite.yaml").write_text("name: ours\ndataset: {format: agent-leaderboard, file: tasks}\n")
+    with pytest.raises(ConfigError, match=r"the data file .*tasks is a folder; see"):
+        load_suite(tmp_path / "suite.yaml")
+
+
+def test_no_tasks(tmp_path: Path) -> None:
+    """A folder without one is no data."""
+    (tmp_path / "tasks").mkdir()
+
+    with pytest.raises(ConfigError, match="tasks: no scenarios in it"):
+        suite(tmp_path)

@@ -1,0 +1,202 @@
+"""The download of task directories: the hub's real client against a hub on loopback, or against nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.suites.datasets.openthoughts import REPOSITORIES
+from pytest_agentbench.suites.folder import load_suite
+from tests.tasks import FILES
+
+ROOT = Path(__file__).parents[3]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPOSITORY = REPOSITORIES["tb-dev"]
+
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("huggingface_hub"),
+    reason="NOT TESTED: the extra `hub` is not installed: pip install 'pytest-agentbench[hub]'",
+)
+
+
+class Hub(ThreadingHTTPServer):
+    """As much of a hub as the client asks for: one data set, `v1` and COMMIT of which are the same."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files = {f"{name}/{path}": text.encode() for name in ("hello", "world") for path, text in FILES.items()}
+        self.files |= {".gitattributes": b"* text", "README.md": b"tasks", "__pycache__/x.pyc": b""}
+        self.broken = ""  # a file that it does not give away now
+        self.fetched: list[str] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def _answer(self, with_body: bool) -> None:
+        hub, api = self.server, f"/api/datasets/{REPOSITORY}"
+        name = self.path.removeprefix(f"/datasets/{REPOSITORY}/resolve/{COMMIT}/")
+        body = None if name == hub.broken else hub.files.get(name)
+        if with_body and body is not None:
+            hub.fetched.append(name)
+        if self.path.startswith((f"{api}/revision/v1", f"{api}/revision/{COMMIT}")):
+            body = json.dumps({"id": REPOSITORY, "sha": COMMIT, "siblings": [{"rfilename": name} for name in hub.files]}).encode()
+        elif self.path.startswith(f"{api}/tree/"):
+            tree = [{"type": "file", "path": path, "size": len(content), "oid": "0"} for path, content in hub.files.items()]
+            body = json.dumps(tree).encode()
+        self.send_response(404 if body is None else 200)
+        if body is None and "/revision/" in self.path:
+            self.send_header("X-Error-Code", "RevisionNotFound")
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(body or b"").hexdigest()}"')
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body or b"")
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with Hub() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def download(host: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, because the client reads its endpoint when it is imported."""
+    of_hub = {"HF_ENDPOINT": host, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    environment = {**os.environ, **of_hub, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "download", "openthoughts", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def from_hub(hub: Hub, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return download(f"http://127.0.0.1:{hub.server_port}", folder, "--revision", "v1", *arguments)
+
+
+def test_a_download(hub: Hub, tmp_path: Path) -> None:
+    """The files of the commit behind the revision are beside the suite, with a record of it; what is printed leads to a suite of them."""
+    hub.files["train/task.toml"] = b"[environment]\ngpus = 1\n"
+    done = from_hub(hub, tmp_path)
+
+    folder = tmp_path / "scenarios/openthoughts/tb-dev"
+    assert 0 == done.returncode, done.stderr
+    assert [
+        f"scenarios/openthoughts/tb-dev  3 tasks  {REPOSITORY}  revision {COMMIT}",
+        "1 of them ask for what is not supported, and are skipped: train",
+        f"now run: pytest -m openthoughts --agentbench-set dataset.file={folder} --agentbench-set dataset.name=OpenThoughts-TB-dev",
+    ] == done.stdout.splitlines()
+    assert {"repository": REPOSITORY, "commit": COMMIT} == json.loads((folder / "revision.json").read_text())
+    changes = [("dataset.file", str(folder)), ("dataset.name", "OpenThoughts-TB-dev")]
+    suite = load_suite(ROOT / "scenarios/openthoughts/suite.yaml", changes)
+    assert ["hello", "train", "world"] == [each.id for each in suite.scenarios]
+    assert "OpenThoughts-TB-dev" == suite.dataset.name
+
+
+@pytest.mark.slow
+def test_an_interrupted_download_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
+    """Until all is there no folder looks like data; what was fetched is not fetched again, and a third call fetches nothing."""
+    hub.broken = "world/tests/test.sh"
+    broken = from_hub(hub, tmp_path)
+
+    assert (1, 1) == (broken.returncode, len(broken.stderr.splitlines()))
+    assert f"no {REPOSITORY} at revision {COMMIT}: " in broken.stderr
+    assert not (tmp_path / "scenarios/openthoughts/tb-dev").exists()
+    before, hub.fetched, hub.broken = {*hub.fetched}, [], ""
+    assert 0 == from_hub(hub, tmp_path).returncode
+    assert {name for name, content in hub.files.items() if content} == before | {*hub.fetched}  # empty ones need no fetching
+    assert hub.fetched
+    assert set() == before & {*hub.fetched}
+    hub.fetched = []
+    again = from_hub(hub, tmp_path)
+    assert (0, []) == (again.returncode, hub.fetched)
+    assert "2 tasks" in again.stdout
+
+
+@pytest.mark.slow
+def test_another_revision_takes_no_place(hub: Hub, tmp_path: Path) -> None:
+    """Data that a run may have used is not replaced; a folder of somebody's own is left alone."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    done = from_hub(hub, tmp_path, "--output", "mine")
+
+    said = "agentbench: mine: is there already, with something else; remove it, or name another folder with --output\n"
+    assert (4, said) == (done.returncode, done.stderr)
+    (folder / "revision.json").write_text(json.dumps({"repository": REPOSITORY, "commit": "older"}))
+    assert f"mine: is there already, with {REPOSITORY} at older; " in from_hub(hub, tmp_path, "--output", "mine").stderr
+
+
+@pytest.mark.slow
+def test_tasks_in_a_folder_of_the_repository(hub: Hub, tmp_path: Path) -> None:
+    """It is found; a repository without tasks, or with several such folders, is refused in one sentence before anything is fetched."""
+    hub.files = {f"tasks/{name}": content for name, content in hub.files.items()}
+
+    assert from_hub(hub, tmp_path).stdout.startswith("scenarios/openthoughts/tb-dev/tasks  2 tasks")
+    hub.files["old/one/task.toml"] = b""
+    several = from_hub(hub, tmp_path, "--output", "other")
+    assert (
+        4,
+        f"agentbench: {REPOSITORY} at {COMMIT} has tasks in 2 folders (old, tasks); a data set of tasks has them in one folder\n",
+    ) == (
+        several.returncode,
+        several.stderr,
+    )
+    hub.files = {"README.md": b"no tasks"}
+    assert "has no task directory (no */task.toml); " in from_hub(hub, tmp_path, "--output", "other").stderr
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (("--dataset", "tb-light"), 4, "no data set 'tb-light'; known: tb-dev, tblite, or the owner/name of a repository"),
+        (("--revision", "v2"), 1, f"refuses {REPOSITORY} at revision v2: RevisionNotFoundError: "),
+        (("--dataset", "somebody/tasks"), 1, "refuses somebody/tasks at revision v1: "),
+    ],
+)
+def test_what_is_not_there(hub: Hub, tmp_path: Path, arguments: tuple[str, ...], status: int, sentence: str) -> None:
+    """An unknown name, revision or repository is one sentence, and nothing is written."""
+    done = from_hub(hub, tmp_path, *arguments)
+
+    assert status == done.returncode
+    assert 1 == len(done.stderr.splitlines())
+    assert sentence in done.stderr
+    assert not (tmp_path / "scenarios").exists()
+
+
+@pytest.mark.slow
+def test_no_network(tmp_path: Path) -> None:
+    """Where nothing listens the error is one line with the host, and nothing is written."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: the port stays ours and refuses
+        host = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        done = download(host, tmp_path)
+
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert done.stderr.startswith(f"agentbench: {host} is unreachable, no {REPOSITORY} at revision main: ")
+    assert not (tmp_path / "scenarios").exists()

@@ -1,0 +1,265 @@
+"""A class of a suite whose documented methods are tools."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.factory import load_tools
+from pytest_agentbench.tools.toolbox import Toolbox
+
+CODE = '''
+from __future__ import annotations
+import asyncio
+import threading
+from datetime import date
+from typing import Annotated, Literal
+from pydantic import AfterValidator, Field
+from pytest_agentbench import ToolError
+
+def lamp(item: str) -> str:
+    if item != "lamp":
+        raise ValueError("there are only lamps")
+    return item
+
+class Shop:
+    """Sells things."""
+
+    def __init__(self, state):
+        self.state = state
+        self.thread = None
+
+    def order(self, item: Annotated[str, Field(description="what")], count: int = 1) -> dict:
+        """Orders an item."""
+        left = self.state["stock"].get(item, 0)
+        if left < count:
+            raise ToolError(f"only {left} left")
+        self.state["stock"][item] = left - count
+        return {"left": left - count, "thread": threading.current_thread().name}
+
+    async def wait(self, until: date, how: Literal["long", "short"] = "short") -> str:
+        """Waits."""
+        await asyncio.sleep(0)
+        return f"{type(until).__name__} {how} {threading.current_thread().name}"
+
+    def nothing(self) -> None:
+        """Does nothing."""
+
+    def breaks(self) -> None:
+        """Has a fault."""
+        self.state["gone"]["deeper"] = 1
+
+    def odd(self) -> object:
+        """Returns what no model could be told."""
+        return object()
+
+    def spoils(self) -> None:
+        """Puts what nobody can write down into the state."""
+        self.state["lock"] = threading.Lock()
+
+    def name(self, item: Annotated[str, AfterValidator(lamp)]) -> str:
+        """Names it."""
+        return item
+
+    def undocumented(self): ...
+    def _private(self):
+        """Nobody's."""
+
+class Plain:
+    def tell(self, item):
+        """Tells."""
+        return item
+
+class Bare: ...
+class Asks:
+    def __init__(self, colour): ...
+    def tell(self):
+        """Tells."""
+class Unmade(Plain):
+    def __init__(self):
+        raise OSError("no disk")
+class Many:
+    def tell(self, *items):
+        """Tells."""
+class Odd:
+    def tell(self, item: threading.Lock):
+        """Tells."""
+class Lost:
+    def tell(self, item: Nowhere):
+        """Tells."""
+number = 5
+'''
+
+HELLO: Json = {"role": "user", "content": "Hello"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A suite's folder with code of its own."""
+    (tmp_path / "shop.py").write_text(CODE)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("agentbench_shop"):
+            del sys.modules[name]
+
+
+def settings(name: str) -> Json:
+    return {"kind": "python", "module": f"./shop.py:{name}"}
+
+
+@asynccontextmanager
+async def opened(folder: Path, name: str = "Shop", **state: Any) -> Any:
+    """The toolbox of one rollout."""
+    tools = load_tools(settings(name), folder, ())
+    scenario = tools.for_scenario(Scenario("s-0", (HELLO,), state=state))
+    async with tools.opened(scenario) as source:
+        yield Toolbox(scenario.tools, source=source)
+
+
+async def test_schemas_from_signatures(folder: Path) -> None:
+    """Public methods with a docstring are tools: name, description, types, what is required, and what is said of a parameter."""
+    async with opened(folder) as tools:
+        schemas = {each["function"]["name"]: each["function"] for each in tools.schemas}
+
+    assert ["breaks", "name", "nothing", "odd", "order", "spoils", "wait"] == [*schemas]
+    assert "Orders an item." == schemas["order"]["description"]
+    assert {
+        "type": "object",
+        "properties": {"item": {"type": "string", "description": "what"}, "count": {"type": "integer", "default": 1}},
+        "required": ["item"],
+        "additionalProperties": False,
+    } == schemas["order"]["parameters"]
+    assert {"enum": ["long", "short"], "type": "string", "default": "short"} == schemas["wait"]["parameters"]["properties"]["how"]
+
+
+async def test_a_state_for_each_rollout(folder: Path) -> None:
+    """Each rollout begins with the scenario's state, which stays as it was; what became of it is the final state."""
+    tools = load_tools(settings("Shop"), folder, ())
+    scenario = tools.for_scenario(Scenario("s-0", (HELLO,), state={"stock": {"lamp": 3}}))
+    left = []
+    for count in (1, 2):
+        async with tools.opened(scenario) as source:
+            toolbox = Toolbox(scenario.tools, source=source)
+            await toolbox.call("order", f'{{"item": "lamp", "count": {count}}}', 1)
+            toolbox.settle()
+            left.append(toolbox.final_state)
+
+    assert [{"stock": {"lamp": 2}}, {"stock": {"lamp": 1}}] == left
+    assert {"stock": {"lamp": 3}} == scenario.state
+
+
+async def test_where_methods_run(folder: Path) -> None:
+    """A plain method has a thread, an async one the loop; values have the types that the method names, and a result becomes text."""
+    async with opened(folder, stock={"lamp": 1}) as tools:
+        assert '{"left":0,"thread":"agentbench-blocking"}' == await tools.call("order", '{"item": "lamp"}', 1)
+        assert "date short MainThread" == await tools.call("wait", '{"until": "2026-11-23"}', 1)
+        assert "nothing is done." == await tools.call("nothing", "{}", 1)
+
+
+async def test_a_refusal(folder: Path) -> None:
+    """ToolError, and a value that its type cannot have, are told to the model and recorded; the rollout goes on."""
+    async with opened(folder, stock={"lamp": 1}) as tools:
+        assert "Error: only 1 left" == await tools.call("order", '{"item": "lamp", "count": 2}', 1)
+        said = await tools.call("name", '{"item": "chair"}', 1)
+        assert "Error: name cannot take these arguments: item: Value error, there are only lamps" == said
+        tools.settle()
+
+    assert [(None, True), (None, True)] == [(call.problem, bool(call.refusal)) for call in tools.calls]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("breaks", "tools: the tool 'breaks': KeyError: 'gone' (shop.py:"),
+        ("odd", "tools: the tool 'odd': "),
+        ("spoils", "tools: the state of Shop cannot be written down: "),
+    ],
+)
+async def test_a_fault_of_the_suites_code(folder: Path, name: str, reason: str) -> None:
+    """Any other error is nobody's but the tools': it is found in the end, whatever an agent has made of it, with its place."""
+    async with opened(folder) as tools:
+        with suppress(InfraError):  # as an agent might
+            await tools.call(name, "{}", 1)
+        with pytest.raises(InfraError) as caught:
+            tools.settle()
+
+    assert str(caught.value).startswith(reason)
+
+
+async def test_a_class_that_cannot_be_made(folder: Path) -> None:
+    """That is the tools' fault, too."""
+    with pytest.raises(InfraError, match=r"^tools: Unmade cannot be made: OSError: no disk \(shop.py:\d+\)$"):
+        async with opened(folder, "Unmade"):
+            pass
+
+
+async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
+    """The tools of an agent's next try know nothing of what the last one did."""
+    async with opened(folder, stock={"lamp": 3}) as tools:
+        first, second = tools.fresh(), tools.fresh()
+        await first.call("order", '{"item": "lamp", "count": 2}', 1)
+        await second.call("order", '{"item": "lamp"}', 1)
+
+        assert [1, 2, 3] == [each.source.state()["stock"]["lamp"] for each in (first, second, tools)]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"kind": "magic"}, "tools: no kind of tools 'magic'; known: decision_only, python"),
+        ({"kind": "python"}, "tools: .* missing 1 required positional argument: 'module'"),
+        ({"kind": "python", "module": "shop"}, "tools: module should be the import path of a class, such as ./tools.py:Bank, not 'shop'"),
+        ({"kind": "python", "modul": "x"}, "tools: unknown key 'modul'; known keys of python: kind, module"),
+        (settings("Gone"), "tools: class of tools './shop.py:Gone' cannot be loaded: there is no 'Gone' in it; it defines: .*"),
+        (settings("number"), "tools: './shop.py:number' is a int, and should be a class whose methods are tools"),
+        (settings("Bare"), "tools: './shop.py:Bare': Bare has no tools, which are its public methods with a docstring"),
+        (settings("Asks"), "tools: './shop.py:Asks': Asks has a parameter that nobody fills: colour; known: scenario, state"),
+        (settings("Many"), r"tools: './shop.py:Many': the tool 'tell' has a parameter that no model can give: \*items"),
+        (settings("Odd"), "tools: './shop.py:Odd': the parameters of the tool 'tell' are nothing that a schema can say: .*"),
+        (settings("Lost"), "tools: './shop.py:Lost': the parameters of the tool 'tell' are nothing that a schema can say: .*'Nowhere'.*"),
+    ],
+)
+def test_tools_that_cannot_be_used(folder: Path, given: Json, sentence: str) -> None:
+    """One sentence says what is wrong, and what would work."""
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        load_tools(given, folder, ())
+
+
+def data_tool(name: str, *properties: str, required: tuple[str, ...] = ()) -> Tool:
+    return Tool(name, "", {"type": "object", "properties": {each: {} for each in properties}, "required": [*required]})
+
+
+@pytest.mark.parametrize(
+    ("tool", "sentence"),
+    [
+        (data_tool("tell", "item", required=("item",)), ""),
+        (data_tool("ask"), "the data have a tool 'ask'; known: tell"),
+        (data_tool("tell", "item"), r"the tool 'tell' takes \(item\), and in the data it takes \(item=...\); they should agree"),
+        (data_tool("tell", required=()), r"the tool 'tell' takes \(item\), and in the data it takes \(\); they should agree"),
+    ],
+)
+def test_the_datas_tools_and_the_class_agree(folder: Path, tool: Tool, sentence: str) -> None:
+    """Where the data have tools, too, these are what the model sees; a tool or a parameter that the class does not have is refused."""
+    scenario = Scenario("s-0", (HELLO,), (tool,))
+    if not sentence:
+        assert scenario is load_tools(settings("Plain"), folder, [scenario]).for_scenario(scenario)
+        return
+    with pytest.raises(ConfigError, match=f"^tools: './shop.py:Plain': {sentence}$"):
+        load_tools(settings("Plain"), folder, [scenario])
+
+
+def test_labels_name_tools_of_the_class(folder: Path) -> None:
+    """Where only the class has tools, a label that names another one is refused."""
+    scenario = Scenario("s-0", (HELLO,), expected=({"tool": "tel"},))
+
+    with pytest.raises(ConfigError, match=r"^tools: './shop.py:Plain': s-0: expected no tool 'tel'; known: tell$"):
+        load_tools(settings("Plain"), folder, [scenario])
