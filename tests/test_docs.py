@@ -131,8 +131,8 @@ def blocks(page: Path) -> Iterator[Block]:
 def block(page: Path, lines: list[str], at: int, content: list[str], language: str) -> Block:
     above = "\n".join(lines[max(0, at - 4) : at])
     notes = dict(re.findall(r"<!-- (\w+): (.+?) -->\n*\Z", above))
-    named = re.search(r"`([\w./]+\.\w+)`[^`\n]*:\n*\Z", above)
-    comment = re.fullmatch(r"# ([\w./]+\.\w+)", content[0])
+    named = re.search(r"`([\w./-]+\.\w+)`[^`\n]*:\n*\Z", above)
+    comment = re.fullmatch(r"# ([\w./-]+\.\w+)", content[0])
     file = comment or named
     text = "\n".join(content) + "\n"
     return Block(page, at + 1, language, text, file and file[1], notes.get("needs", ""), int(notes.get("exit", 0)), "collect" in notes)

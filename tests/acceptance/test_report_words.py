@@ -105,5 +105,5 @@ def test_the_report_of_an_agent_that_judges_itself(project: Project) -> None:
 
     project.run("scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=3")
 
-    assert "judge: " in (project.directory / "report.md").read_text()
+    assert "| judge | " in (project.directory / "report.md").read_text()
     assert [] == python_in(project)

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.pool.__main__ import GRACE
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import SERVICES, Background, command_of, wait_for
 
@@ -148,7 +149,7 @@ def test_a_killed_session_leaves_nothing_behind(running: Start, way: tuple[str, 
 
 
 def test_a_blocking_agent_outlives_nobody(project: Project, start: Start) -> None:
-    """Neither an agent that blocks the pool's loop, nor its threads, keep the pool alive when the controller is killed."""
+    """Neither an agent that blocks the pool's loop, nor its threads, keep the pool alive beyond its grace when the controller is killed."""
     project.suite(scenarios=1, agent={"kind": "./agent.py:Agent"})
     project.write(
         "scenarios/shop/agent.py",
@@ -169,7 +170,7 @@ class Agent:
 
     os.kill(background.process.pid, signal.SIGKILL)
 
-    wait_for(lambda: not lives(pool), "the end of the pool", seconds=10)
+    wait_for(lambda: not lives(pool), "the end of the pool", seconds=2 * GRACE)
 
 
 def test_an_interrupt_while_the_backend_boots(project: Project, start: Start) -> None:
