@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "trend": "pytest_agentbench.cli.trend:add",
     "doctor": "pytest_agentbench.cli.doctor:add",
     "report": "pytest_agentbench.cli.report:add",
+    "watch": "pytest_agentbench.cli.watch:add",
     "show": "pytest_agentbench.cli.show:add",
     "gate": "pytest_agentbench.cli.gate:add",
     "baseline": "pytest_agentbench.cli.baseline:add",

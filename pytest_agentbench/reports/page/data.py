@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,23 +36,56 @@ class RunData:
 
 def run_data(run: Run, directory: Path) -> RunData:
     """Reads a run's journal, one rollout in memory at a time, and its samples; a run without them has no rows."""
-    bars = {name: bar_of(suite.scorers, suite.thresholds) for name, suite in run.suites.items()}
-    packing = Packing(bars)
+    packing = Packing(bars_of(run))
     if (directory / FILE).is_file():
         for rollout in read_journal(directory, lambda _damage: None):  # the run itself tells of damage
             packing.add(rollout)
-    mains = {name: {"score": suite.main_score, "falling": suite.main_score in LOWER_IS_BETTER} for name, suite in run.suites.items()}
-    server = server_series(directory, packing.began)
-    return RunData({"name": run.id, "mains": mains, **packing.index(), "server": server}, packing.blocks())
+    server = server_series(directory, packing.table.began)
+    return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
+
+
+def bars_of(run: Run) -> dict[str, Bar | None]:
+    """Suite, or `suite-variant` -> what a rollout has to reach to pass; None where nobody said."""
+    return {name: bar_of(suite.scorers, suite.thresholds) for name, suite in run.suites.items()}
+
+
+def mains_of(run: Run) -> Json:
+    """Suite, or `suite-variant` -> its main score."""
+    return {name: main(suite.main_score) for name, suite in run.suites.items()}
+
+
+def main(score: str) -> Json:
+    """A main score as the page knows it."""
+    return {"score": score, "falling": score in LOWER_IS_BETTER}
+
+
+class Table:
+    """Rows of rollouts as they come, and the distributions of all of them."""
+
+    def __init__(self, bars: Mapping[str, Bar | None]) -> None:
+        """`bars`: what a rollout of each suite and variant has to reach to pass."""
+        self._bars, self._calendar = bars, Calendar()
+        self.distributions = Distributions()
+        self.began: float | None = None  # seconds since 1970 from which the times of rows count; None while nobody took the time
+
+    def row(self, rollout: Rollout) -> list[Any]:
+        """Its FIELDS; times are seconds after `began`, and below zero where a rollout started earlier and ended later."""
+        self._calendar.learn(rollout)
+        self.distributions.add(rollout)
+        facts = row(rollout, self._bars.get(rollout.key.group), self._calendar)
+        if self.began is None:
+            self.began = facts["start"]
+        for name in ("start", "end"):
+            facts[name] = None if facts[name] is None or self.began is None else round(facts[name] - self.began, 3)
+        return [facts[name] for name in FIELDS]
 
 
 class Packing:
     """Rollouts as they come, as rows and blocks."""
 
-    def __init__(self, bars: dict[str, Bar | None]) -> None:
-        """`bars`: what a rollout of each suite and variant has to reach to pass."""
-        self._bars, self._calendar, self._distributions = bars, Calendar(), Distributions()
-        self._rows: list[Json] = []
+    def __init__(self, bars: Mapping[str, Bar | None]) -> None:
+        self.table = Table(bars)
+        self._rows: list[list[Any]] = []
         self._open: list[Json] = []
         self._blocks: list[str] = []
 
@@ -60,33 +93,18 @@ class Packing:
         """Takes a rollout of a scenario; calls by hand and primers are no rows."""
         if rollout.kind != "scenario":
             return
-        self._calendar.learn(rollout)
-        self._rows.append(row(rollout, self._bars.get(rollout.key.group), self._calendar))
-        self._distributions.add(rollout)
+        self._rows.append(self.table.row(rollout))
         self._open.append(detail(rollout))
         if len(self._open) == BLOCK:
             self._blocks.append(packed(self._open))
             self._open = []
 
-    @property
-    def began(self) -> float | None:
-        """Seconds since 1970 at which the first rollout started; None where nobody took the time."""
-        return min((each["start"] for each in self._rows if each["start"] is not None), default=None)
-
     def index(self) -> Json:
-        """Fields, rows in their order, and distributions. Times of rows are seconds from the first start on."""
-        began = self.began
-        times = [{name: _later(each[name], began) for name in ("start", "end")} for each in self._rows]
-        rows = [[{**each, **at}[name] for name in FIELDS] for each, at in zip(self._rows, times, strict=True)]
-        return {"fields": FIELDS, "block": BLOCK, "rows": rows, "distributions": self._distributions.plain()}
+        """Fields, rows in their order, and distributions."""
+        return {"fields": FIELDS, "block": BLOCK, "rows": self._rows, "distributions": self.table.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
         return (*self._blocks, *([packed(self._open)] if self._open else []))
-
-
-def _later(at: float | None, began: float | None) -> float | None:
-    """Seconds from the first start on."""
-    return None if at is None or began is None else round(at - began, 3)
 
 
 def packed(value: Sequence[Json]) -> str:

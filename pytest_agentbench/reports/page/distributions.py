@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import Json, LLMCall, Rollout
@@ -20,14 +21,23 @@ class Distributions:
 
     def add(self, rollout: Rollout) -> None:
         """Counts all of a rollout's calls, those of earlier attempts included, as the run's percentiles do."""
-        counts = self._counts[rollout.key.group]
-        for call in rollout.all_calls:
-            for name, values in _values(call).items():
-                counts[name].update(map(bin_of, values))
+        for name, bins in _bins(rollout):
+            self._counts[rollout.key.group][name].update(bins)
+
+    def remove(self, rollout: Rollout) -> None:
+        """Takes back what was counted of a rollout that ran again."""
+        for name, bins in _bins(rollout):
+            self._counts[rollout.key.group][name].subtract(bins)
 
     def plain(self) -> Json:
         """Group -> metric -> [[lower end of the bin, upper end, count], ...]."""
         return {group: {name: _bars(bins) for name, bins in metrics.items()} for group, metrics in self._counts.items()}
+
+
+def _bins(rollout: Rollout) -> Iterator[tuple[str, Iterable[int]]]:
+    for call in rollout.all_calls:
+        for name, values in _values(call).items():
+            yield name, map(bin_of, values)
 
 
 def bin_of(value: float) -> int:
@@ -36,7 +46,7 @@ def bin_of(value: float) -> int:
 
 
 def _bars(bins: Counter[int]) -> list[tuple[float, float, int]]:
-    return [(_end(each), _end(each + 1), bins[each]) for each in sorted(bins)]
+    return [(_end(each), _end(each + 1), bins[each]) for each in sorted(bins) if bins[each]]
 
 
 def _end(number: int) -> float:

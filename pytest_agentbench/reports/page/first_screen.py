@@ -77,7 +77,8 @@ def _rule(rule: RuleResult) -> str:
     return f'<li class="{COLOURS.get(rule.verdict, "open")}">{text(result_text(rule))}{reason}</li>'
 
 
-def _figure(title: str, value: str, unit: str, about: str) -> str:
+def figure(title: str, value: str, unit: str, about: str) -> str:
+    """A number, its unit, and what is to be known of it, as HTML."""
     shown = f' <span class="unit">{text(unit)}</span>' if unit else ""
     return f'<div class="figure"><h3>{text(title)}</h3><p class="value">{text(value)}{shown}</p><p class="soft">{text(about)}</p></div>'
 
@@ -87,9 +88,9 @@ def _suite_figures(group: str, suite: SuiteResult, *, several: bool) -> Iterator
         mean = suite.scores[score].mean
         better = "less is better" if score in LOWER_IS_BETTER else "more is better"
         value = "not measured" if mean is None else number(mean.value, 3)
-        yield _figure(f"{group} {score}" if several else score, value, "", f"{_interval(mean)}{better}")
+        yield figure(f"{group} {score}" if several else score, value, "", f"{_interval(mean)}{better}")
     total = sum(suite.rollouts.values())
-    yield _figure(f"{group} rollouts" if several else "rollouts", f"{total:,}", "", statuses_text(suite.rollouts))
+    yield figure(f"{group} rollouts" if several else "rollouts", f"{total:,}", "", statuses_text(suite.rollouts))
 
 
 def _interval(mean: Mean | None) -> str:
@@ -103,12 +104,12 @@ def _speed_figures(run: Run) -> Iterator[str]:
             high = "" if spread.p90 is None else f"; p90 {number(spread.p90)} ms"
             ends = spread.intervals.get("p50")
             interval = f"95 % interval {number(ends[0])} to {number(ends[1])} ms" if ends else ""
-            yield _figure(titles.get(metric, metric), number(spread.p50), "ms, median", f"{interval}{high}".removeprefix("; "))
+            yield figure(titles.get(metric, metric), number(spread.p50), "ms, median", f"{interval}{high}".removeprefix("; "))
     if run.performance.output_tokens_per_s:
         about = f"{run.performance.output_tokens:,} tokens of {run.performance.calls:,} calls in {run.performance.span_s:.1f} s"
-        yield _figure("throughput", number(run.performance.output_tokens_per_s), "output tokens/s", about)
+        yield figure("throughput", number(run.performance.output_tokens_per_s), "output tokens/s", about)
     if run.performance.prefix_cache_hit_ratio is not None:
-        yield _figure("prefix cache", percent(run.performance.prefix_cache_hit_ratio), "", "of the prompt tokens were found there")
+        yield figure("prefix cache", percent(run.performance.prefix_cache_hit_ratio), "", "of the prompt tokens were found there")
 
 
 def _list(title: str, lines: Sequence[str], otherwise: str) -> Iterator[str]:

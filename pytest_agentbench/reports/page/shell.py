@@ -15,6 +15,7 @@ from pytest_agentbench.reports.page.data import RunData, encoded
 
 #: Files of the one script in their order: a function may use those of files before its own at once, all others later.
 SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
+LIVE = ("live",)  # of a page that is served while its run goes on
 #: Parts of the page that the script fills, and their titles.
 SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "speed": "Speed", "compare": "Comparison"}
 
@@ -24,17 +25,22 @@ def asset(name: str) -> str:
     return (files("pytest_agentbench.reports.page") / "assets" / name).read_text(encoding="utf-8")
 
 
-def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Json]) -> str:
-    """The whole file. `first` is HTML; `compared`: intervals of differences."""
-    script, style = "\n".join(asset(f"{name}.js") for name in SCRIPTS), asset("page.css")
-    index = {"runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
-    return "\n".join(_lines(title, policy(script, style), style, first, _data(index, runs), script)) + "\n"
+def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Json], *, live: bool = False) -> str:
+    """The whole file. `first` is HTML; `compared`: intervals of differences; `live`: it asks whoever serves it for what is new."""
+    script, style = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1])), asset("page.css")
+    index = {"live": live, "runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
+    return "\n".join(_lines(title, policy(script, style, live=live), style, first, _data(index, runs), script)) + "\n"
 
 
-def policy(script: str, style: str) -> str:
-    """The Content-Security-Policy: nothing is loaded or sent, and no other script runs."""
-    rules = ["default-src 'none'", f"script-src '{_hash(script)}'", f"style-src '{_hash(style)}'", "base-uri 'none'", "form-action 'none'"]
-    return "; ".join(rules)
+def policy(script: str, style: str, *, live: bool = False) -> str:
+    """The Content-Security-Policy: nothing is loaded or sent, `live` but from and to whoever serves the page, and no other script runs."""
+    rules = [
+        "default-src 'none'",
+        f"script-src '{_hash(script)}'",
+        f"style-src '{_hash(style)}'",
+        *(["connect-src 'self'"] if live else []),
+    ]
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
 
 
 def _hash(text: str) -> str:
@@ -49,6 +55,7 @@ def _lines(title: str, csp: str, style: str, first: str, data: Iterator[str], sc
     yield '<a class="skip" href="#scenarios">To the scenarios</a>'
     links = "".join(f'<a href="#{name}">{title}</a>' for name, title in SECTIONS.items())
     yield f'<header><a class="brand" href="#top">agentbench</a><nav aria-label="Parts of the page" hidden>{links}</nav></header>'
+    yield '<p id="live" hidden><span role="status"></span> <span></span></p>'
     yield f'<main id="top">\n<div id="first">\n{first}\n</div>'
     for name, heading in SECTIONS.items():
         yield f'<section id="{name}" aria-labelledby="{name}-title" hidden><h2 id="{name}-title">{heading}</h2></section>'

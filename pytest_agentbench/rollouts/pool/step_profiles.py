@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_agentbench.lib.growing_file import GrowingFile
 from pytest_agentbench.records import Json
 
 PATIENCE = 1.0  # seconds that the row of a step may come after its answer
@@ -30,9 +31,8 @@ class StepProfiles:
     def __init__(self, file: Path, prefix: str) -> None:
         """`prefix` is how the programs begin that are asked for."""
         self.sessions: set[str] = set()  # programs that have a row
-        self._file, self._prefix = file, prefix
+        self._file, self._prefix = GrowingFile(file), prefix
         self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> what is told of its steps; until somebody asks
-        self._read = self._size()  # bytes
 
     async def complete(self, id: str, calls: Sequence[Json]) -> bool:
         """Gives all the calls of a program what is told of them; whether every counted answer has its row, and every row its answer."""
@@ -51,16 +51,8 @@ class StepProfiles:
 
     def look(self) -> None:
         """Reads the rows that are new and whole."""
-        size = self._size()
-        if size < self._read:  # whoever writes it has begun anew
-            self._read = 0
-        if size == self._read:
-            return
-        with self._file.open("rb") as file:
-            file.seek(self._read)
-            whole = file.read().rpartition(b"\n")[0]
-        self._read += len(whole) + bool(whole)
-        for values in csv.reader(whole.decode(errors="replace").splitlines()):
+        lines = [line.decode(errors="replace") for line in self._file.new_lines()]
+        for values in csv.reader(lines):
             self._keep(dict(zip(COLUMNS, values, strict=False)))
 
     def _keep(self, row: dict[str, str]) -> None:
@@ -71,12 +63,6 @@ class StepProfiles:
             if row["kv_hit_rate"]:
                 timing["kv_hit_rate"] = float(row["kv_hit_rate"])
             self._rows[program].append({"timing": timing})
-
-    def _size(self) -> int:
-        try:
-            return self._file.stat().st_size
-        except FileNotFoundError:
-            return 0
 
 
 def _end(call: Json) -> int:

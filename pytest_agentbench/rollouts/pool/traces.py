@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 
+from pytest_agentbench.lib.growing_file import GrowingFile
 from pytest_agentbench.records import Json
 
 PATIENCE = 1.0  # seconds that the line of a request may come after its answer
@@ -29,9 +30,8 @@ class RequestTrace:
     def __init__(self, file: Path, prefix: str) -> None:
         """`prefix` is how the sessions begin that are asked for."""
         self.sessions: set[str] = set()  # that requests have named
-        self._file, self._prefix = file, prefix
+        self._file, self._prefix = GrowingFile(file), prefix
         self._requests: dict[str, Json] = {}  # id -> what is told of it; until somebody asks
-        self._read = self._size()  # bytes
 
     async def complete(self, id: str, calls: Sequence[Json]) -> bool:
         """Gives calls whose answers said nothing what is told of them; whether their lines came in time."""
@@ -48,18 +48,8 @@ class RequestTrace:
 
     def look(self) -> None:
         """Reads the lines that are new and whole."""
-        size = self._size()
-        if size < self._read:  # whoever writes it has begun anew
-            self._read = 0
-        if size == self._read:
-            return
-        with self._file.open("rb") as lines:
-            lines.seek(self._read)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    break
-                self._read += len(line)
-                self._keep(orjson.loads(line)["event"])
+        for line in self._file.new_lines():
+            self._keep(orjson.loads(line)["event"])
 
     async def wait(self, response_ids: Collection[str]) -> bool:
         """Looks until the lines of all these answers are there; whether they came in time."""
@@ -77,9 +67,3 @@ class RequestTrace:
         self.sessions.add(session)
         timing = {name: request[own] for name, own in TIMING.items() if request.get(own) is not None}
         self._requests[request["request_id"]] = {"worker_id": request.get("worker"), "timing": timing}
-
-    def _size(self) -> int:
-        try:
-            return self._file.stat().st_size
-        except FileNotFoundError:
-            return 0

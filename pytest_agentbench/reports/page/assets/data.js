@@ -1,29 +1,33 @@
 // The data of the page: rows of all runs, scenarios made of them, and whole rollouts, which are unpacked when somebody opens one.
 
-const page = { runs: [], rows: [], scenarios: [], compared: [] };
+const page = { runs: [], rows: [], scenarios: [], compared: [], sides: [], drawn: new Set() };
 const blocks = new Map(); // "run-block" -> a promise of its rollouts
 
 /** Takes the index that stands in the page. */
 function takeIndex(index) {
+  page.live = index.live;
   page.compared = index.compared;
   page.runs = index.runs;
-  page.rows = index.runs.flatMap(rowsOf);
+  page.rows = index.runs.flatMap((run, place) => run.rows.map((values, number) => rowOf(run, place, values, number)));
+  summarize();
+}
+
+/** Makes of the rows what is known of them together. */
+function summarize() {
   page.scenarios = scenariosOf(page.rows);
   page.decides = page.rows.some(row => row.passed === false); // a floor that every rollout reaches tells none from the other
 }
 
-/** The rows of a run as objects. */
-function rowsOf(run, place) {
-  return run.rows.map((values, number) => {
-    const row = { run: place, number };
-    run.fields.forEach((name, column) => { row[name] = values[column]; });
-    row.group = row.variant === "default" ? row.suite : `${row.suite}-${row.variant}`;
-    const main = run.mains[row.group];
-    row.score = main && Object.hasOwn(row.scores, main.score) ? row.scores[main.score] : null;
-    row.falling = Boolean(main && main.falling);
-    row.ms = row.start === null || row.end === null ? null : (row.end - row.start) * 1000;
-    return row;
-  });
+/** A row of a run as an object. */
+function rowOf(run, place, values, number) {
+  const row = { run: place, number };
+  run.fields.forEach((name, column) => { row[name] = values[column]; });
+  row.group = row.variant === "default" ? row.suite : `${row.suite}-${row.variant}`;
+  const main = run.mains[row.group];
+  row.score = main && Object.hasOwn(row.scores, main.score) ? row.scores[main.score] : null;
+  row.falling = Boolean(main && main.falling);
+  row.ms = row.start === null || row.end === null ? null : (row.end - row.start) * 1000;
+  return row;
 }
 
 const RANK = { agent_error: 0, infra_error: 1, cancelled: 2, limit: 3, ok: 4 };
@@ -77,6 +81,7 @@ function differences(row) {
 
 /** All of a rollout. */
 async function detailOf(row) {
+  if (page.live) return askedDetail(row);
   const size = page.runs[row.run].block;
   const key = `${row.run}-${Math.floor(row.number / size)}`;
   if (!blocks.has(key)) blocks.set(key, unpack(key));

@@ -22,24 +22,28 @@ function dialogKeys(event) {
   walk(step);
 }
 
-/** Draws a section when it is first seen, or printed. */
+/** Draws a section when it is first seen, or printed; `page.drawn` knows which are. */
 function whenSeen(id, build) {
   const section = document.getElementById(id);
-  let built = false;
-  const once = () => { if (!built) { built = true; build(); } };
+  const once = () => { if (!page.drawn.has(id)) { page.drawn.add(id); build(); } };
   new IntersectionObserver((entries, observer) => {
     if (entries.some(entry => entry.isIntersecting)) { observer.disconnect(); once(); }
   }, { rootMargin: "400px" }).observe(section);
   window.addEventListener("beforeprint", once);
 }
 
+/** Draws the comparison; hides it where there is none. */
+function showCompare() {
+  const compares = buildCompare();
+  document.getElementById("compare").hidden = !compares;
+  document.querySelector('nav a[href="#compare"]').hidden = !compares;
+}
+
 function begin() {
   takeIndex(JSON.parse(document.getElementById("index").textContent));
   document.querySelector("nav").hidden = false;
   document.getElementById("scenarios").hidden = false;
-  const compares = buildCompare();
-  document.getElementById("compare").hidden = !compares;
-  document.querySelector('nav a[href="#compare"]').hidden = !compares;
+  showCompare();
   buildTable();
   document.getElementById("speed").hidden = false;
   whenSeen("speed", buildSpeed);
@@ -50,6 +54,7 @@ function begin() {
   document.addEventListener("keydown", dialogKeys);
   window.addEventListener("hashchange", follow);
   follow();
+  if (page.live) watch();
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -67,9 +67,10 @@ function largest(values) {
 function overTime(run, place) {
   const rows = page.rows.filter(row => row.run === place && row.start !== null && row.end !== null);
   if (!rows.length) return null;
-  const end = largest(rows.map(row => row.end));
-  const lines = [{ title: "rollouts in flight", unit: "", source: "", points: inFlight(rows) }, ...run.server];
-  const pictures = lines.map(line => overTimeLine(line, end));
+  const began = rows.reduce((least, row) => Math.min(least, row.start), Infinity);
+  const end = largest(rows.map(row => row.end - began));
+  const lines = [{ title: page.live && !page.ended ? "rollouts in flight, of those that have ended" : "rollouts in flight", unit: "", source: "", points: inFlight(rows) }, ...run.server];
+  const pictures = lines.map(line => overTimeLine({ ...line, points: line.points.map(([at, value]) => [at - began, value]) }, end));
   return el("figure", { class: "over-time" }, el("figcaption", {}, `${page.runs.length > 1 ? `${run.name}: ` : ""}Servers over time, under the rollouts in flight`), pictures);
 }
 

@@ -36,6 +36,7 @@ function buildTable() {
   window.addEventListener("beforeprint", () => { table.printing = true; drawRows(); });
   window.addEventListener("afterprint", () => { table.printing = false; drawRows(); });
   section.append(filterBar(), table.count, table.scroller);
+  offerFilters();
   arrange();
 }
 
@@ -58,13 +59,22 @@ function filterBar() {
     arrange();
   };
   const statuses = ["failed", "passed", "mixed", ...Object.keys(RANK)];
-  const tools = [...new Set(page.scenarios.flatMap(each => [...each.tools]))].sort();
+  table.tools = el("select", { id: "filter-tool", onchange: on("tool") }, el("option", { value: "" }, "all"));
+  table.flipped = field("flipped only", el("input", { type: "checkbox", id: "filter-flipped", onchange: on("flipped") }));
   return el("div", { class: "filters", role: "search", "aria-label": "Filter the scenarios" },
     field("text", el("input", { type: "search", id: "filter-text", oninput: on("text"), placeholder: "id, question, reason" })),
     field("status", el("select", { id: "filter-status", onchange: on("status") }, el("option", { value: "" }, "all"), statuses.map(status => el("option", { value: status }, status.replace("_", " "))))),
-    field("tool", el("select", { id: "filter-tool", onchange: on("tool") }, el("option", { value: "" }, "all"), tools.map(name => el("option", { value: name }, name)))),
+    field("tool", table.tools),
     field("score at most", el("input", { type: "number", id: "filter-score", step: "0.1", oninput: on("most") })),
-    sides().length > 1 ? field("flipped only", el("input", { type: "checkbox", id: "filter-flipped", onchange: on("flipped") })) : null);
+    table.flipped);
+}
+
+/** Offers what the rows have to filter by; what is chosen stays chosen. */
+function offerFilters() {
+  const tools = [...new Set(page.scenarios.flatMap(each => [...each.tools]))].sort();
+  const chosen = table.tools.value;
+  table.tools.replaceChildren(table.tools.firstElementChild, ...tools.map(name => el("option", { value: name, selected: name === chosen }, name)));
+  table.flipped.hidden = page.sides.length < 2;
 }
 
 /** Whether a scenario is wanted. */
@@ -147,7 +157,7 @@ function scoreCell(each) {
   const word = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "\u2713" : each.passed ? "\u223c" : "\u2717";
   const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
   if (each.rows.length === 1) return mean;
-  const parts = sides().length > 1 ? sidesOf(each).map(side => figure(side.score)).join(" \u2192 ") : `${each.passed} of ${each.judged} trials`;
+  const parts = page.sides.length > 1 ? sidesOf(each).map(side => figure(side.score)).join(" \u2192 ") : `${each.passed} of ${each.judged} trials`;
   return [mean, el("span", { class: "soft" }, ` ${parts}`)];
 }
 

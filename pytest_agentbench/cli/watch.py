@@ -1,0 +1,43 @@
+"""`agentbench watch`: the page of a run while it goes on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+
+
+def add(commands: Any) -> None:
+    """The parser of this command."""
+    watch = commands.add_parser("watch", help="serve the page of a run that goes on, to a browser on this machine")
+    watch.add_argument("name", nargs="?", metavar="RUN", help="a run directory, or its name in reports/ (default: the one written to last)")
+    watch.takes_reports()
+    watch.set_defaults(run=run_watch)
+
+
+def run_watch(options: argparse.Namespace) -> None:
+    """Says where the page is, and serves it until Ctrl-C."""
+    from pytest_agentbench.reports.page.live import LiveRun, newest
+    from pytest_agentbench.reports.page.loopback import Loopback
+
+    run = LiveRun(find(options.name, options.reports) if options.name else newest(options.reports))
+    with Loopback(run) as server:
+        print(f"watching {run.directory}: {server.url}\nCtrl-C ends it", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("no longer watched")
+
+
+def find(name: str, reports: Path) -> Path:
+    """The directory of a run, whether it has ended or not; raises ConfigError."""
+    from pytest_agentbench.runs.directory import runs_called
+    from pytest_agentbench.runs.journal import FILE
+
+    for directory in (Path(name), reports / name, *reversed(runs_called(name, reports))):
+        if (directory / FILE).is_file():
+            return directory.resolve()
+    known = sorted(path.parent.name for path in reports.glob(f"*/{FILE}"))
+    raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")

@@ -1,0 +1,218 @@
+"""A run while it goes on, as its page is told of it: what has ended since the page last asked, and what is known of all of it so far."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Literal
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.file_lock import lock
+from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.reports.page.data import RunData, Table, bars_of, encoded, main, mains_of
+from pytest_agentbench.reports.page.first_screen import first_screen
+from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
+from pytest_agentbench.reports.page.intervals import intervals
+from pytest_agentbench.reports.page.rollouts import FIELDS, detail
+from pytest_agentbench.reports.page.server import server_series
+from pytest_agentbench.reports.page.shell import page
+from pytest_agentbench.runs import tally
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.journal import FILE, opened
+from pytest_agentbench.runs.sessions import FILE as SESSIONS
+from pytest_agentbench.runs.sessions import Session, read_sessions
+from pytest_agentbench.suites.suite import score_name
+
+Phase = Literal["running", "stopped", "ended"]  # stopped: its session is summing up, or was killed
+
+AT_ONCE = 250  # records that are read, and rows that are told, before a page has its answer: it asks for the rest at once
+SAMPLES_S = 5.0  # seconds between two looks at the servers' samples, or RATIO times as many as the last one took
+RATIO = 20
+
+
+class LiveRun:
+    """A run directory that is watched. Keeps its rows, of about a kilobyte each, and where each record is; safe to use from threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._stopped: tuple[int, int] | None = None  # the stamp under which no session held the journal
+        self._stamp = _stamp(directory)
+        self._seen = Seen(directory, _finished(directory, self._stamp))
+
+    def page(self) -> str:
+        """The page, without a row: it asks for them."""
+        with self._lock:
+            run = self._seen.run
+            index = {"name": self.directory.name, "mains": {}, "fields": FIELDS, "block": 1, "rows": [], "distributions": {}, "server": []}
+            first = first_screen([run]) if run else self._seen.first(self._phase())
+            return page(self.directory.name, first, [RunData(index, ())], [], live=True)
+
+    def news(self, generation: str, state: str, after: int) -> str:
+        """JSON: the rows of a generation behind the first `after` ones, and what is known of the run; `{}` where its state is the page's.
+
+        Rows begin anew with each generation: when a session begins, and when it ends. Raises OSError and ConfigError.
+        """
+        with self._lock:
+            self._renew()
+            now = "-".join(map(str, self._stamp))
+            begin = after if generation == now else 0
+            more = self._seen.read_on() or len(self._seen.rows) > begin + AT_ONCE
+            phase, looks = self._phase(), self._seen.look_at_servers()
+            found = f"{now}-{phase}-{len(self._seen.rows)}-{self._seen.damaged}-{looks}"
+            if found == state and begin == len(self._seen.rows):
+                return "{}"
+            return self._answer({"generation": now, "state": found, "phase": phase, "more": more}, begin)
+
+    def _answer(self, head: Json, after: int) -> str:
+        seen = self._seen
+        rest = {
+            "mains": seen.mains,
+            "distributions": seen.table.distributions.plain(),
+            "server": seen.server,
+            "compared": intervals(seen.run) if seen.run else [],
+            "first": first_screen([seen.run]) if seen.run else seen.first(head["phase"]),
+            "verdict": seen.run.verdict if seen.run else "",
+            "damaged": seen.damaged,
+        }
+        return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(seen.rows[after : after + AT_ONCE])}]}}'
+
+    def rollout(self, number: int) -> str:
+        """JSON: all of the rollout in a row; raises IndexError where there is none, OSError and ValueError where it cannot be read."""
+        with self._lock:
+            offset, size = self._seen.places[number]
+        with (self.directory / FILE).open("rb") as file:
+            file.seek(offset)
+            return encoded(detail(Rollout.from_json(opened(file.read(size)))))
+
+    def _renew(self) -> None:
+        """Begins anew where a session began, or ended, since the last look."""
+        stamp = _stamp(self.directory)
+        if stamp != self._stamp:
+            self._stamp, self._seen = stamp, Seen(self.directory, _finished(self.directory, stamp))
+
+    def _phase(self) -> Phase:
+        """The lock is tried only while nobody may wait for it: once it was free, not again before another session begins."""
+        if self._seen.run:
+            return "ended"
+        if self._stopped == self._stamp:
+            return "stopped"
+        if _is_held(self.directory / FILE):
+            return "running"
+        self._stopped = self._stamp
+        return "stopped"
+
+
+class Seen:
+    """What has been read of a run since a session of it began, or ended."""
+
+    def __init__(self, directory: Path, run: Run | None) -> None:
+        """`run`: None while it goes on."""
+        self.run, self._directory = run, directory
+        self.table = Table(bars_of(run) if run else {})
+        self.rows: list[str] = []  # JSON: FIELDS; of a rollout that ran again the last one counts
+        self.places: list[tuple[int, int]] = []  # of the record of each row: offset and size, bytes
+        self.damaged = 0  # lines that are no records
+        self.server: list[Json] = []
+        self.so_far = SoFar()
+        self._sessions = read_sessions(directory)
+        self._read = 0  # bytes
+        self._numbers: dict[RolloutKey, int] = {}
+        self._looks, self._next_look = 0, 0.0  # seconds, time.monotonic()
+
+    @property
+    def mains(self) -> Json:
+        """Suite, or `suite-variant` -> its main score; while the run goes on as its sessions have it."""
+        if self.run:
+            return mains_of(self.run)
+        groups = {key.group: key.suite for key in self._numbers}
+        scorers = {suite: facts["scorers"] for session in self._sessions for suite, facts in session.suites.items()}
+        return {group: main(score_name(next(iter(scorers[suite])))) for group, suite in groups.items() if scorers.get(suite)}
+
+    @property
+    def session(self) -> Session | None:
+        """The last one that worked on the run; None of a run that was imported."""
+        return self._sessions[-1] if self._sessions else None
+
+    def first(self, phase: Phase) -> str:
+        """The first screen of a run that has not ended."""
+        return first_screen_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped")
+
+    def read_on(self) -> bool:
+        """Takes the next records, AT_ONCE at most; True where more are there."""
+        with (self._directory / FILE).open("rb") as lines:
+            lines.seek(self._read)
+            for _ in range(AT_ONCE):
+                line = lines.readline()
+                if not line.endswith(b"\n"):  # the end, or a record that is being written
+                    return False
+                self._take(line[:-1])
+                self._read += len(line)
+            return True
+
+    def _take(self, line: bytes) -> None:
+        try:
+            rollout = Rollout.from_json(opened(line))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self.damaged += 1
+            return
+        if rollout.kind != "scenario":
+            return
+        if (number := self._numbers.get(rollout.key)) is not None:
+            earlier = self._record(number)
+            self.table.distributions.remove(earlier)
+            self.so_far.remove(earlier)
+        self._numbers[rollout.key] = len(self.places)
+        self.so_far.add(rollout)
+        self.rows.append(encoded(self.table.row(rollout)))
+        self.places.append((self._read, len(line)))
+
+    def _record(self, number: int) -> Rollout:
+        offset, size = self.places[number]
+        with (self._directory / FILE).open("rb") as file:
+            file.seek(offset)
+            return Rollout.from_json(opened(file.read(size)))
+
+    def look_at_servers(self) -> int:
+        """Reads the samples again where it is time; how often that was."""
+        began = time.monotonic()
+        if began >= self._next_look and self.table.began is not None:
+            self.server = server_series(self._directory, self.table.began)
+            self._looks += 1
+            ended = time.monotonic()
+            self._next_look = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
+        return self._looks
+
+
+def _stamp(directory: Path) -> tuple[int, int]:
+    """When a session last began, and when one last ended, nanoseconds since 1970; 0 for never."""
+    began, ended = (_changed(directory / name) for name in (SESSIONS, tally.FILE))
+    return began, ended
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _finished(directory: Path, stamp: tuple[int, int]) -> Run | None:
+    """The run, where its last session has ended; raises ConfigError."""
+    began, ended = stamp
+    return tally.read_run(directory) if ended > began else None
+
+
+def _is_held(journal: Path) -> bool:
+    """Whether a session writes to it."""
+    with journal.open("rb") as file:
+        return not lock(file, shared=True)
+
+
+def newest(reports: Path) -> Path:
+    """The directory of the run that was begun or written to last; raises ConfigError where there is none."""
+    runs = {path.parent.resolve() for path in reports.glob(f"*/{FILE}")}
+    if not runs:
+        raise ConfigError(f"there is no run in {reports} to watch; start one with pytest, or name its place with --reports DIR")
+    return max(runs, key=lambda run: (max(_changed(run / FILE), _changed(run / SESSIONS)), run.name))

@@ -1,0 +1,176 @@
+"""A run that goes on, as its page is told of it, without a browser."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.reports.page import live
+from pytest_agentbench.reports.page.live import LiveRun, newest
+from pytest_agentbench.reports.page.loopback import Loopback
+from pytest_agentbench.runs.journal import FILE, record_line, sealed
+from pytest_agentbench.runs.tally import write_run
+from tests.made_runs import run_directory, run_of
+from tests.reports.page.conftest import rollout
+
+
+def journal(directory: Path, *rollouts: Rollout) -> Path:
+    """Adds to the journal of a run that has not ended."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / FILE).open("ab") as file:
+        file.write(b"".join(sealed(record_line(each)) + b"\n" for each in rollouts))
+    return directory
+
+
+def news(run: LiveRun, before: Any = None) -> Any:
+    """The next news of a page that knows those before."""
+    before = before or {"generation": "", "state": "", "count": 0}
+    found = json.loads(run.news(before["generation"], before["state"], before["count"]))
+    if not found:
+        return found
+    return {**found, "count": len(found["rows"]) + (before["count"] if found["generation"] == before["generation"] else 0)}
+
+
+@contextmanager
+def served(run: LiveRun) -> Iterator[Loopback]:
+    with Loopback(run) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def status(server: Loopback, path: str, method: str = "GET", **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request(method, path, headers=headers)
+    found = connection.getresponse().status
+    connection.close()
+    return found
+
+
+def test_what_ends_is_news_once(tmp_path: Path) -> None:
+    """Rows come once each, a record that is being written not before it is whole; where nothing is new nothing is told."""
+    run = LiveRun(journal(tmp_path / "run", rollout("a", 0.5)))
+    line = sealed(record_line(rollout("b")))
+    with (tmp_path / "run" / FILE).open("ab") as file:
+        file.write(line[:100])
+        file.flush()
+        first = news(run)
+        second = news(run, first)
+        file.write(line[100:] + b"\n")
+    third = news(run, first)
+
+    assert ["a"] == [row[0] for row in first["rows"]]
+    assert {} == second
+    assert ["b"] == [row[0] for row in third["rows"]]
+    assert "Is there a lamp, b?" in run.rollout(1)
+
+
+def test_its_phases(tmp_path: Path) -> None:
+    """A run goes on while a session holds its journal, has stopped when nobody does, and has ended when its run.json is there."""
+    directory = journal(tmp_path / "run", rollout("a", 0.25))
+    with (directory / FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run = LiveRun(directory)
+        running = news(run)
+    (directory / "sessions.jsonl").touch()  # a session that was killed
+    stopped = news(run, running)
+    write_run(run_of(rollout("a", 0.25), id="run"), directory)
+    ended = news(run, stopped)
+
+    assert ["running", "stopped", "ended"] == [each["phase"] for each in (running, stopped, ended)]
+    assert "It goes on: 1 rollouts have ended" in running["first"]
+    assert "--agentbench-resume=run" in stopped["first"]
+    assert "PASS" in ended["first"]
+    assert 1 == ended["count"]  # told once more, for now it is known what passes
+    assert {} == news(run, ended)
+
+
+def test_one_that_ran_again_counts_once(tmp_path: Path) -> None:
+    """Of a rollout with two records the last one is in the means and the distributions."""
+    directory = journal(tmp_path / "run", rollout("a", 0.0), rollout("b", 1.0), rollout("a", 1.0))
+    found = news(LiveRun(directory))
+
+    assert "2 rollouts have ended" in found["first"]
+    assert '<p class="value">1.000</p>' in found["first"]
+    assert 2 == sum(count for _, _, count in found["distributions"]["shop"]["ttft"])
+
+
+def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer has a bounded number of rows, and says that more are there; a damaged line is counted."""
+    monkeypatch.setattr(live, "AT_ONCE", 2)
+    directory = journal(tmp_path / "run", *(rollout(f"s-{number}") for number in range(3)))
+    with (directory / FILE).open("ab") as file:
+        file.write(b"{}\n")
+    run = LiveRun(directory)
+    first = news(run)
+    second = news(run, first)
+
+    assert ([2, True], [1, 1]) == ([len(first["rows"]), first["more"]], [len(second["rows"]), second["damaged"]])
+
+
+def test_strangers_have_no_answer(tmp_path: Path) -> None:
+    """Without the token, with a Host header of another name, or for a place that is none, there is an error and nothing else."""
+    with served(LiveRun(journal(tmp_path / "run", rollout("a")))) as server:
+        own = f"/{server.token}/"
+        found = [
+            status(server, own),
+            status(server, f"{own}news?generation=&state=&after=0"),
+            status(server, f"{own}rollout?number=0"),
+            status(server, "/"),
+            status(server, "/guess/"),
+            status(server, f"/{server.token}"[:-1]),
+            status(server, f"{own}../../etc/passwd"),
+            status(server, f"{own}rollout?number=1"),
+            status(server, f"{own}rollout?number=x"),
+            status(server, own, Host="evil.example"),
+            status(server, own, Host=f"evil.example:{server.server_port}"),
+            status(server, own, method="POST"),
+        ]
+
+    assert [200, 200, 200, 404, 404, 404, 404, 404, 404, 403, 403, 501] == found
+    assert "127.0.0.1" == server.server_address[0]
+
+
+def test_the_page_may_ask_only_who_serves_it(tmp_path: Path) -> None:
+    """The policy of the page that is served has one permission more than the file's."""
+    text = LiveRun(journal(tmp_path / "run", rollout("a"))).page()
+
+    assert text.count("connect-src 'self'; base-uri 'none'") == 1
+
+
+def test_a_run_that_is_gone(tmp_path: Path) -> None:
+    """A page whose run was removed is told so, in words."""
+    directory = journal(tmp_path / "run", rollout("a"))
+    with served(LiveRun(directory)) as server:
+        (directory / FILE).unlink()
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection.request("GET", f"/{server.token}/news?generation=&state=&after=0")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+
+    assert 500 == answer.status
+    assert "No such file" in text
+
+
+def test_which_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a name it is the run that was written to last, ended or not; one that does not exist is a sentence."""
+    assert 4 == main(["watch", "--reports", str(tmp_path)])
+    assert "there is no run in" in capsys.readouterr().err
+    run_directory(tmp_path / "20260101-000000", rollout("a"))
+    journal(tmp_path / "20250101-000000", rollout("a"))
+    assert tmp_path / "20250101-000000" == newest(tmp_path)
+    assert 4 == main(["watch", "20250101-00000", "--reports", str(tmp_path)])
+    assert "no run '20250101-00000'" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""`agentbench watch` with everything real: a session that runs, a server, and a Chromium that looks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.lib.process import child_environment
+from tests.project import PYTEST, Project
+from tests.reports.page.conftest import poll
+
+pytestmark = pytest.mark.slow
+
+SCENARIOS = 12
+
+
+def started(root: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, cwd=root, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_session_is_watched(project: Project, chromium: Any) -> None:
+    """New rollouts appear without a reload; filter, scrolling and the open rollout stay; the end is told; Ctrl-C ends it."""
+    project.backend(ttft_ms=300)
+    project.suite(scenarios=SCENARIOS)
+    session = started(project.root, *PYTEST, "-q", "--agentbench-concurrency=1")
+    while not [*project.root.glob("reports/*/rollouts.jsonl")]:
+        assert session.poll() is None
+        time.sleep(0.1)
+    watch = started(project.root, sys.executable, "-m", "pytest_agentbench.cli", "watch")
+    assert watch.stdout is not None
+    url = watch.stdout.readline().split()[-1]
+    context = chromium.new_context(viewport={"width": 1000, "height": 500})
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{url}#shop-0")
+
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('Here is what was found')")
+    page.keyboard.press("Escape")
+    page.fill("#filter-text", "shop-")
+    page.select_option("#filter-tool", "find_item")
+    page.evaluate("location.hash = 'shop-0'")
+    poll(page, "document.querySelector('dialog .transcript')")
+    page.evaluate("dialog.scrollTop = 40; dialog.firstElementChild.dataset.same = 'yes'; scrollTo({ top: 200, behavior: 'instant' })")
+    before = page.evaluate("page.rows.length")
+    assert before < SCENARIOS
+    assert "The run goes on." in page.inner_text("#live")
+    poll(page, f"page.rows.length > {before}")
+    state = "[dialog.open, dialog.scrollTop, dialog.firstElementChild.dataset.same, document.getElementById('filter-tool').value]"
+    assert [True, 40, "yes", "find_item"] == page.evaluate(state)
+    assert "shop-" == page.input_value("#filter-text")
+    assert 200 == page.evaluate("scrollY")
+
+    poll(page, "document.getElementById('live').textContent.includes('The run has ended: PASS.')", tries=1200)
+    assert f"{SCENARIOS} rollouts" in page.inner_text("#live")
+    assert "PASS" in page.inner_text("h1.verdict")
+    assert [True, 40, "yes", "find_item"] == page.evaluate(state)
+    session.communicate(timeout=60)
+    context.close()
+    watch.send_signal(signal.SIGINT)
+    output, _ = watch.communicate(timeout=60)
+    assert (0, "no longer watched") == (watch.returncode, output.splitlines()[-1])
+    assert [] == said
+    assert [] == [each for each in asked if not each.startswith(url)]
