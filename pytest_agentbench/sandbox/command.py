@@ -54,6 +54,14 @@ done
 )
 
 
+def unfit(command: str) -> str:
+    """Why no shell takes a command; empty where one does."""
+    if "\0" in command:
+        return "it has a NUL character"
+    size = len(command.encode(errors="replace"))
+    return f"it has {size} bytes, and {LONGEST} is the most" if size > LONGEST else ""
+
+
 class Execution:
     """Of one command. Everything blocks, but `abandon`, which may be called from another thread."""
 
@@ -65,8 +73,7 @@ class Execution:
 
     def run(self, command: str, seconds: float) -> Command:
         """Runs it for so many seconds at most."""
-        if (size := len(command.encode(errors="replace"))) > LONGEST or "\0" in command:
-            why = "it has a NUL character" if "\0" in command else f"it has {size} bytes, and {LONGEST} is the most"
+        if why := unfit(command):
             return Command(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
         clip, began = Clip(), time.monotonic()
         execution = self._create(["bash", "-c", _IN_ORDER, "bash", command], self._user, {**self._env, VARIABLE: self._mark})
