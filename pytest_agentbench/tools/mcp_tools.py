@@ -185,9 +185,7 @@ class Session:
 
     def _known(self) -> Client:
         if asyncio.get_running_loop() is not self._loop:
-            raise InfraError(
-                f"tools: {self._server.name} cannot be called where code that blocks runs in this thread, as with --pdb; an async agent can call it"
-            )
+            raise InfraError(f"tools: {self._server.name} cannot be called by code that blocks with --pdb; an async agent can call it")
         assert self._client is not None
         return self._client
 
