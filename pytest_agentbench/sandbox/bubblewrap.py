@@ -17,7 +17,7 @@ from typing import Any
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.clip import Clip
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
-from pytest_agentbench.sandbox.command import CANNOT_RUN, KILL, unfit
+from pytest_agentbench.sandbox.command import KILL, unusable
 from pytest_agentbench.sandbox.sandbox import Command
 
 PROCESSES = 128  # at once, threads included
@@ -70,8 +70,8 @@ class Bubblewrap:
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Command:
-        if why := unfit(command):
-            return Command(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
+        if why := unusable(command):
+            return why
         began, clip = time.monotonic(), Clip()
         report = Report()
         try:
