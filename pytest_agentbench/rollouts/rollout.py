@@ -27,6 +27,7 @@ from pytest_agentbench.records import JUDGE, Access, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.scoring import scored
 from pytest_agentbench.rollouts.underway import AGENT, VERIFIER, underway
 from pytest_agentbench.rollouts.verified import agents_time, verified
+from pytest_agentbench.sandbox.harbor_opening import check_sandbox
 from pytest_agentbench.sandbox.opening import OpenSandbox, open_sandbox, sandbox_for
 from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
@@ -81,6 +82,8 @@ def _scorer(name: str, folder: Path, options: Json) -> Scorer:
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
     """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
     with _names_its_file(suite):
+        for sandbox in sorted({each.task.sandbox for each in suite.scenarios if each.task}):
+            check_sandbox(sandbox)
         for variant in variants:
             settings = suite.agent_of(variant)
             if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):

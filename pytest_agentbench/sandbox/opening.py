@@ -11,11 +11,12 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
+from pytest_agentbench.sandbox.harbor_opening import open_harbor_sandbox
 from pytest_agentbench.sandbox.images import image_of
 from pytest_agentbench.sandbox.leftovers import reap
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.sandbox.slots import Slots
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.task import HARBOR, Task
 
 #: Opens a sandbox for a rollout whose agent has so many seconds (None: no limit); raises InfraError.
 OpenSandbox = Callable[[RolloutKey, Task, float | None], Awaitable[Sandbox]]
@@ -27,7 +28,9 @@ LEEWAY = 600.0  # seconds between the end of agent and verifier and the sandbox'
 async def open_sandbox(
     key: RolloutKey, task: Task, seconds: float | None, run: str = "", on_end: Callable[[], None] = lambda: None
 ) -> Sandbox:
-    """A container, which ends by itself when agent and verifier have had their time and somewhat more."""
+    """What its suite asks for. A container of ours ends by itself when agent and verifier have had their time and somewhat more."""
+    if task.sandbox.startswith(HARBOR):
+        return await open_harbor_sandbox(key, task, on_end)
     life = (A_DAY if seconds is None else seconds) + task.verifier_timeout_s + LEEWAY
     sandbox = DockerSandbox(run, key, task, life, on_end)
     await sandbox.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytest_agentbench.suites.disclosure import refuse_keys_in_names
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.roles import written
 from pytest_agentbench.suites.spec import Answers, SuiteSpec
-from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Suite, in_place_of
+from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Scenario, Suite, in_place_of
 
 
 def suite_file(given: Path) -> Path:
@@ -43,7 +44,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     return Suite(
         folder=file.parent,
-        scenarios=scenarios,
+        scenarios=tuple(_in_sandbox(each, spec.sandbox) for each in scenarios),
         dataset=dataset,
         thresholds={**{name: floor for name, floor in FLOORS.items() if name in spec.scorers}, **spec.thresholds},
         agent=with_config(spec.agent, file.parent),
@@ -62,6 +63,11 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
 def _written(answers: Answers) -> Json:
     """Tool -> its canned answer, as JSON."""
     return {tool: each.model_dump(exclude_defaults=True) for tool, each in answers.items()}
+
+
+def _in_sandbox(scenario: Scenario, sandbox: str) -> Scenario:
+    """A task knows where it is carried out; another scenario is carried out nowhere."""
+    return replace(scenario, task=replace(scenario.task, sandbox=sandbox)) if scenario.task else scenario
 
 
 def _variant(spec: SuiteSpec, name: str, folder: Path) -> Json:

@@ -12,6 +12,7 @@ from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, Roles, RoleSpec
 from pytest_agentbench.suites.suite import score_name
+from pytest_agentbench.suites.task import DOCKER, HARBOR
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -93,9 +94,17 @@ class SuiteSpec(Spec):
     gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`
     deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
     quarantine: list[QuarantineSpec] = []
+    sandbox: str = DOCKER  # where its tasks are carried out: docker, or harbor:NAME
     trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
+
+    @field_validator("sandbox")
+    @classmethod
+    def _some_sandbox(cls, sandbox: str) -> str:
+        if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
+            raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's, not {sandbox!r}")
+        return sandbox
 
     @field_validator("agent")
     @classmethod
