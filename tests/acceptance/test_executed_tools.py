@@ -130,11 +130,12 @@ def test_tools_that_do_not_fit(project: Project) -> None:
 @pytest.mark.parametrize("executed", [True, False])
 def test_canned_answers(project: Project, isolation: str, executed: bool) -> None:
     """They stand for single tools, carried out or not, and errors come at the same calls of a rollout wherever it runs."""
+    decided: dict[str, Any] = {} if executed else {"tools": {}, "scorers": ["tsq"]}
     answers = {"find_item": {"text": "plenty", "delay": "1ms"}, "order_item": {"error_rate": 0.5}}
     project.write("scenarios/shop/agent.py", AGENT)
     shop(
         project, [("find_item", 1), *[("order_item", 0)] * 8], test="def test_it(rollout): pass",
-        isolation=isolation, answers=answers, agent={"kind": "./agent.py:run"}, **({} if executed else {"tools": {}, "scorers": ["tsq"]}),
+        isolation=isolation, answers=answers, agent={"kind": "./agent.py:run"}, **decided,
     )  # fmt: skip
 
     project.run("scenarios/shop").assert_outcomes(passed=3)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.answers import answered, answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly
@@ -18,7 +18,7 @@ FIND, ORDER = (Tool(name, "", {"type": "object", "required": []}) for name in ("
 SCENARIO = Scenario("s-0", (), (FIND, ORDER))
 
 
-def toolbox(answers: Mapping[str, Json], trial: int = 1) -> Toolbox:
+def toolbox(answers: Mapping[str, Any], trial: int = 1) -> Toolbox:
     return Toolbox(SCENARIO.tools, source=answered(DecisionOnly(), answers_from(dict(answers)), SCENARIO, trial))
 
 
