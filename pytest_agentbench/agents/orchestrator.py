@@ -11,8 +11,8 @@ from typing import Annotated
 from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, Desk
 from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.notebook import Notebook, Room, tokens
-from pytest_agentbench.agents.options import Kind, check_options, number, whole
 from pytest_agentbench.errors import LimitReached
+from pytest_agentbench.lib.options import Kind, check_options, number, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.suites.suite import Scenario, Tool, content_text

@@ -9,10 +9,10 @@ from typing import Annotated
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import A_PROMPT, AN_AGENT
-from pytest_agentbench.agents.options import Kind, check_options, number, whole
 from pytest_agentbench.agents.run import work_once
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.lib.options import Kind, check_options, number, whole
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity
 from pytest_agentbench.records import Answer, Draft, Json

@@ -118,7 +118,7 @@ def test_tools_that_do_not_fit(project: Project) -> None:
     result.assert_outcomes(errors=3)
     for sentence in (
         "shop/suite.yaml: tools: './tools.py:Shop': the tool 'find_item' takes (item, number=...), and in the data it takes (item, ",
-        "other/suite.yaml: tools: no kind of tools 'pyton'; known: decision_only, python",
+        "other/suite.yaml: tools: no kind of tools 'pyton'; known: decision_only, mcp, python",
         "program/suite.yaml: tools: the agent 'command' calls none of the suite's tools, so there is nothing to carry out",
     ):
         assert sentence in result.stdout.str().replace("\n", "")
