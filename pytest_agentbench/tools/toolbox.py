@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.errors import InfraError, ToolError
+from pytest_agentbench.errors import InfraError, InjectedError, ToolError
 from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.lib.threads import blocking
@@ -66,7 +66,7 @@ class Toolbox:
                 return f"Error: {call.detail}"
             return await self.source.call(self.tools[call.name], call.arguments)
         except ToolError as error:
-            call = dataclasses.replace(call, refusal=str(error))
+            call = dataclasses.replace(call, refusal=str(error), injected=isinstance(error, InjectedError))
             return f"Error: {error}"
         except InfraError as error:
             self.failures.append(error)  # an agent may keep it for itself
