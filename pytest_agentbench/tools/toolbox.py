@@ -14,7 +14,7 @@ from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.lib.threads import blocking
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
-from pytest_agentbench.sandbox.sandbox import Sandbox
+from pytest_agentbench.sandbox.sandbox import Commands, Sandbox
 from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.source import DecisionOnly, ToolSource, sample_response
 from pytest_agentbench.tools.wire_names import wire_names
@@ -23,8 +23,11 @@ from pytest_agentbench.tools.wire_names import wire_names
 class Toolbox:
     """The tools of one rollout and the calls it made."""
 
-    def __init__(self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None, code: Commands | None = None
+    ) -> None:
         self.sandbox = sandbox  # of a scenario that is a task
+        self.code = code or sandbox  # where programs run that a model writes
         self.source = source or DecisionOnly()  # carries calls out
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
@@ -39,7 +42,7 @@ class Toolbox:
 
     def fresh(self, *, mirrored: bool = False) -> Toolbox:
         """The same tools in the same state, with no call made yet; `mirrored`: its calls are recorded here as well, as they are made."""
-        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy())
+        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code)
         other._mirror = (self, len(self.calls)) if mirrored else None
         other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
         return other
