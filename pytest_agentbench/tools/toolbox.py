@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.errors import InfraError, ToolError
+from pytest_agentbench.errors import InfraError, InjectedError, ToolError
 from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.lib.threads import blocking
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
-from pytest_agentbench.sandbox.sandbox import Sandbox
+from pytest_agentbench.sandbox.sandbox import Commands, Sandbox
 from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.source import DecisionOnly, ToolSource, sample_response
 from pytest_agentbench.tools.wire_names import wire_names
@@ -23,8 +23,11 @@ from pytest_agentbench.tools.wire_names import wire_names
 class Toolbox:
     """The tools of one rollout and the calls it made."""
 
-    def __init__(self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None, code: Commands | None = None
+    ) -> None:
         self.sandbox = sandbox  # of a scenario that is a task
+        self.code = code or sandbox  # where programs run that a model writes
         self.source = source or DecisionOnly()  # carries calls out
         self.tools = {tool.name: tool for tool in tools}
         self.calls: list[ToolCall] = []
@@ -38,7 +41,7 @@ class Toolbox:
 
     def fresh(self) -> Toolbox:
         """The same tools in the same state, with no call made yet."""
-        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy())
+        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code)
         other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
         return other
 
@@ -63,7 +66,7 @@ class Toolbox:
                 return f"Error: {call.detail}"
             return await self.source.call(self.tools[call.name], call.arguments)
         except ToolError as error:
-            call = dataclasses.replace(call, refusal=str(error))
+            call = dataclasses.replace(call, refusal=str(error), injected=isinstance(error, InjectedError))
             return f"Error: {error}"
         except InfraError as error:
             self.failures.append(error)  # an agent may keep it for itself

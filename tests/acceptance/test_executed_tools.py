@@ -50,7 +50,8 @@ async def run(scenario, llm, tools):
 
 def shop(project: Project, calls: list[tuple[str, int]], final: int = 1, **keys: Any) -> None:
     """A suite of three scenarios whose model makes these calls, and whose shop has three of everything."""
-    project.suite(scorers=["tsq", "state_equals"], tools={"kind": "python", "module": "./tools.py:Shop"}, thresholds={}, **keys)
+    usual: dict[str, Any] = {"scorers": ["tsq", "state_equals"], "tools": {"kind": "python", "module": "./tools.py:Shop"}, "thresholds": {}}
+    project.suite(**{**usual, **keys})
     entries = [{**project.entry(f"shop-{each}"), "state": {"left": 3}, "final_state": {"left": final}} for each in range(3)]
     project.write("scenarios/shop/data.json", json.dumps(entries))
     project.write("scenarios/shop/tools.py", TOOLS.replace('{**state, "pid": os.getpid()}', "state"))
@@ -122,3 +123,50 @@ def test_tools_that_do_not_fit(project: Project) -> None:
     ):
         assert sentence in result.stdout.str().replace("\n", "")
     assert not (project.root / "reports").exists() or not project.rollouts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("executed", [True, False])
+def test_canned_answers(project: Project, isolation: str, executed: bool) -> None:
+    """They stand for single tools, carried out or not, and errors come at the same calls of a rollout wherever it runs."""
+    decided: dict[str, Any] = {} if executed else {"tools": {}, "scorers": ["tsq"]}
+    answers = {"find_item": {"text": "plenty", "delay": "1ms"}, "order_item": {"error_rate": 0.5}}
+    project.write("scenarios/shop/agent.py", AGENT)
+    shop(
+        project, [("find_item", 1), *[("order_item", 0)] * 8], test="def test_it(rollout): pass",
+        isolation=isolation, answers=answers, agent={"kind": "./agent.py:run"}, **decided,
+    )  # fmt: skip
+
+    project.run("scenarios/shop").assert_outcomes(passed=3)
+
+    failed = {each.scenario: [call.injected for call in each.tool_calls] for each in project.rollouts}
+    assert [False, True, True, False, True, False, False, True, True] == failed["shop-0"]
+    assert 3 == len({*map(tuple, failed.values())})
+    assert [None if not executed else {"left": 3}] * 3 == [each.final_state for each in project.rollouts]
+
+
+@pytest.mark.slow
+def test_answers_that_cannot_be_given(project: Project) -> None:
+    """They are a collection error of their suite, also where only the suite's code knows which tools there are."""
+    project.suite("misspelt", answers={"find_itm": {"text": "x"}})
+    project.suite("often", answers={"find_item": {"error_rate": 1.5}})
+    project.suite("late", answers={"find_item": {"delay": "soon"}})
+    project.suite("nothing", answers={"find_item": {}})
+    project.suite("program", agent={"kind": "command", "program": ["true"]}, answers={"find_item": {"text": "x"}})
+    shop(project, [("order_item", 2)], answers={"find_itm": {"text": "x"}})
+    entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
+    project.write("scenarios/shop/data.json", json.dumps([{**each, "available_tools": []} for each in entries]))
+
+    result = project.run("scenarios")
+
+    result.assert_outcomes(errors=6)
+    for sentence in (
+        "misspelt/suite.yaml: answers: no tool 'find_itm'; known: find_item, order_item, return_item",
+        "often/suite.yaml: answers.find_item.error_rate: ",
+        "late/suite.yaml: answers.find_item.delay: should be a time such as 200ms, 1.5s or 0.2 (seconds)",
+        "nothing/suite.yaml: answers.find_item: should say `text`, `delay` or `error_rate`",
+        "program/suite.yaml: answers: the agent 'command' calls none of the suite's tools, so there is nothing to answer",
+        "shop/suite.yaml: answers: no tool 'find_itm'; known: find_item, order_item, return_item",
+    ):
+        assert sentence in result.stdout.str().replace("\n", "")

@@ -22,6 +22,7 @@ from pytest_agentbench.rollouts.rollout import Setup, outcome
 from pytest_agentbench.rollouts.scoring import no_judge, score
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.suites.task import Task
+from pytest_agentbench.tools.answers import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -53,7 +54,7 @@ async def _agent(setup: Setup, scenario: Scenario, job: Json, line: Line, sessio
     llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role)
     scenario = setup.tools.for_scenario(scenario)
     async with setup.tools.opened(scenario) as source:
-        tools = ToldToolbox(scenario.tools, line, source)
+        tools = ToldToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]))
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
         except asyncio.CancelledError:
