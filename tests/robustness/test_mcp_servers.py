@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 from mcp.server.mcpserver import MCPServer
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -40,7 +42,7 @@ server.run()
 '''
 
 
-def shop(project: Project, **keys: object) -> Path:
+def shop(project: Project, **keys: Any) -> Path:
     """A suite of two scenarios whose tool takes ten minutes; the folder in which its processes leave their ids."""
     project.suite(scenarios=2, tools={"kind": "mcp", "command": ["python", "server.py"]}, thresholds={}, **keys)
     entries = [{**project.entry(f"shop-{each}"), "available_tools": []} for each in range(2)]
