@@ -253,10 +253,11 @@ def _told(result: CallToolResult) -> str:
     return "\n".join(map(_text, result.content))
 
 
-def _text(block: ContentBlock) -> str:
-    if isinstance(block, TextContent):
-        return block.text
+def _text(block: ContentBlock | TextResourceContents) -> str:
     if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
-        return block.resource.text
+        block = block.resource
+    if isinstance(block, TextContent | TextResourceContents):
+        text: str = block.text
+        return text
     kind = getattr(block, "mime_type", None)
     return f"[{block.type}{f', {kind}' if kind else ''}, which is no text]"
