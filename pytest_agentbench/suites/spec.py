@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, StringConstraints, field_validator, model_validator
 
 from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, Roles, RoleSpec
 from pytest_agentbench.suites.suite import score_name
@@ -28,11 +29,40 @@ class DatasetSpec(Spec):
     options: dict[str, JsonValue] = {}  # of the format
 
 
+def _delay(value: Any) -> Any:
+    """Seconds of `200ms` or 0.2; anything that is no text is left to the check."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ValueError("should be a time such as 200ms, 1.5s or 0.2 (seconds)") from error
+
+
+class AnswerSpec(Spec):
+    """How a tool's calls are answered, whatever carries the others out."""
+
+    text: str | None = None  # that every call gets; None: what carries the tools out answers
+    delay: Annotated[FiniteFloat, BeforeValidator(_delay)] = Field(default=0.0, ge=0)  # seconds before the answer
+    error_rate: FiniteFloat = Field(default=0.0, ge=0, le=1)  # share of the calls that get an error in place of the answer
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AnswerSpec:
+        if not self.model_fields_set:
+            raise ValueError("should say `text`, `delay` or `error_rate`")
+        return self
+
+
+#: Tool -> its answers.
+Answers = dict[str, AnswerSpec]
+
+
 class VariantSpec(Spec):
     """What differs from the suite's own."""
 
     agent: dict[str, JsonValue] = {}
     tools: dict[str, JsonValue] = {}  # in place of the suite's
+    answers: Answers = {}  # in place of the suite's
     limit: int | None = Field(default=None, ge=1)  # takes so many scenarios, from the first one on
 
 
@@ -55,6 +85,7 @@ class SuiteSpec(Spec):
     variants: dict[VariantName, VariantSpec] = {}
     scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
     tools: dict[str, JsonValue] = {}  # where they are carried out; without it they are only decided on
+    answers: Answers = {}  # of tools that are answered here, late or with errors
     judge: RoleSpec | None = None  # the role of whoever scorers ask; without it they ask the backend under test
     roles: Roles = {}  # that agents ask for by name
     limits: LimitsSpec = LimitsSpec()  # of each rollout, in all roles together
