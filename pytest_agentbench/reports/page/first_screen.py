@@ -64,6 +64,8 @@ def _why(run: Run) -> Iterator[str]:
     tests = run.tests
     if tests.failed or tests.errors:
         yield f'<p class="bad">{tests.failed} tests failed, {tests.errors} could not be measured, {tests.passed} passed.</p>'
+    if run.damaged:
+        yield f'<p class="bad">{len(run.damaged)} lines of the journal are damaged, and left out here: {text(run.damaged[0])}</p>'
     if run.plan.not_run:
         yield f'<p class="open">{run.plan.not_run} of {run.plan.rollouts} planned rollouts did not run.</p>'
     if run.gate:

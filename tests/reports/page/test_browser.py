@@ -167,7 +167,7 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     """What passes in one run and not in the other has flipped, and a rollout is shown beside the same one of the other run."""
     run_directory(tmp_path / "old", rollout("a", 1.0), rollout("b", 1.0))
     run_directory(tmp_path / "new", rollout("a", 0.0), rollout("b", 1.0))
-    page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html"))
+    page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
 
     poll(page, "document.querySelector('#flips')")
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
