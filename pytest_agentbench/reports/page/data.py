@@ -14,7 +14,7 @@ import orjson
 
 from pytest_agentbench.lib.characters import whole_characters
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.reports.page.distributions import Distributions
+from pytest_agentbench.reports.page.distributions import BINS, Distributions
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.runs.calendar import Calendar
@@ -103,7 +103,7 @@ class Packing:
 
     def index(self) -> Json:
         """Fields, rows in their order, and distributions."""
-        return {"fields": FIELDS, "block": BLOCK, "rows": self._rows, "distributions": self.table.distributions.plain()}
+        return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.table.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
         return (*self._blocks, *([packed(self._open)] if self._open else []))

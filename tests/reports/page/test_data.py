@@ -66,9 +66,9 @@ def test_the_policy_allows_no_network(tmp_path: Path) -> None:
     assert [] == re.findall(r'(?:src|href)="(?!#)', text.partition("<script>")[0])
 
 
-@pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 12), (0.0, -24), (99.9, 23)])
+@pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 96), (0.0, -192), (99.9, 191)])
 def test_bins(value: float, number: int) -> None:
-    """Twelve in each power of ten, the first from 1 on; nothing is below 0.01."""
+    """Ninety-six in each power of ten, the first from 1 on; nothing is below 0.01."""
     assert number == bin_of(value)
 
 
