@@ -47,6 +47,10 @@ class ToolError(AgentbenchError):
     """What a tool of a suite raises to refuse a call: the model is told the text, and it is recorded."""
 
 
+class InjectedError(ToolError):
+    """A tool's error that `error_rate` in suite.yaml asks for."""
+
+
 class RolloutError(AgentbenchError):
     """Raised inside a rollout; decides its status."""
 

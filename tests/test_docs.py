@@ -71,7 +71,8 @@ from pytest_agentbench.suites.agent_config import OPTIONS as OPTIONS_OF_CONFIG
 from pytest_agentbench.suites.datasets.hub import DOMAINS
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.roles import LimitsSpec
-from pytest_agentbench.suites.spec import DatasetSpec, SuiteSpec
+from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
+from pytest_agentbench.tools.factory import TOOL_KINDS
 from tests.generated import FILES, SCHEMAS
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
@@ -419,6 +420,7 @@ WORDS: Mapping[str, list[str]] = {
         *(name for name in keys(Rule) if name != "match"),
         *keys(Match, "match."),
     ],
+    "tools.md": [*TOOL_KINDS, *keys(AnswerSpec)],
     "roles.md": [*keys(StackRole), *keys(LimitsSpec), *(field.name for field in fields(RoleUse))],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *(name for name in AGENTS if "evaluating" in name)],
     "gates.md": [

@@ -13,7 +13,7 @@ import pytest_agentbench
 from tests.project import ALONE
 
 #: What no session may pay for before it needs it: libraries, and the records of a whole run.
-HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy pytest_agentbench.runs.contents"
+HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy mcp pytest_agentbench.runs.contents"
 
 DOCS = [*Path(__file__).parents[1].glob("docs/**/*.md"), Path(__file__).parents[1] / "README.md"]
 

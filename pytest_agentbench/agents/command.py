@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.factory import A_PATH
-from pytest_agentbench.agents.options import check_options
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
+from pytest_agentbench.lib.options import check_options
 from pytest_agentbench.lib.process import end_text, foreign_environment
 from pytest_agentbench.llm.client import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program

@@ -12,7 +12,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
-from pytest_agentbench.sandbox.sandbox import Sandbox
+from pytest_agentbench.sandbox.sandbox import Commands
 
 SEARCH, REASON, ANSWER = "search", "enhance_reasoning", "answer"
 
@@ -46,7 +46,7 @@ class Desk:
     scenario: str  # its id, by which the retriever knows which documents it may give
     retriever: str  # base URL
     topk: int  # documents of a search
-    sandbox: Sandbox | None  # where code runs; None: it is only written
+    sandbox: Commands | None  # where code runs; None: it is only written
     code_seconds: float
 
     async def ask(self, expert: LLM, tool: str, prompt: str) -> str:
@@ -80,7 +80,7 @@ class Desk:
     async def answer(self, expert: LLM, prompt: str) -> str:
         return between(await self.ask(expert, ANSWER, prompt), "answer").strip()
 
-    async def _printed(self, code: str, sandbox: Sandbox) -> str:
+    async def _printed(self, code: str, sandbox: Commands) -> str:
         script = base64.b64encode(code.encode()).decode()
         command = f"file=$(mktemp) && echo {script} | base64 -d > $file && python3 $file"
         done = await sandbox.exec(command, seconds=self.code_seconds)

@@ -14,6 +14,7 @@ from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.loading import check_takes, is_import_path, options_of
 from pytest_agentbench.records import SAMPLING, Json
+from pytest_agentbench.sandbox.code_place import CodePlace
 
 #: What the method `run` of an agent takes.
 TAKEN = ("scenario", "llm", "tools")
@@ -118,6 +119,12 @@ def is_black_box(agent: Agent) -> bool:
 def needs_task(agent: Agent) -> bool:
     """Whether this agent, or one that it wraps, works in a sandbox."""
     return bool(getattr(agent, "needs_task", False)) or any(map(needs_task, _wrapped(agent)))
+
+
+def code_place(agent: Agent) -> CodePlace | None:
+    """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
+    own: CodePlace | None = getattr(agent, "code_place", None)
+    return own or next(filter(None, map(code_place, _wrapped(agent))), None)
 
 
 def _wrapped(agent: Agent) -> list[Agent]:

@@ -11,10 +11,11 @@ from typing import Annotated
 from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, Desk
 from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.notebook import Notebook, Room, tokens
-from pytest_agentbench.agents.options import Kind, check_options, number, whole
-from pytest_agentbench.errors import LimitReached
+from pytest_agentbench.errors import ConfigError, LimitReached
+from pytest_agentbench.lib.options import Kind, check_options, number, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
 from pytest_agentbench.records import Answer, Json, ToolCall
+from pytest_agentbench.sandbox.code_place import DOCKER, KINDS, CodePlace
 from pytest_agentbench.suites.suite import Scenario, Tool, content_text
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -40,6 +41,10 @@ DESCRIPTIONS = {
     ANSWER: "Gives the final answer. Not allowed to be called if documents is empty.",
 }
 
+TASK = "task"
+SANDBOXES = (TASK, *KINDS)
+
+Sandbox = Annotated[str, Kind(lambda value: value in SANDBOXES, f"{', '.join(SANDBOXES[:-1])} or {SANDBOXES[-1]}")]
 Context = Annotated[str, Kind(lambda value: value in CONTEXTS, " or ".join(CONTEXTS))]
 
 
@@ -55,7 +60,11 @@ class Orchestrator:
     roles: Mapping[str, str] = field(default_factory=dict)  # name of an expert -> the role that plays it
     retriever: str = ""  # base URL; empty: there is no tool `search`
     topk: Annotated[int, whole(1)] = 50  # documents of a search
-    run_code: bool = True  # whether programs run, in the scenario's sandbox
+    run_code: bool = True  # whether programs run, in a sandbox
+    sandbox: Sandbox = TASK  # whose: the task's, or one of this kind for a scenario that is no task
+    image: str = ""  # of a container
+    memory_mb: Annotated[int, whole(64)] = 2048  # of a container, and in a bubblewrap of each process
+    storage_mb: Annotated[int, whole(1)] = 256  # of a file in a container, and in a bubblewrap of all files
     code_timeout: Annotated[float, number(0.1)] = 60.0  # seconds
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
     answer_prompt: str = field(default=ANSWER_PROMPT, metadata=A_PROMPT)
@@ -66,16 +75,27 @@ class Orchestrator:
         if strange := [name for name in self.roles if name not in names]:
             raise ValueError(f"roles: there is no expert {strange[0]!r}; known: {', '.join(names)}")
 
+        if (self.sandbox == DOCKER) != bool(self.image):
+            raise ValueError("`image` names the image, which has python3, of `sandbox: docker`, and of no other sandbox")
+
     @property
     def needs_task(self) -> bool:
-        """Whether it works in a sandbox."""
-        return self.run_code
+        """Whether it works in the sandbox of a task."""
+        return self.run_code and self.sandbox == TASK
+
+    @property
+    def code_place(self) -> CodePlace | None:
+        """Where programs run for scenarios that are no tasks."""
+        if not self.run_code or self.sandbox == TASK:
+            return None
+        return CodePlace(self.sandbox, self.image, self.memory_mb, self.storage_mb)
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         problem = "\n\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
         notebook = Notebook(problem, self.document_characters)
-        sandbox = tools.sandbox if self.run_code else None
-        desk = Desk(notebook, scenario.id, self.retriever, self.topk, sandbox, self.code_timeout)
+        if self.run_code and tools.code is None:
+            raise ConfigError(f"there is no sandbox in which programs for scenario {scenario.id!r} can run")
+        desk = Desk(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
         own = Toolbox([_tool(name) for name in EXPERTS if name != SEARCH or self.retriever])
         talk = Talk(self, notebook)
         for turn in range(1, self.max_rounds + 1):
@@ -90,7 +110,7 @@ class Orchestrator:
                 result = f"Error: {call.detail}" if call.problem else await self._done(call, desk, llm)
             finally:
                 ended = time.monotonic_ns()
-                tools.calls.append(dataclasses.replace(call, started_ns=started, ended_ns=ended, user_turn=tools.user_turn))
+                tools.add(dataclasses.replace(call, started_ns=started, ended_ns=ended, user_turn=tools.user_turn))
             talk.done(reply, request, result)
             if call.name == ANSWER and not call.problem:
                 llm.transcript = talk.messages()

@@ -8,11 +8,11 @@ from itertools import count
 from typing import Annotated
 
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.options import check_options, whole
 from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, question_text, system_text
 from pytest_agentbench.agents.react_text import Action, FinalAnswer, ReactTextError, read_answer
 from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.lib.options import check_options, whole
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.suites.suite import Scenario, content_text

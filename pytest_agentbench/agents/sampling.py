@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_agentbench.agents.options import MOST, Kind, number, whole
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.options import MOST, Kind, number, whole
 from pytest_agentbench.records import SAMPLING, Json
 
 PARAMETERS: Mapping[str, Kind] = {

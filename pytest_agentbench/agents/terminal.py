@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 
 from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.fenced import DONE, read_speech
-from pytest_agentbench.agents.options import Kind, check_options, number, whole
 from pytest_agentbench.agents.shell import BASH, Shell
 from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.lib.middle import without_middle
+from pytest_agentbench.lib.options import Kind, check_options, number, whole
 from pytest_agentbench.llm.client import LLM, RequestedCall
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.sandbox.sandbox import Command

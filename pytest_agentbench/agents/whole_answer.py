@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from math import ceil, inf
 from typing import Annotated, Any
 
-from pytest_agentbench.agents.options import Kind, check_options, whole
 from pytest_agentbench.errors import LimitReached
+from pytest_agentbench.lib.options import Kind, check_options, whole
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json
 

@@ -203,7 +203,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
 
 
 def _seconds(option: str, text: str) -> float:
-    from pytest_agentbench.runs.option_values import seconds
+    from pytest_agentbench.lib.times import seconds
 
     try:
         return seconds(text)

@@ -65,6 +65,7 @@ class ToolCall:
     raw: str | None = None  # the argument text, kept only when it could not be parsed as it was
     repaired: bool = False  # the arguments were almost JSON, and were understood all the same
     refusal: str = ""  # the message with which the tool refused a call that fits its schema; the model was given it
+    injected: bool = False  # the refusal is one that [`error_rate`](tools.md#canned-answers) in suite.yaml asks for
     user_turn: int = 1  # which message of the user it answers, counted from 1
     started_ns: int | None = None  # monotonic nanoseconds; None when nobody took the time
     ended_ns: int | None = None  # None as well of a call that nobody saw the end of

@@ -122,6 +122,7 @@ class Rollout:
     tool_calls: tuple[ToolCall, ...] = ()
     final_state: Json | None = None  # of [the tools](tools.md), where they are carried out and have a state
     programs: tuple[Program, ...] = ()  # that a command agent ran, one for each message of the user
+    sandbox: str = ""  # [kind](sandboxes.md#without-docker) in which programs of a model ran, where the scenario is no task; empty: none
     verification: Verification | None = None  # of a task that was carried out in a sandbox
     # the labels: {tool, parameters, goal}; [those with several right values](bfcl.md#labels) have `accepts` and `optional` for `parameters`
     expected: tuple[Json, ...] = ()

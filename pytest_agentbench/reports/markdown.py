@@ -162,6 +162,8 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
         yield from table(["task", "why"], [[code(task), prose(why)] for task, why in suite.unsupported.items()])
     yield from _passes(suite.passes)
     yield from tasks.markdown(suite.tasks)
+    if suite.sandboxes:
+        yield f"\nPrograms of models ran in sandboxes of this kind: {prose('; '.join(suite.sandboxes))}."
     yield from triage.markdown(suite.triage)
     if suite.score_errors:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."

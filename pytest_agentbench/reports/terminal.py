@@ -195,6 +195,8 @@ def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
         terminal.write_line(f"unsupported {unsupported}", yellow=True)
     _write_scores(terminal, suite)
     _write_tasks(terminal, suite.tasks)
+    for kind in suite.sandboxes:
+        terminal.write_line(f"sandbox     {kind}")
     _write_mistakes(terminal, suite.triage)
     for score, count in suite.score_errors.items():
         terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, is_black_box, make_agent, needs_task
+from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, code_place, is_black_box, make_agent, needs_task
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.sampling import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
@@ -27,10 +27,13 @@ from pytest_agentbench.records import JUDGE, Access, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.scoring import scored
 from pytest_agentbench.rollouts.underway import AGENT, VERIFIER, underway
 from pytest_agentbench.rollouts.verified import agents_time, verified
-from pytest_agentbench.sandbox.opening import OpenSandbox, open_sandbox, sandbox_for
+from pytest_agentbench.sandbox.harbor_opening import check_sandbox
+from pytest_agentbench.sandbox.opening import AtOnce, Opening, code_place_for, sandbox_for
 from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
+from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
+from pytest_agentbench.tools.answers import CannedAnswer, answered, answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly, Tools
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -50,6 +53,7 @@ class Setup:
     roles: Mapping[str, Json] = field(default_factory=dict)  # what the suite says of each; scorers ask the one called `judge`
     limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, for the agent and its roles together
     tools: Tools = field(default_factory=DecisionOnly)  # where they are carried out
+    answers: Mapping[str, CannedAnswer] = field(default_factory=dict)  # tool -> what answers it before `tools` do
     unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
@@ -60,8 +64,11 @@ def prepare(suite: Suite, variant: str) -> Setup:
         agent = make_agent(settings, suite.folder)
         scorers = {score_name(name): _scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
         tools = tool_factory.load_tools(suite.tools_of(variant), suite.folder, suite.scenarios)
-        _check_agents_calls(settings, agent, suite.tools_of(variant))
-    shared = suite.roles, suite.limits, tools
+        answers = answers_from(suite.answers_of(variant))
+        if suite.scenarios:
+            check_answers(answers, map(tools.for_scenario, suite.scenarios))
+        _check_agents_calls(suite, variant, agent)
+    shared = suite.roles, suite.limits, tools, answers
     return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
 
 
@@ -76,28 +83,59 @@ def _scorer(name: str, folder: Path, options: Json) -> Scorer:
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
     """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
     with _names_its_file(suite):
+        for sandbox in sorted({each.task.sandbox for each in suite.scenarios if each.task}):
+            check_sandbox(sandbox)
         for variant in variants:
-            settings, tools = suite.agent_of(variant), suite.tools_of(variant)
-            tool_factory.tool_kind(tools)
+            settings = suite.agent_of(variant)
+            _check_isolation(suite, variant)
+            if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):
+                check_answers(answers_from(suite.answers_of(variant)), suite.scenarios)
             if not brings_code(settings, suite.folder):
                 agent = make_agent(settings, suite.folder)
                 _check_tasks(suite, settings, agent)
-                _check_agents_calls(settings, agent, tools)
+                _check_agents_calls(suite, variant, agent)
     check_scores(suite)
+
+
+def container_for_code(suite: Suite, variants: Iterable[str]) -> Task | None:
+    """What the container is made from in which a built-in agent's programs run; None where it needs none."""
+    for settings in map(suite.agent_of, variants):
+        if not brings_code(settings, suite.folder) and (place := code_place(make_agent(settings, suite.folder))) and place.image:
+            return place.container
+    return None
 
 
 def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
     """Raises ConfigError for an agent that works in a sandbox and a scenario that has none."""
     other = next((each.id for each in suite.scenarios if each.task is None), None)
     if other is not None and needs_task(agent):
-        how = "a data set of format harbor has tasks"
+        how = "a data set of format harbor has tasks, and an orchestrator takes `sandbox: docker` or `sandbox: bubblewrap`"
         raise ConfigError(f"agent: {settings['kind']!r} works in a sandbox, and scenario {other!r} is no task; {how}")
+    if code_place(agent) and (task := next((each.id for each in suite.scenarios if each.task), None)):
+        raise ConfigError(f"agent: scenario {task!r} is a task and brings a sandbox; leave `sandbox` out, or set it to `task`")
 
 
-def _check_agents_calls(settings: Json, agent: Agent, tools: Json) -> None:
-    """Raises ConfigError for tools that are carried out and an agent whose calls do not come to them."""
-    if not isinstance(tool_factory.tool_kind(tools), DecisionOnly) and (is_black_box(agent) or needs_task(agent)):
-        raise ConfigError(f"tools: the agent {settings['kind']!r} calls none of the suite's tools, so there is nothing to carry out")
+def _check_isolation(suite: Suite, variant: str) -> None:
+    """Raises ConfigError for an agent that would run in a process of its own, where the sandbox of its task is out of reach."""
+    task = next((each.id for each in suite.scenarios if each.task), None)
+    if suite.isolation != "process" or task is None:
+        return
+    why = f"in a process for each rollout, which has no sandbox, and scenario {task!r} is a task; leave `isolation` out"
+    if brings_code(suite.agent_of(variant), suite.folder):
+        raise ConfigError(f"isolation: the agent {suite.agent_of(variant)['kind']!r} runs {why}")
+    if tool_factory.brings_code(suite.tools_of(variant)):
+        raise ConfigError(f"isolation: the agent runs with the suite's tools {why}")
+
+
+def _check_agents_calls(suite: Suite, variant: str, agent: Agent) -> None:
+    """Raises ConfigError for tools that are carried out, or answered, and an agent whose calls do not come to them."""
+    if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
+        return
+    calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools, so there is nothing to"
+    if not isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly):
+        raise ConfigError(f"tools: {calls_none} carry out")
+    if suite.answers_of(variant):
+        raise ConfigError(f"answers: {calls_none} answer")
 
 
 @contextmanager
@@ -108,6 +146,9 @@ def _names_its_file(suite: Suite) -> Iterator[None]:
         raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
 
 
+AT_ONCE = AtOnce()
+
+
 async def run_rollout(
     key: RolloutKey,
     scenario: Scenario,
@@ -115,7 +156,7 @@ async def run_rollout(
     tap: Tap,
     session: aiohttp.ClientSession | None,
     budget: float | None,
-    opening: OpenSandbox = open_sandbox,
+    opening: Opening = AT_ONCE,
 ) -> Rollout:
     """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
 
@@ -123,8 +164,13 @@ async def run_rollout(
     """
     scenario = setup.tools.for_scenario(scenario)
     lines = Lines(tap, key, session, setup.unstructured, setup.roles, setup.limits)
-    async with sandbox_for(key, scenario.task, budget, opening) as sandbox, setup.tools.opened(scenario) as source:
-        return await _run(key, scenario, setup, lines, Toolbox(scenario.tools, sandbox, source), budget)
+    async with (
+        sandbox_for(key, scenario.task, budget, opening) as sandbox,
+        code_place_for(key, code_place(setup.agent), budget, opening) as code,
+        setup.tools.opened(scenario) as source,
+    ):
+        tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code)
+        return await _run(key, scenario, setup, lines, tools, budget)
 
 
 async def _run(key: RolloutKey, scenario: Scenario, setup: Setup, lines: Lines, tools: Toolbox, budget: float | None) -> Rollout:
@@ -155,6 +201,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: Setup, lines: Lines, 
                 drafts=tuple(tools.drafts),
                 final_state=tools.final_state,
                 programs=tuple(tools.programs),
+                sandbox=tools.code.kind if tools.code and not tools.sandbox else "",
                 expected=scenario.expected,
                 answer=answer,
                 turns=sum(not call.role for call in calls),

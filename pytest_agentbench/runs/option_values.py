@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS, STATUSES
 from pytest_agentbench.runs.directory import LATEST, NAME
 
@@ -77,14 +77,6 @@ def statuses(text: str) -> tuple[str, ...]:
     if any(name not in STATUSES for name in listed):
         raise ValueError(f"statuses separated by commas ({', '.join(STATUSES)}), or `none`")
     return listed
-
-
-def seconds(text: str) -> float:
-    """Seconds of a time."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
-    if not match:
-        raise ValueError("a time such as 90s, 150m or 2h")
-    return float(match[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def some_time(text: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.runs.option import READ, Option, again, option, required, several
 from pytest_agentbench.runs.option_values import (
     assignment,
@@ -21,7 +22,6 @@ from pytest_agentbench.runs.option_values import (
     objective,
     one_of,
     run_name,
-    seconds,
     some_time,
     statuses,
     window,

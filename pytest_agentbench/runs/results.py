@@ -156,6 +156,7 @@ class SuiteResult:
     scenarios: tuple[ScenarioScores, ...]  # all that ran, the lowest first score first, equal ones by id, those without a score last
     triage: Triage | None  # null where nothing was measured
     tasks: TasksSummary | None  # null where nothing was verified
+    sandboxes: tuple[str, ...]  # [kinds](sandboxes.md#without-docker) in which programs of models ran, of scenarios that are no tasks
 
     @property
     def main_score(self) -> str:

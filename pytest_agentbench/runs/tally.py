@@ -97,6 +97,7 @@ class SuiteTally:
     roles: Roles = field(default_factory=Roles)
     mistakes: Mistakes = field(default_factory=Mistakes)
     tasks: Tasks = field(default_factory=Tasks)
+    sandboxes: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)
 
     def add(self, rollout: Rollout, main_score: str) -> None:
@@ -106,6 +107,7 @@ class SuiteTally:
         self.spending.add(rollout)
         self.mistakes.add(rollout)
         self.tasks.add(rollout)
+        self.sandboxes |= {rollout.sandbox} - {""}
         self.statuses[rollout.status] += 1
         self.clusters[rollout.scenario] = rollout.cluster
         self.retried += bool(rollout.earlier_attempts)
@@ -192,6 +194,7 @@ def build_suite(
         scenarios=_scenarios(tally, suite.score_names),
         triage=tally.mistakes.triage(),
         tasks=tally.tasks.summary(),
+        sandboxes=tuple(sorted(tally.sandboxes)),
         errors=tuple(tally.errors),
     )
 

@@ -27,11 +27,10 @@ _SETTLED = 5.0  # seconds between the end of a command's output and its exit cod
 KILL_ALL = "for i in {1..50}; do kill -9 -1 2>/dev/null; set -- /proc/[0-9]*; (($# <= 2)) && exit 0; done; exit 1"
 
 #: stdout and stderr come through one pipe, so that they stay in order.
-_IN_ORDER = 'exec bash -c "$1" 2>&1'
+IN_ORDER = 'exec bash -c "$1" 2>&1'
 
-#: Kills what carries the mark, and all that descends from it or is of its sessions. Where more and more turns up, all is killed.
-_KILL = (
-    r"""
+#: Kills what carries the mark, and all that descends from it or is of its sessions; ends here where nothing more turns up.
+KILL_MARKED = r"""
 mark="$1"; killed=" "
 for round in 1 2 3 4 5; do
   new=
@@ -50,8 +49,14 @@ for round in 1 2 3 4 5; do
   [[ $new ]] || exit 0
 done
 """
-    + KILL_ALL
-)
+
+
+def unusable(command: str) -> Command | None:
+    """What becomes of a command that no shell can be given; None of any other."""
+    if (size := len(command.encode(errors="replace"))) <= LONGEST and "\0" not in command:
+        return None
+    why = "it has a NUL character" if "\0" in command else f"it has {size} bytes, and {LONGEST} is the most"
+    return Command(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
 
 
 class Execution:
@@ -65,15 +70,14 @@ class Execution:
 
     def run(self, command: str, seconds: float) -> Command:
         """Runs it for so many seconds at most."""
-        if (size := len(command.encode(errors="replace"))) > LONGEST or "\0" in command:
-            why = "it has a NUL character" if "\0" in command else f"it has {size} bytes, and {LONGEST} is the most"
-            return Command(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
+        if why := unusable(command):
+            return why
         clip, began = Clip(), time.monotonic()
-        execution = self._create(["bash", "-c", _IN_ORDER, "bash", command], self._user, {**self._env, VARIABLE: self._mark})
+        execution = self._create(["bash", "-c", IN_ORDER, "bash", command], self._user, {**self._env, VARIABLE: self._mark})
         ended = self._read(execution, clip, began + seconds)
         code = self._exit_code(execution) if ended else None
         if not ended:
-            self._run(_KILL, f"{VARIABLE}={self._mark}")
+            self._run(KILL_MARKED + KILL_ALL, f"{VARIABLE}={self._mark}")
         elif code in (None, _SIGKILL) and self._run(":") != 0:
             raise InfraError("the sandbox ended while a command ran")
         return Command(code, clip.text, clip.omitted, time.monotonic() - began)

@@ -28,10 +28,10 @@ class File:
     owner: int  # user id
 
 
-class Sandbox(Protocol):
-    """One container, or what takes its place. All raise InfraError where the sandbox itself fails, or is gone."""
+class Commands(Protocol):
+    """Where commands are carried out, and nothing else is asked of it. All raise InfraError where the sandbox itself fails, or is gone."""
 
-    kind: str  # docker, harbor:daytona; and which of its limits could not be kept
+    kind: str  # docker, bubblewrap, harbor:daytona; and which of its limits could not be kept
 
     async def exec(
         self,
@@ -43,6 +43,13 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
     ) -> Command:
         """Runs `bash -c command` for so many seconds at most, after which all that it started is killed inside."""
+
+    async def end(self) -> None:
+        """Removes it, and all that runs in it. A second call does nothing."""
+
+
+class Sandbox(Commands, Protocol):
+    """One container, or what takes its place, in which a task is carried out and verified."""
 
     async def put(self, source: Path, target: str) -> None:
         """Copies a file, or a folder with all that is in it, to an absolute path; it belongs to root there, modes stay."""
@@ -57,6 +64,3 @@ class Sandbox(Protocol):
 
     async def fresh(self) -> Sandbox:
         """Another one for the same task, as this one was before anybody used it; to be ended by whoever asked for it."""
-
-    async def end(self) -> None:
-        """Removes it, and all that runs in it. A second call does nothing."""

@@ -16,6 +16,7 @@ from pytest_agentbench.lib.loading import search_path
 from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor, named_secrets
 from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.rollout import container_for_code
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
@@ -129,7 +130,11 @@ def _look_around(root: Path) -> Future[Environment]:
 
 
 def _tasks(setup: Setup) -> dict[tuple[str, str], Task]:
-    return {(suite.name, each.id): each.task for suite in setup.suites.values() for each in suite.scenarios if each.task}
+    tasks = {(suite.name, each.id): each.task for suite in setup.suites.values() for each in suite.scenarios if each.task}
+    for found in setup.found:
+        if found.suite and (container := container_for_code(found.suite, found.variants)):
+            tasks |= {(found.suite.name, each.id): container for each in found.suite.scenarios}
+    return tasks
 
 
 def _pool_config(setup: Setup, directory: Path, session: int) -> Json:

@@ -11,7 +11,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.leftovers import end_run
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.task import DOCKER, Task
 
 AT_ONCE = 2  # images that are built
 
@@ -27,9 +27,9 @@ class TaskImages:
         self.status = ""  # what is being made; empty where nothing is
 
     def make(self) -> None:
-        """Returns when each planned task has an image, or `unbuilt` says why it has none."""
+        """Returns when each planned task of a sandbox of ours has an image, or `unbuilt` says why it has none."""
         tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
-        images = {image_of(task): task for task in tasks if not task.unsupported}
+        images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not task.unsupported}
         began = time.monotonic()
         with ThreadPoolExecutor(AT_ONCE, "agentbench-image") as threads:
             made = sum(threads.map(self._make, images.values()))

@@ -85,7 +85,7 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
 
     Raises ConfigError for a name that is taken, a variant that the suite does not have, and a setting that cannot be changed.
     """
-    made, sizes, tools = {}, {}, {}
+    made, sizes, tools, answers = {}, {}, {}, {}
     for name, (variant, arm) in _pairs(variants, arms).items():
         source = arm.value if arm.kind == VARIANT else variant
         if name in suite.variants and name != source:
@@ -96,11 +96,14 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
         made[name] = _agent(suite, source, arm)
         if own_tools := suite.tools_of(source):
             tools[name] = own_tools
+        if own_answers := suite.answers_of(source):
+            answers[name] = own_answers
         if source in suite.sizes:
             sizes[name] = suite.sizes[source]
     own = {name: agent for name, agent in made.items() if name != DEFAULT}
-    changes: Json = {"variants": {**suite.variants, **own}, "sizes": {**suite.sizes, **sizes}, "tools": {**suite.tools, **tools}}
-    return dataclasses.replace(suite, **changes), tuple(made)
+    changes: Json = {"variants": {**suite.variants, **own}, "sizes": {**suite.sizes, **sizes}}
+    carried_out: Json = {"tools": {**suite.tools, **tools}, "answers": {**suite.answers, **answers}}
+    return dataclasses.replace(suite, **changes, **carried_out), tuple(made)
 
 
 def _agent(suite: Suite, variant: str, arm: Arm) -> Json:

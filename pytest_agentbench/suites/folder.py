@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from pytest_agentbench.suites.datasets import read_dataset
 from pytest_agentbench.suites.disclosure import refuse_keys_in_names
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.roles import written
-from pytest_agentbench.suites.spec import SuiteSpec
-from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Suite, in_place_of
+from pytest_agentbench.suites.spec import Answers, SuiteSpec
+from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Scenario, Suite, in_place_of
 
 
 def suite_file(given: Path) -> Path:
@@ -38,11 +39,12 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         data["agent"] = in_place_of(data.get("agent"), agent)
     spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
     tools = {"default": spec.tools, **{name: each.tools for name, each in spec.variants.items()}}
+    answers = {"default": spec.answers, **{name: each.answers for name, each in spec.variants.items()}}
     scenarios, dataset = read_dataset(file, spec.dataset, without_tools=bool(spec.tools))
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     return Suite(
         folder=file.parent,
-        scenarios=scenarios,
+        scenarios=tuple(_in_sandbox(each, spec.sandbox) for each in scenarios),
         dataset=dataset,
         thresholds={**{name: floor for name, floor in FLOORS.items() if name in spec.scorers}, **spec.thresholds},
         agent=with_config(spec.agent, file.parent),
@@ -50,11 +52,22 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         gate=tuple(spec.gate),
         quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
         tools={variant: each for variant, each in tools.items() if each},
+        answers={variant: _written(each) for variant, each in answers.items() if each},
         sizes={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
         roles=written(spec.roles, spec.judge),
         limits=spec.limits.model_dump(exclude_none=True),
         **{name: getattr(spec, name) for name in ("name", "scorers", "isolation", "trials", "timeout", "description", "deterministic")},
     )
+
+
+def _written(answers: Answers) -> Json:
+    """Tool -> its canned answer, as JSON."""
+    return {tool: each.model_dump(exclude_defaults=True) for tool, each in answers.items()}
+
+
+def _in_sandbox(scenario: Scenario, sandbox: str) -> Scenario:
+    """A task knows where it is carried out; another scenario is carried out nowhere."""
+    return replace(scenario, task=replace(scenario.task, sandbox=sandbox)) if scenario.task else scenario
 
 
 def _variant(spec: SuiteSpec, name: str, folder: Path) -> Json:

@@ -36,9 +36,9 @@ def file_digest(path: Path) -> str:
 
 
 def agent_identity(suite: Suite, variant: str) -> Json:
-    """The settings of an agent, who plays which role for it, what carries out its tools, and the hashes of the files that they name."""
+    """The settings of an agent, who plays which role for it, what carries out or answers its tools' calls, and the files' hashes."""
     settings, roles, tools = suite.agent_of(variant), _roles(suite, judges=False), suite.tools_of(variant)
-    more = {"roles": roles, "tools": tools}
+    more = {"roles": roles, "tools": tools, "answers": suite.answers_of(variant)}
     return {**settings, **{name: each for name, each in more.items() if each}, **_code((settings, tools), suite.folder)}
 
 
@@ -148,7 +148,7 @@ class Contents:
         scenario = self._found(suite, id)
         if scenario is None:
             return ""
-        task = (scenario.task.digest,) if scenario.task else ()
+        task = (scenario.task.digest, scenario.task.sandbox) if scenario.task else ()
         states = (scenario.state, scenario.final_state) if scenario.state or scenario.final_state is not None else ()
         said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
         return self._part(("scenario", suite.name, id), lambda: said)

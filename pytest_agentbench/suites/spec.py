@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, JsonValue, StringConstraints, field_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, StringConstraints, field_validator, model_validator
 
 from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, Roles, RoleSpec
 from pytest_agentbench.suites.suite import score_name
+from pytest_agentbench.suites.task import DOCKER, HARBOR
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -27,11 +29,40 @@ class DatasetSpec(Spec):
     options: dict[str, JsonValue] = {}  # of the format
 
 
+def _delay(value: Any) -> Any:
+    """Seconds of `200ms` or 0.2; anything that is no text is left to the check."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ValueError("should be a time such as 200ms, 1.5s or 0.2 (seconds)") from error
+
+
+class AnswerSpec(Spec):
+    """How a tool's calls are answered, whatever carries the others out."""
+
+    text: str | None = None  # that every call gets; None: what carries the tools out answers
+    delay: Annotated[FiniteFloat, BeforeValidator(_delay)] = Field(default=0.0, ge=0)  # seconds before the answer
+    error_rate: FiniteFloat = Field(default=0.0, ge=0, le=1)  # share of the calls that get an error in place of the answer
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AnswerSpec:
+        if not self.model_fields_set:
+            raise ValueError("should say `text`, `delay` or `error_rate`")
+        return self
+
+
+#: Tool -> its answers.
+Answers = dict[str, AnswerSpec]
+
+
 class VariantSpec(Spec):
     """What differs from the suite's own."""
 
     agent: dict[str, JsonValue] = {}
     tools: dict[str, JsonValue] = {}  # in place of the suite's
+    answers: Answers = {}  # in place of the suite's
     limit: int | None = Field(default=None, ge=1)  # takes so many scenarios, from the first one on
 
 
@@ -54,6 +85,7 @@ class SuiteSpec(Spec):
     variants: dict[VariantName, VariantSpec] = {}
     scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
     tools: dict[str, JsonValue] = {}  # where they are carried out; without it they are only decided on
+    answers: Answers = {}  # of tools that are answered here, late or with errors
     judge: RoleSpec | None = None  # the role of whoever scorers ask; without it they ask the backend under test
     roles: Roles = {}  # that agents ask for by name
     limits: LimitsSpec = LimitsSpec()  # of each rollout, in all roles together
@@ -62,9 +94,17 @@ class SuiteSpec(Spec):
     gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`
     deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
     quarantine: list[QuarantineSpec] = []
+    sandbox: str = DOCKER  # where its tasks are carried out: docker, or harbor:NAME
     trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
+
+    @field_validator("sandbox")
+    @classmethod
+    def _some_sandbox(cls, sandbox: str) -> str:
+        if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
+            raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's, not {sandbox!r}")
+        return sandbox
 
     @field_validator("agent")
     @classmethod

@@ -9,6 +9,9 @@ from typing import Any
 
 TASK_FILE = "task.toml"
 
+DOCKER = "docker"  # a sandbox of our own
+HARBOR = "harbor:"  # before the name of an environment of Harbor's
+
 
 @dataclass(frozen=True)
 class Task:
@@ -33,6 +36,7 @@ class Task:
     separate_verifier: bool = False  # it is verified in a fresh container over the artefacts
     artifacts: tuple[str, ...] = ()  # paths that a separate verifier is given
     solution_env: Mapping[str, str] = field(default_factory=dict)
+    sandbox: str = DOCKER  # what its suite says; or harbor:NAME
     unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
 
     @classmethod

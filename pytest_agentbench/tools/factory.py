@@ -15,6 +15,7 @@ from pytest_agentbench.tools.source import Kind, Tools
 #: Each a class with the keys of its YAML as fields.
 TOOL_KINDS: Mapping[str, str] = {
     "decision_only": "pytest_agentbench.tools.source:DecisionOnly",
+    "mcp": "pytest_agentbench.tools.mcp:McpTools",
     "python": "pytest_agentbench.tools.python:PythonTools",
 }
 

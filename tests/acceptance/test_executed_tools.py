@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.cli import main
+from pytest_agentbench.runs.journal import read_journal
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 TOOLS = """
@@ -50,7 +52,8 @@ async def run(scenario, llm, tools):
 
 def shop(project: Project, calls: list[tuple[str, int]], final: int = 1, **keys: Any) -> None:
     """A suite of three scenarios whose model makes these calls, and whose shop has three of everything."""
-    project.suite(scorers=["tsq", "state_equals"], tools={"kind": "python", "module": "./tools.py:Shop"}, thresholds={}, **keys)
+    usual: dict[str, Any] = {"scorers": ["tsq", "state_equals"], "tools": {"kind": "python", "module": "./tools.py:Shop"}, "thresholds": {}}
+    project.suite(**{**usual, **keys})
     entries = [{**project.entry(f"shop-{each}"), "state": {"left": 3}, "final_state": {"left": final}} for each in range(3)]
     project.write("scenarios/shop/data.json", json.dumps(entries))
     project.write("scenarios/shop/tools.py", TOOLS.replace('{**state, "pid": os.getpid()}', "state"))
@@ -117,8 +120,100 @@ def test_tools_that_do_not_fit(project: Project) -> None:
     result.assert_outcomes(errors=3)
     for sentence in (
         "shop/suite.yaml: tools: './tools.py:Shop': the tool 'find_item' takes (item, number=...), and in the data it takes (item, ",
-        "other/suite.yaml: tools: no kind of tools 'pyton'; known: decision_only, python",
+        "other/suite.yaml: tools: no kind of tools 'pyton'; known: decision_only, mcp, python",
         "program/suite.yaml: tools: the agent 'command' calls none of the suite's tools, so there is nothing to carry out",
     ):
         assert sentence in result.stdout.str().replace("\n", "")
     assert not (project.root / "reports").exists() or not project.rollouts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("executed", [True, False])
+def test_canned_answers(project: Project, isolation: str, executed: bool) -> None:
+    """They stand for single tools, carried out or not, and errors come at the same calls of a rollout wherever it runs."""
+    decided: dict[str, Any] = {} if executed else {"tools": {}, "scorers": ["tsq"]}
+    answers = {"find_item": {"text": "plenty", "delay": "1ms"}, "order_item": {"error_rate": 0.5}}
+    project.write("scenarios/shop/agent.py", AGENT)
+    shop(
+        project, [("find_item", 1), *[("order_item", 0)] * 8], test="def test_it(rollout): pass",
+        isolation=isolation, answers=answers, agent={"kind": "./agent.py:run"}, **decided,
+    )  # fmt: skip
+
+    project.run("scenarios/shop").assert_outcomes(passed=3)
+
+    failed = {each.scenario: [call.injected for call in each.tool_calls] for each in project.rollouts}
+    assert [False, True, True, False, True, False, False, True, True] == failed["shop-0"]
+    assert 3 == len({*map(tuple, failed.values())})
+    assert [None if not executed else {"left": 3}] * 3 == [each.final_state for each in project.rollouts]
+
+
+@pytest.mark.slow
+def test_answers_that_cannot_be_given(project: Project) -> None:
+    """They are a collection error of their suite, also where only the suite's code knows which tools there are."""
+    project.suite("misspelt", answers={"find_itm": {"text": "x"}})
+    project.suite("often", answers={"find_item": {"error_rate": 1.5}})
+    project.suite("late", answers={"find_item": {"delay": "soon"}})
+    project.suite("nothing", answers={"find_item": {}})
+    project.suite("program", agent={"kind": "command", "program": ["true"]}, answers={"find_item": {"text": "x"}})
+    shop(project, [("order_item", 2)], answers={"find_itm": {"text": "x"}})
+    entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
+    project.write("scenarios/shop/data.json", json.dumps([{**each, "available_tools": []} for each in entries]))
+
+    result = project.run("scenarios")
+
+    result.assert_outcomes(errors=6)
+    for sentence in (
+        "misspelt/suite.yaml: answers: no tool 'find_itm'; known: find_item, order_item, return_item",
+        "often/suite.yaml: answers.find_item.error_rate: ",
+        "late/suite.yaml: answers.find_item.delay: should be a time such as 200ms, 1.5s or 0.2 (seconds)",
+        "nothing/suite.yaml: answers.find_item: should say `text`, `delay` or `error_rate`",
+        "program/suite.yaml: answers: the agent 'command' calls none of the suite's tools, so there is nothing to answer",
+        "shop/suite.yaml: answers: no tool 'find_itm'; known: find_item, order_item, return_item",
+    ):
+        assert sentence in result.stdout.str().replace("\n", "")
+
+
+@pytest.mark.slow
+def test_states_are_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench rescore` holds the state in the journal against the data: no tool runs again, and where there is no state it is said."""
+    shop(
+        project,
+        [("order_item", 2)],
+        test="def test_it(rollout): pass",
+        scorers=["tsq"],
+        variants={"decided": {"tools": {"kind": "decision_only"}}},
+    )
+    project.run("scenarios/shop", "--agentbench-variants=default,decided").assert_outcomes(passed=6)
+    project.write("scenarios/shop/tools.py", "raise SystemExit('nobody asked for tools')")
+    monkeypatch.chdir(project.root)
+
+    assert 0 == main(["rescore", "--scorer", "state_equals"])
+
+    said = capsys.readouterr().out
+    assert "shop state_equals: mean none, now 1.000; 3 of 3 rollouts changed" in said
+    assert " state_equals: the scorer failed on 3 of them: ValueError: the tools have no state: `tools` in suite.yaml says" in said
+    again = [*read_journal(project.directory.with_name(f"{project.directory.name}-rescored"))]
+    assert {("default", 1.0), ("decided", None)} == {(each.variant, each.scores.get("state_equals")) for each in again}
+
+
+DIES = """
+import os
+
+async def run(scenario, llm, tools):
+    await tools.call("find_item", '{"item": "lamp"}', 1)
+    os.abort()
+"""
+
+
+@pytest.mark.slow
+def test_calls_of_a_try_whose_process_dies(project: Project) -> None:
+    """What an agent called is in the record although its process was killed, also within an agent that tries more than once."""
+    project.write("scenarios/shop/agent.py", DIES)
+    wrapped = {"kind": "self_evaluating", "wraps": {"kind": "./agent.py:run"}}
+    shop(project, [("order_item", 1)], test="def test_it(rollout): pass", isolation="process", agent=wrapped)
+
+    project.run("scenarios/shop")
+
+    assert ["agent_error"] * 3 == [rollout.status for rollout in project.rollouts]
+    assert [["find_item"]] * 3 == [[call.name for call in rollout.tool_calls] for rollout in project.rollouts]

@@ -50,6 +50,7 @@ TOOL_CALL = replace(
     repaired=True,
     user_turn=2,
     refusal="sold out",
+    injected=True,
 )
 FULL = replace(
     BOUGHT,

@@ -17,11 +17,12 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.rollout import Setup, outcome
 from pytest_agentbench.rollouts.scoring import no_judge, score
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.suites.task import Task
+from pytest_agentbench.tools.answers import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -53,7 +54,7 @@ async def _agent(setup: Setup, scenario: Scenario, job: Json, line: Line, sessio
     llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role)
     scenario = setup.tools.for_scenario(scenario)
     async with setup.tools.opened(scenario) as source:
-        tools = ToldToolbox(scenario.tools, line, source)
+        tools = ToldToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]))
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
         except asyncio.CancelledError:
@@ -125,9 +126,13 @@ class ToldToolbox(Toolbox):
         super().__init__(tools, source=source)
         self._line = line
 
-    def _keep(self, place: int, call: ToolCall) -> None:
-        super()._keep(place, call)
+    def keep(self, place: int, call: ToolCall) -> None:
+        super().keep(place, call)
         self._line.tell({"op": "tool_call"}, {"place": place, "call": asdict(call)})
+
+    def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
+        super().settle_on(calls, drafts)
+        self._line.tell({"op": "tries"}, {"calls": [asdict(call) for call in calls], "drafts": [draft.to_dict() for draft in drafts]})
 
 
 def _scenario(data: Json) -> Scenario:

@@ -15,9 +15,12 @@ from pytest_agentbench.records import JUDGE, Answer, Draft, Rollout, Score, Tool
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any
 from pytest_agentbench.rollouts.isolation.template import Process, Template
 from pytest_agentbench.rollouts.rollout import Setup
+from pytest_agentbench.rollouts.underway import current
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import Scenario, Suite, score_name
 from pytest_agentbench.tools import factory as tool_factory
+from pytest_agentbench.tools.answers import answers_from
+from pytest_agentbench.tools.source import DecisionOnly
 from pytest_agentbench.tools.toolbox import Toolbox
 
 PATIENCE = 0.5  # seconds in which a process that is stopped may tell what it did so far
@@ -39,7 +42,8 @@ def isolated(suite: Suite, variant: str, template: Template) -> Setup:
         score_name(name): isolated_scorer(template, score_name(name)) if is_import_path(name) else load_scorer(name, folder, options)
         for name, options in suite.scorers.items()
     }
-    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, suite.roles, suite.limits)
+    shared = suite.roles, suite.limits, DecisionOnly(), {} if own else answers_from(suite.answers_of(variant))
+    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, *shared)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,9 @@ class IsolatedAgent:
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Its answer; raises what the agent raised, and AgentError when its process died."""
-        job = {"op": "agent", "base_url": llm.base_url, "model": llm.model, "sampling": llm.sampling}
+        mark = current()
+        assert mark is not None  # agents work within a rollout
+        job = {"op": "agent", "base_url": llm.base_url, "model": llm.model, "sampling": llm.sampling, "trial": mark.key.trial}
         async with self.template.process(job, {"scenario": asdict(scenario)}) as process:
             try:
                 status, reason, answer = await _agent_done(process, llm, tools)
@@ -77,7 +83,9 @@ async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, 
     while True:
         match await process.read():
             case "tool_call", told:
-                tools.calls[told["place"] : told["place"] + 1] = [ToolCall.from_dict(told["call"])]
+                tools.keep(told["place"], ToolCall.from_dict(told["call"]))
+            case "tries", told:
+                tools.settle_on([*map(ToolCall.from_dict, told["calls"])], [*map(Draft.from_dict, told["drafts"])])
             case "role", asked:
                 try:
                     other = await (llm.judge(asked["endpoint"]) if asked["name"] == JUDGE else llm.role(asked["name"]))
@@ -86,9 +94,8 @@ async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, 
                     process.say("reply", error=str(error))
             case _, done:
                 llm.transcript = done["transcript"]
-                tools.calls[:] = map(ToolCall.from_dict, done["tool_calls"])
+                tools.settle_on([*map(ToolCall.from_dict, done["tool_calls"])], [*map(Draft.from_dict, done["drafts"])])
                 tools.final_state = done["final_state"]
-                tools.drafts[:] = map(Draft.from_dict, done["drafts"])
                 return done["status"], done["reason"], done["answer"]
 
 

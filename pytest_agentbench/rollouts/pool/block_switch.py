@@ -89,7 +89,7 @@ class Turning:
             return False
         tap = FirstCallOnly(self._host.addresses)
         rollout = await run_rollout(
-            key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget, self._host.sandboxes.open
+            key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget, self._host.sandboxes
         )
         went_well = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
         status, reason = ("ok", "") if went_well else ("infra_error", rollout.reason or "no call was made")

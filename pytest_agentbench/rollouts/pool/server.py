@@ -350,7 +350,7 @@ class Pool:
         if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):
             return end
         scenario, setup, budget = await self.setup_of(key)
-        return await run_rollout(key, scenario, setup, self.addresses, self.session, budget, self.sandboxes.open)
+        return await run_rollout(key, scenario, setup, self.addresses, self.session, budget, self.sandboxes)
 
     async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
         """Raises InfraError as `_setup` does."""

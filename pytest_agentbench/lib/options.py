@@ -1,4 +1,4 @@
-"""What the options of an agent may be: its annotations say it, and one function holds values to them.
+"""What the options of an agent, or of another part that a suite names, may be: annotations say it, and one function holds values to them.
 
 pydantic would do as well, but the pool makes agents too, and starts a fifth faster without it.
 """

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 
 from pytest_agentbench.agents import AGENTS, load_agent
-from pytest_agentbench.agents.options import check_options, number, whole
+from pytest_agentbench.lib.options import check_options, number, whole
 
 GIVEN: Mapping[str, Mapping[str, Any]] = {"command": {"program": ["sh"]}}  # options without a default
 WITHOUT_OPTIONS = ("nothing", "oracle")

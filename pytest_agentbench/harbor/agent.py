@@ -1,0 +1,115 @@
+"""Our terminal agent as an external agent of Harbor's: the model answers here, the commands run in Harbor's environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from harbor.agents.base import BaseAgent
+
+from pytest_agentbench.agents.factory import make_agent
+from pytest_agentbench.agents.sampling import sampling_of
+from pytest_agentbench.errors import ConfigError, LimitReached
+from pytest_agentbench.llm.client import LLM, Reply
+from pytest_agentbench.records import Json
+from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
+from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.task import Task
+from pytest_agentbench.tools.toolbox import Toolbox
+
+#: What Harbor itself gives an agent; all else are options of the user's (`--ak name=value`).
+HARBORS = (
+    *("logger", "mcp_servers", "skills_dir", "extra_env", "load_trajectory", "environment_logs_dir", "override_setup_timeout_sec"),
+    *("environment_mounted",),
+)
+
+#: Providers in front of a model's name that only say which API its server speaks.
+PROVIDERS = ("openai", "hosted_vllm")
+
+#: Environment variables, by `--ae` or of Harbor's own process, the first one that is there.
+URL, KEY = ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY"
+
+TRANSCRIPT = "transcript.json"  # in Harbor's folder for the agent's logs
+
+
+class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
+    """`harbor run -a pytest_agentbench.harbor:Agent`. Its options are those of the agent `terminal`, sampling parameters and `api_base`."""
+
+    def __init__(self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, **given: Any) -> None:
+        """Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where."""
+        super().__init__(logs_dir, model_name, **{name: given.pop(name) for name in HARBORS if name in given})
+        settings = {"kind": "terminal", **given}
+        self._agent = make_agent(settings, Path())
+        self._sampling = sampling_of(settings)
+        self._url = _url(api_base or self._get_env(*URL))
+        self._model = _model(model_name)
+
+    @staticmethod
+    def name() -> str:
+        return "agentbench-terminal"
+
+    def version(self) -> str:
+        return version("pytest-agentbench")
+
+    async def setup(self, environment: Any) -> None:
+        """Nothing of it runs inside, so nothing is installed there."""
+
+    async def run(self, instruction: str, environment: Any, context: Any) -> None:
+        """Works on the task until the model says that it is done, or has used up its iterations, which `context.metadata` says.
+
+        Commands run as the user whom Harbor has chosen. Raises AgentError and InfraError, which Harbor records.
+        """
+        tools = Toolbox((), HarborSandbox(environment, f"harbor:{environment.type()}"))
+        scenario = Scenario(environment.session_id, ({"role": "user", "content": instruction},), task=Task(folder="", digest=""))
+        key = self._get_env(KEY)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        limit = ""
+        async with aiohttp.ClientSession(headers=headers) as session:
+            llm = CountedLLM(self._url, self._model, self._sampling, session, context)
+            try:
+                await self._agent.run(scenario, llm, tools)
+            except LimitReached as reached:
+                limit = str(reached)
+            finally:
+                context.metadata = {"calls": llm.calls, "commands": len(tools.calls), "limit": limit}
+                (self.logs_dir / TRANSCRIPT).write_text(json.dumps(llm.transcript, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+class CountedLLM(LLM):
+    """A client that adds up what its calls cost in Harbor's record, call by call: an agent that is stopped keeps what it has."""
+
+    def __init__(self, url: str, model: str, sampling: Json, session: aiohttp.ClientSession, context: Any) -> None:
+        """`context` is Harbor's AgentContext."""
+        super().__init__(url, model, sampling, session)
+        self.calls = 0
+        self._context = context
+
+    async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
+        reply = await super().chat(messages, tools, **overrides)
+        self.calls += 1
+        context, usage = self._context, reply.usage
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        context.n_input_tokens = (context.n_input_tokens or 0) + (usage.get("prompt_tokens") or 0)
+        context.n_output_tokens = (context.n_output_tokens or 0) + (usage.get("completion_tokens") or 0)
+        context.n_cache_tokens = (context.n_cache_tokens or 0) + cached
+        return reply
+
+
+def _url(url: str | None) -> str:
+    if url is None or not url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"which endpoint is asked, should be a URL such as http://127.0.0.1:8000/v1, not {url!r}: --ak api_base=URL, or {URL[0]}"
+        )
+    return url.rstrip("/")
+
+
+def _model(name: str | None) -> str:
+    """The name as the server knows it: `NAME` of `openai/NAME`; any other one is taken as it is, `Qwen/Qwen3-8B` for one."""
+    if not name:
+        raise ConfigError("which model is asked? -m openai/NAME says it, NAME as its server knows it")
+    provider, _, rest = name.partition("/")
+    return rest if provider in PROVIDERS and rest else name

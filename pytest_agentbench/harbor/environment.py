@@ -1,0 +1,132 @@
+"""Our sandbox as an environment of Harbor's: a container of a Docker Engine, without compose."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.folder_hash import EVERY_BIT, folder_sha256
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.sandbox.artifacts import LARGEST, unpack
+from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
+from pytest_agentbench.suites.task import Task
+
+A_DAY = 86400.0  # seconds after which a sandbox ends that nobody has ended: Harbor does not say how long a trial may take
+COPY = 600.0  # seconds for a folder on its way
+FOLDER, DOCKERFILE = "environment", "Dockerfile"
+COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
+
+_DOWNLOAD = "/.agentbench-download.tar"
+
+
+class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not always here
+    """`harbor run -e pytest_agentbench.harbor:Environment`. What docs/sandboxes.md says of a sandbox holds for it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Harbor's own arguments; raises ConfigError for a task that asks for more than one container."""
+        self._sandbox: DockerSandbox | None = None
+        super().__init__(*args, **kwargs)
+
+    @staticmethod
+    def type() -> str:
+        return "agentbench"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        return EnvironmentCapabilities(disable_internet=True)
+
+    @classmethod
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
+
+    def _validate_definition(self) -> None:
+        folder = self.environment_dir
+        for name in COMPOSE:
+            if (folder / name).exists():
+                raise ConfigError(
+                    f"{folder / name}: services beside a sandbox are not supported by {self.type()}; harbor's `docker` has them"
+                )
+        if not self.task_env_config.docker_image and (folder.name != FOLDER or not (folder / DOCKERFILE).is_file()):
+            raise ConfigError(f"{folder}: an image is built from {FOLDER}/{DOCKERFILE}, or named by docker_image; neither is there")
+
+    async def start(self, force_build: bool) -> None:  # noqa: ARG002 - an image is built anew where its content is another
+        task = self._task()
+        key = RolloutKey("harbor", self.session_id)
+        self._sandbox = DockerSandbox(self.session_id, key, task, A_DAY)
+        await self._sandbox.start()
+        await self.ensure_dirs(self._mount_targets(writable_only=True))
+        await self._upload_environment_dir_after_start()
+
+    def _task(self) -> Task:
+        """The part of a task that decides about its sandbox."""
+        config, folder = self.task_env_config, self.environment_dir
+        image = config.docker_image or ""
+        limits = {"cpus": config.cpus, "memory_mb": config.memory_mb, "storage_mb": config.storage_mb}
+        return Task(
+            folder=str(folder.parent.absolute()),
+            digest="",
+            image=image,
+            image_digest="" if image else folder_sha256([folder], folder.parent, EVERY_BIT)[:16],
+            build_timeout_s=config.build_timeout_sec,
+            network=self.network_policy.network_mode.value,
+            workdir=config.workdir,
+            env=self._startup_env(),
+            **{name: value for name, value in limits.items() if value is not None},
+        )
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """Both of its outputs come as one. Raises RuntimeError for a command that was killed inside, for its time was over."""
+        user = self._resolve_user(user)
+        done = await self._there().exec(
+            command,
+            seconds=A_DAY if timeout_sec is None else timeout_sec,
+            user=None if user is None else str(user),
+            workdir=cwd,
+            env=self._merge_env(env),
+        )
+        if done.exit_code is None:
+            raise RuntimeError(f"the command took longer than {timeout_sec} s and was killed")
+        return ExecResult(stdout=done.output, return_code=done.exit_code)
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        await self._there().put(Path(source_path), target_path)
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        await self._there().put(Path(source_dir), target_dir)
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        file = await self._there().get(source_path, most=LARGEST)
+        Path(target_path).write_bytes(file.content)  # noqa: ASYNC240 - of a size that is limited
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """Regular files and folders; links, pipes and devices are left out, as they are of artefacts."""
+        sandbox = self._there()
+        pack = f"tar -cf {_DOWNLOAD} -C {shlex.quote(source_dir)} ."
+        done = await sandbox.exec(pack, seconds=COPY, user="root", workdir="/")
+        if done.exit_code != 0:
+            raise OSError(f"{source_dir} in the sandbox cannot be copied: {done.output.strip()[-300:]}")
+        tar = await sandbox.get(_DOWNLOAD, most=LARGEST)
+        target = Path(target_dir)
+        target.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - it waits for nothing
+        unpack(tar.content, target)
+
+    async def stop(self, delete: bool) -> None:  # noqa: ARG002 - a container of ours is removed when it ends
+        if self._sandbox is not None:
+            await self._sandbox.end()
+
+    def _there(self) -> DockerSandbox:
+        if self._sandbox is None:
+            raise RuntimeError(f"the environment {self.session_id} is not started")
+        return self._sandbox

@@ -1,0 +1,192 @@
+"""A sandbox without Docker: each command runs by bubblewrap in namespaces of its own, which end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import shutil
+import signal
+import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.sandbox.clip import Clip
+from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
+from pytest_agentbench.sandbox.command import KILL, unusable
+from pytest_agentbench.sandbox.sandbox import Command
+
+PROCESSES = 128  # at once, threads included
+NOBODY = 65534  # user and group outside, where we are root: of root the kernel counts no processes
+SHARED_MEMORY = 64 << 20  # bytes of /dev/shm
+PROBE = 20.0  # seconds for the first, empty command
+
+#: What is kept of no sandbox of this kind: without a cgroup of its own the kernel counts memory by the process.
+KIND = f"{BUBBLEWRAP}, memory limited for each process and not for all together"
+
+#: Folders with programs and libraries, and files that they need to start. Nothing else of this machine is inside.
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+
+HOME, SHARED = "/tmp", "/dev/shm"  # noqa: S108 - inside, where nobody else is
+
+#: Of the first process inside; all others inherit them, and nobody inside may raise one.
+_LIMITED = 'echo 1000 > /proc/self/oom_score_adj; ulimit -c 0 -v {memory} -f {file} -t {cpu} -u {processes} || exit; exec bash -c "$1"'
+
+
+class Bubblewrap:
+    """From `start` to `end`. Files are gone when their command has ended, with all that it started."""
+
+    kind = KIND
+
+    def __init__(self, what: str, place: CodePlace, on_end: Callable[[], None] = lambda: None) -> None:
+        """`what` is how errors call it; `on_end` is called when it has ended."""
+        self._what, self._place, self._on_end = what, place, on_end
+        self._running: set[Process] = set()
+
+    async def start(self) -> None:
+        """Returns when a command has run; raises InfraError with the reason where the kernel does not allow it."""
+        try:
+            done = await self.exec("exec python3 -c pass", seconds=PROBE)
+        except InfraError:
+            self._on_end()
+            raise
+        if done.exit_code != 0:
+            self._on_end()
+            raise InfraError(
+                f"{self._what} cannot run Python: {_last_line(done.output) or 'it took too long'}; "
+                "bubblewrap has the python3 of /usr, so install one there, or choose `sandbox: docker`"
+            )
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        seconds: float,
+        user: str | None = None,  # noqa: ARG002 - it has one user
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Command:
+        if why := unusable(command):
+            return why
+        began, clip = time.monotonic(), Clip()
+        report = Report()
+        try:
+            words = _words(self._place, report.writer, seconds, workdir or HOME, env or {})
+            process = await self._started([*words, command], report.writer)
+            report.close_writer()
+            self._running.add(process)
+            try:
+                ended = await _read(process, clip, seconds)
+            finally:
+                await _killed(process, report, clip)
+                self._running.discard(process)
+            code = report.fact("exit-code") if ended else None
+        finally:
+            report.close()
+        if ended and code is None:
+            raise InfraError(f"{self._what} cannot be made: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
+        return Command(code, clip.text, clip.omitted, time.monotonic() - began)
+
+    async def _started(self, words: list[str], told: int) -> Process:
+        nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        try:
+            return await asyncio.create_subprocess_exec(
+                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[told], start_new_session=True, **nobody
+            )
+        except OSError as error:
+            raise InfraError(f"{self._what} cannot be made: {error}") from error
+
+    async def end(self) -> None:
+        for process in self._running:
+            with suppress(ProcessLookupError):
+                process.kill()
+        self._on_end()
+
+
+_ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `sandbox: docker`"
+
+
+def _words(place: CodePlace, told: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
+    """The command line, up to the command that runs inside; what becomes of it is written to `told`."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `sandbox: docker`")
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8", **env}
+    limits = {
+        "memory": place.memory_mb << 10,
+        "file": place.storage_mb << 10,
+        "cpu": max(math.ceil(seconds), 1),
+        "processes": PROCESSES,
+    }
+    return [
+        *(program, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
+        *("--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox", "--json-status-fd", str(told)),
+        *(word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY), "--tmpfs", SHARED, "--remount-ro", "/dev"),
+        *("--size", str(place.storage_mb << 20), "--tmpfs", HOME, "--remount-ro", "/", "--chdir", workdir),
+        *(word for name, value in variables.items() for word in ("--setenv", name, value)),
+        *("--", "/bin/bash", "-c", _LIMITED.format(**limits), "bash"),
+    ]
+
+
+async def _read(process: Process, clip: Clip, seconds: float) -> bool:
+    """Whether it ended in so many seconds."""
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(seconds):
+            while piece := await process.stdout.read(1 << 16):
+                clip.add(piece)
+            await process.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _killed(process: Process, report: Report, clip: Clip) -> None:
+    """Returns when nothing of it runs any more: its output is closed by the last process that could write there."""
+    assert process.stdout is not None
+    with suppress(ProcessLookupError):
+        if process.returncode is None and (first := report.fact("child-pid")):
+            os.kill(first, signal.SIGKILL)  # with which all inside ends
+        process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KILL):
+            while piece := await process.stdout.read(1 << 16):
+                clip.add(piece)
+            await process.wait()
+
+
+class Report:
+    """What bubblewrap says of a command through a pipe: JSON objects, a line each."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._said = b""
+
+    def fact(self, name: str) -> int | None:
+        """`child-pid`, the first process inside by its number outside, or `exit-code`; None where it was not said."""
+        with suppress(BlockingIOError):
+            while piece := os.read(self._reader, 1 << 12):
+                self._said += piece
+        facts = {name: value for line in self._said.splitlines() for name, value in json.loads(line).items()}
+        value: int | None = facts.get(name)
+        return value
+
+    def close_writer(self) -> None:
+        """A second call does nothing."""
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    def close(self) -> None:
+        self.close_writer()
+        os.close(self._reader)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]

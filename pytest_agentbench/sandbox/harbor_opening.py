@@ -1,0 +1,141 @@
+"""How a rollout comes by a sandbox that is an environment of Harbor's: `sandbox: harbor:NAME` in suite.yaml.
+
+NAME is one of Harbor's (`docker`, `daytona`, ...), or an import path of a class of environments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import re
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError, InfraError, unknown_name
+from pytest_agentbench.lib.loading import is_import_path
+from pytest_agentbench.lib.threads import in_thread
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.sandbox.harbor_package import check_harbor
+from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
+from pytest_agentbench.suites.task import HARBOR, Task
+
+START = 300.0  # seconds beside an image's own in which an environment has to be up
+COMPOSE = "docker"  # the environment that takes `docker compose`
+
+
+def check_sandbox(sandbox: str) -> None:
+    """Raises ConfigError for a sandbox of suite.yaml that cannot be had in this interpreter, whatever task it is for."""
+    if not sandbox.startswith(HARBOR):
+        return
+    check_harbor(f"sandbox: {sandbox}")
+    name = sandbox.removeprefix(HARBOR)
+    from harbor.models.environment_type import EnvironmentType
+
+    known = [each.value for each in EnvironmentType]
+    if not is_import_path(name) and name not in known:
+        raise ConfigError(
+            f"sandbox: {unknown_name('environment of Harbor', name, known)}, or an import path such as my_package.clouds:Ours"
+        )
+
+
+async def open_harbor_sandbox(key: RolloutKey, task: Task, on_end: Callable[[], None]) -> HarborSandbox:
+    """One that is up; raises InfraError where it cannot be had."""
+    await in_thread(_check_ready, task.sandbox)
+    folder = Path(tempfile.mkdtemp(prefix="agentbench-harbor-"))
+
+    def end() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        on_end()
+
+    environment = None
+    try:
+        environment = _environment(key, task, folder)
+        async with asyncio.timeout(task.build_timeout_s + START):
+            await environment.start(force_build=False)
+        sandbox = HarborSandbox(environment, task.sandbox, another=lambda: open_harbor_sandbox(key, task, lambda: None), on_end=end)
+        await sandbox.settle()
+    except BaseException as error:
+        with suppress(Exception):  # what kept it from being there is what is told
+            if environment is not None:
+                await asyncio.shield(environment.stop(delete=True))
+        end()
+        if isinstance(error, InfraError) or not isinstance(error, Exception):
+            raise
+        why = f"it was not up in {task.build_timeout_s + START:g} s" if isinstance(error, TimeoutError) else str(error)
+        raise InfraError(f"the sandbox {task.sandbox} of {key}: {type(error).__name__}: {' '.join(why.split())}") from error
+    return sandbox
+
+
+@functools.cache
+def _check_ready(sandbox: str) -> None:
+    """Raises InfraError where this machine lacks what an environment takes: a program, a key. Once for each that is there."""
+    try:
+        check_sandbox(sandbox)
+    except ConfigError as error:
+        raise InfraError(str(error)) from error
+    from harbor.environments.factory import EnvironmentFactory
+
+    name = sandbox.removeprefix(HARBOR)
+    try:
+        EnvironmentFactory.run_preflight(*_chosen(name))
+    except (Exception, SystemExit) as error:
+        raise InfraError(f"{sandbox}: {error}") from error
+    if name == COMPOSE and (why := without_compose()):
+        raise InfraError(f"{sandbox}: {why}")
+
+
+def without_compose() -> str:
+    """What is missing for Harbor's environment `docker`; empty where nothing is."""
+    try:
+        done = subprocess.run(["docker", "compose", "version", "--short"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"`docker compose version` cannot be run: {error}"
+    if done.returncode == 0 and (version := re.match(r"v?(\d+)\.", done.stdout)) and int(version[1]) >= 2:
+        return ""
+    return "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here; Debian has it from trixie on"
+
+
+def _chosen(name: str) -> tuple[Any, str | None]:
+    """(type, import path) as Harbor has them, one of which is None."""
+    from harbor.models.environment_type import EnvironmentType
+
+    return (None, name) if is_import_path(name) else (EnvironmentType(name), None)
+
+
+def _environment(key: RolloutKey, task: Task, folder: Path) -> Any:
+    """Harbor's own, which is not started; `folder` is for what it writes."""
+    from harbor.environments.factory import EnvironmentFactory
+    from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+    from harbor.models.trial.config import EnvironmentConfig as Choice
+    from harbor.models.trial.paths import TrialPaths
+
+    type, import_path = _chosen(task.sandbox.removeprefix(HARBOR))
+    config = EnvironmentConfig(
+        docker_image=task.image or None,
+        build_timeout_sec=task.build_timeout_s,
+        cpus=math.ceil(task.cpus),
+        memory_mb=task.memory_mb,
+        storage_mb=task.storage_mb,
+        workdir=task.workdir,
+        env=dict(task.env),
+    )
+    policy = NetworkPolicy(network_mode=NetworkMode(task.network))
+    paths = TrialPaths(folder)
+    paths.mkdir()
+    return EnvironmentFactory.create_environment_from_config(
+        Choice(type=type, import_path=import_path),
+        environment_dir=Path(task.folder) / "environment",
+        environment_name=key.scenario,
+        session_id=f"{re.sub(r'[^A-Za-z0-9-]', '-', key.scenario)[:40]}__{secrets.token_hex(4)}",
+        trial_paths=paths,
+        task_env_config=config,
+        network_policy=policy,
+        phase_network_policies=[policy],
+    )

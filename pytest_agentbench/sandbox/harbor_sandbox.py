@@ -1,0 +1,211 @@
+"""A sandbox that is an environment of Harbor's: a container, or a machine in a cloud, that the package `harbor` speaks to.
+
+Harbor gives commands, and files in and out. What a sandbox promises beyond that is done by commands inside: the time of a command,
+the end of all that runs, and what kind of file is read. They take bash, coreutils and tar.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import shlex
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.sandbox.archive import packed
+from pytest_agentbench.sandbox.clip import Clip
+from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, unusable
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, Command, File
+
+T = TypeVar("T")
+
+#: Variable of all processes of one command; a sandbox below this one may have its own.
+VARIABLE = "AGENTBENCH_HARBOR_COMMAND"
+
+GRACE = 30.0  # seconds beyond its own time in which a command's end has to be told
+COPY = 600.0  # seconds for a file on its way
+_KILLED = 128 + signal.SIGKILL
+_NOTHING_THERE = 44  # an exit code of ours
+
+_UPLOAD = "/.agentbench-upload.tar"
+
+#: What a path is, without following a link: mode in hexadecimal digits, user id, bytes.
+_STAT = f'if [ -e "$1" ] || [ -L "$1" ]; then exec stat -c "%f %u %s" -- "$1"; else exit {_NOTHING_THERE}; fi'
+
+_KINDS: Mapping[int, str] = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}
+
+#: Whose processes these are: the boot of a kernel, and the namespace of process ids.
+WHOSE = "cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid"
+
+#: The processes that are there, each with its start time, for process ids are used again.
+PROCESSES = r"""
+for folder in /proc/[0-9]*; do
+  line=; { read -r -d '' line <"$folder/stat"; } 2>/dev/null
+  [[ $line ]] && { set -- ${line##*) }; echo "${folder#/proc/}:${20}"; }
+done
+exit 0
+"""
+
+#: Kills all but those in $1, itself and what it was started by; exits with 0 when no other is left.
+_KILL_OTHERS = r"""
+kept=" $1 "; own=" "; pid=$$
+while [[ $pid -gt 1 ]]; do
+  own+="$pid "; line=
+  { read -r -d '' line <"/proc/$pid/stat"; } 2>/dev/null
+  [[ $line ]] || break
+  set -- ${line##*) }; pid=$2
+done
+for round in {1..50}; do
+  left=
+  for folder in /proc/[0-9]*; do
+    pid=${folder#/proc/}; line=
+    [[ $pid == 1 || $own == *" $pid "* ]] && continue
+    { read -r -d '' line <"$folder/stat"; } 2>/dev/null
+    [[ $line ]] || continue
+    set -- ${line##*) }
+    [[ $1 == Z || $kept == *" $pid:${20} "* ]] && continue
+    kill -9 "$pid" 2>/dev/null; left=1
+  done
+  [[ $left ]] || exit 0
+done
+exit 1
+"""
+
+
+class HarborSandbox:
+    """What an environment of Harbor's does, as a sandbox does it. It is somebody else's to start; `end` ends it."""
+
+    def __init__(
+        self,
+        environment: Any,
+        kind: str,
+        *,
+        another: Callable[[], Awaitable[HarborSandbox]] | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`environment` is a BaseEnvironment that is up; `another` opens one more for its task; `on_end` is called when it has ended."""
+        self.kind = kind
+        self._environment, self._another, self._on_end = environment, another, on_end
+        self._what = f"the sandbox {kind} {environment.session_id}"
+        self._kept = ""  # the processes that are its own
+        self._ended = False
+
+    async def settle(self) -> None:
+        """Takes down which processes keep it up, before anybody uses it; raises InfraError where it shares them with this machine."""
+        whose = (await self._inside(WHOSE)).split()
+        if whose == await _whose_here():
+            raise InfraError(f"{self._what} shares its processes with this machine, so those of an agent could not be ended")
+        self._kept = " ".join((await self._inside(PROCESSES)).split())
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        seconds: float,
+        user: str | None = None,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Command:
+        words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", command))
+        if why := unusable(words):
+            return why
+        mark, began = secrets.token_hex(8), time.monotonic()
+        told = self._environment.exec(
+            words,
+            cwd=workdir,
+            env={**(env or {}), VARIABLE: mark},
+            timeout_sec=math.ceil(seconds + GRACE),
+            user=user,
+        )
+        try:
+            async with asyncio.timeout(seconds + 2 * GRACE):
+                done = await self._asked("a command", told)
+        except TimeoutError:
+            raise InfraError(f"{self._what} does not say that a command has ended, {2 * GRACE:g} s after its time was over") from None
+        took, clip = time.monotonic() - began, Clip()
+        clip.add(f"{done.stdout or ''}{done.stderr or ''}".encode())
+        if done.return_code == _KILLED and took >= seconds:
+            await self._run(KILL_MARKED, f"{VARIABLE}={mark}", user=user)
+            return Command(None, clip.text, clip.omitted, took)
+        return Command(done.return_code, clip.text, clip.omitted, took)
+
+    async def put(self, source: Path, target: str) -> None:
+        with packed(source, target) as tar, tempfile.NamedTemporaryFile(prefix="agentbench-", suffix=".tar") as file:
+            while piece := tar.read(1 << 20):
+                file.write(piece)
+            file.flush()
+            await self._asked(target, self._environment.upload_file(Path(file.name), _UPLOAD))
+        await self._inside(f"tar -xpf {_UPLOAD} --same-owner -C / && rm -f {_UPLOAD}", seconds=COPY)
+
+    async def get(self, source: str, *, most: int = LARGEST_FILE) -> File:
+        code, output = await self._run(_STAT, source)
+        if code == _NOTHING_THERE:
+            raise FileNotFoundError(f"there is no {source} in the sandbox")
+        if code != 0:
+            raise OSError(f"{source} in the sandbox: {output.strip()[-300:]}")
+        mode, owner, size = output.split()
+        if not stat.S_ISREG(int(mode, 16)):
+            raise OSError(f"{source} in the sandbox: it is {_KINDS.get(stat.S_IFMT(int(mode, 16)), 'no file')}")
+        if int(size) > most:
+            raise OSError(f"{source} in the sandbox: it has {size} bytes, and {most} is the most that is read")
+        with tempfile.TemporaryDirectory(prefix="agentbench-") as folder:
+            copy = Path(folder, "file")
+            await self._asked(source, self._environment.download_file(source, copy))
+            return File(copy.read_bytes(), int(owner))  # noqa: ASYNC240 - no more than `most`
+
+    async def end_processes(self) -> None:
+        code, output = await self._run(_KILL_OTHERS, self._kept)
+        if code != 0:
+            raise InfraError(f"{self._what}: what runs in it cannot be ended: {output.strip()[-300:]}")
+
+    async def fresh(self) -> HarborSandbox:
+        if self._another is None:
+            raise InfraError(f"{self._what}: there is no other one for this task")
+        return await self._another()
+
+    async def end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            await asyncio.shield(self._asked("its end", self._environment.stop(delete=True)))
+        finally:
+            self._on_end()
+
+    async def _inside(self, script: str, seconds: float = KILL) -> str:
+        """What a script of ours prints, as root; raises InfraError where it fails."""
+        code, output = await self._run(script, seconds=seconds)
+        if code != 0:
+            raise InfraError(f"{self._what}: {output.strip()[-300:] or f'exit code {code}'}")
+        return output
+
+    async def _run(self, script: str, *arguments: str, user: str | None = "root", seconds: float = KILL) -> tuple[int, str]:
+        words = shlex.join(("bash", "-c", script, "bash", *arguments))
+        told = self._environment.exec(words, cwd="/", timeout_sec=math.ceil(seconds), user=user)
+        done = await self._asked("a command", told)
+        return done.return_code, f"{done.stdout or ''}{done.stderr or ''}"
+
+    async def _asked(self, what: str, answer: Awaitable[T]) -> T:
+        """What Harbor answers; whatever it raises is an infra error, for the agent is not in there."""
+        if self._ended and what != "its end":
+            raise InfraError(f"{self._what} has ended")
+        try:
+            return await answer
+        except InfraError:
+            raise
+        except Exception as error:
+            raise InfraError(f"{self._what}: {what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+async def _whose_here() -> list[str]:
+    """WHOSE of this process; nothing where this system does not say."""
+    process = await asyncio.create_subprocess_exec("sh", "-c", WHOSE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+    output, _ = await process.communicate()
+    return output.decode().split()

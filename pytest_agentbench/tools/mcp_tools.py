@@ -1,0 +1,263 @@
+"""The tools that an MCP server has, and the session of a rollout with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import INVALID_PARAMS, CallToolResult, ContentBlock, EmbeddedResource, TextContent, TextResourceContents
+
+from pytest_agentbench.errors import ConfigError, InfraError, ToolError, unknown_name
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.mcp_process import Program, ServerProcess
+from pytest_agentbench.tools.mcp_server import McpServer
+from pytest_agentbench.tools.methods import written
+
+GRACE = 5.0  # seconds in which a session may take its leave
+PAGES = 100  # of a list of tools
+
+
+@dataclass(frozen=True)
+class ServerTools:
+    """A server, and the tools that it has said it has."""
+
+    server: McpServer
+    program: Program | None  # None where it is somewhere else
+    tools: Mapping[str, Tool]
+
+    @classmethod
+    def of(cls, server: McpServer, folder: Path) -> ServerTools:
+        """Asks the server for its tools; raises ConfigError for one that does not say."""
+        program = Program(server.found(folder), folder, server.environment()) if server.command else None
+        asked: list[ServerTools | Exception] = []
+
+        def ask() -> None:  # in a thread: the pool has a loop, and others have none
+            try:
+                asked.append(cls(server, program, asyncio.run(_listed(server, program))))
+            except Exception as error:
+                asked.append(error)
+
+        thread = threading.Thread(target=ask, name="agentbench-mcp", daemon=True)
+        thread.start()
+        thread.join()
+        if isinstance(asked[0], InfraError):
+            raise ConfigError(str(asked[0])) from asked[0]
+        if isinstance(asked[0], Exception):
+            raise asked[0]
+        if not asked[0].tools:
+            raise ConfigError(f"{server.name} has no tools")
+        return asked[0]
+
+    def check(self, scenarios: Sequence[Scenario]) -> None:
+        """Raises ConfigError where the data's tools are not those of the server, and where a label names a tool that there is not."""
+        for tools in {id(each.tools): each.tools for each in scenarios}.values():
+            for tool in tools:
+                self._check_tool(tool)
+        for scenario in scenarios:
+            for label in scenario.expected:
+                if str(label.get("tool")) not in self.tools:
+                    unknown = unknown_name("tool", str(label.get("tool")), self.tools)
+                    raise ConfigError(f"{self.server.name}: {scenario.id}: expected {unknown}")
+
+    def _check_tool(self, tool: Tool) -> None:
+        own = self.tools.get(tool.name)
+        if own is None:
+            unknown = unknown_name("tool", tool.name, self.tools).replace("no tool", "a tool", 1)
+            raise ConfigError(f"{self.server.name}: the data have {unknown}")
+        if _parameters(own) != _parameters(tool):
+            takes = f"takes {written(*_parameters(own))}, and in the data it takes {written(*_parameters(tool))}"
+            raise ConfigError(f"{self.server.name}: the tool {tool.name!r} {takes}; they should agree")
+
+    def for_scenario(self, scenario: Scenario) -> Scenario:
+        return scenario if scenario.tools else replace(scenario, tools=tuple(self.tools.values()))
+
+    @asynccontextmanager
+    async def opened(self, scenario: Scenario) -> AsyncIterator[Session]:
+        del scenario
+        async with session(self.server, self.program) as opened:
+            yield opened
+
+
+def _parameters(tool: Tool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The required ones and the others, by name."""
+    required = {*tool.parameters.get("required", ())}
+    return tuple(sorted(required)), tuple(sorted({*tool.parameters.get("properties", ())} - required))
+
+
+async def _listed(server: McpServer, program: Program | None) -> Mapping[str, Tool]:
+    async with session(server, program) as opened:
+        return {each.name: each for each in await opened.tools()}
+
+
+@asynccontextmanager
+async def session(server: McpServer, program: Program | None) -> AsyncIterator[Session]:
+    """A session with a server; raises InfraError where there is none. It lives in a task of its own, so its faults reach nobody else's."""
+    opened = Session(server, ServerProcess(program) if program else None)
+    try:
+        await opened.begin()
+        yield opened
+    finally:
+        await opened.end()
+
+
+class Session:
+    """The tools of one rollout."""
+
+    def __init__(self, server: McpServer, process: ServerProcess | None) -> None:
+        self._server, self._process = server, process
+        self._client: Client | None = None
+        self._loop = asyncio.get_running_loop()
+        self._begun, self._over = asyncio.Event(), asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Returns when the server has introduced itself."""
+        self._life = asyncio.create_task(self._live())
+        begun = asyncio.create_task(self._begun.wait())
+        try:
+            await asyncio.wait((self._life, begun), timeout=self._server.timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            begun.cancel()
+        if self._life.done():
+            raise self._failed("does not serve", self._life.exception())
+        if self._client is None:
+            raise self._failed(f"has not introduced itself within {self._server.timeout:g} s", None)
+
+    async def end(self) -> None:
+        """Returns when nothing of it is left."""
+        self._over.set()
+        if self._life is None:
+            return
+        if self._client is not None:
+            await asyncio.wait((self._life,), timeout=GRACE)
+        self._life.cancel()
+        await asyncio.wait((self._life,))
+
+    async def _live(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            transport = _Passed(await stack.enter_async_context(self._streams()))
+            client = Client(transport, cache=None, read_timeout_seconds=self._server.timeout)
+            self._client = await stack.enter_async_context(client)
+            self._begun.set()
+            await self._over.wait()
+
+    def _streams(self) -> AbstractAsyncContextManager[Any]:
+        return self._process.streams() if self._process else _at(self._server)
+
+    async def tools(self) -> list[Tool]:
+        """Those that the server says it has; raises InfraError."""
+        found: list[Tool] = []
+        cursor: str | None = None
+        for _ in range(PAGES):
+            page = await self._answer("has not said which tools it has", self._known().list_tools(cursor=cursor))
+            found += [Tool(each.name, each.description or each.title or "", dict(each.input_schema)) for each in page.tools]
+            if not (cursor := page.next_cursor):
+                return found
+        raise InfraError(f"tools: {self._server.name} has more than {PAGES} pages of tools; is it a server that repeats a cursor?")
+
+    async def call(self, tool: Tool, arguments: Json) -> str:
+        try:
+            result = await self._answer(f"has not answered a call of {tool.name!r}", self._known().call_tool(tool.name, arguments))
+        finally:
+            self._log()
+        if result.is_error:
+            raise ToolError(_told(result) or f"{tool.name} has failed")
+        return _told(result) or f"{tool.name} is done."
+
+    def state(self) -> None:
+        """Nobody knows: it is the server's own. What it has printed since the last call goes into the rollout's log."""
+        self._log()
+
+    def copy(self) -> Session:
+        raise InfraError(f"tools: {self._server.name} cannot be copied for another try of the agent; an agent with one try can use it")
+
+    def _known(self) -> Client:
+        if asyncio.get_running_loop() is not self._loop:
+            raise InfraError(f"tools: {self._server.name} cannot be called by code that blocks with --pdb; an async agent can call it")
+        assert self._client is not None
+        return self._client
+
+    async def _answer(self, late: str, asked: Any) -> Any:
+        """What the server says; raises ToolError where it refuses the arguments, and InfraError where it fails."""
+        try:
+            async with asyncio.timeout(self._server.timeout):
+                return await asked
+        except TimeoutError as error:
+            raise self._failed(f"{late} within {self._server.timeout:g} s", None) from error
+        except MCPError as error:
+            if error.code == INVALID_PARAMS:
+                raise ToolError(str(error)) from error
+            raise self._failed("has failed", error) from error
+        except Exception as error:  # it has said what no server may say, or its connection is gone
+            raise self._failed("has failed", error) from error
+
+    def _failed(self, what: str, error: BaseException | None) -> InfraError:
+        """What has become of the server: how its process ended, else the error, with the last lines that it printed."""
+        ended = self._process.ended if self._process else ""
+        why = "" if error is None or ended else f": {_innermost(error)}"
+        lines = f"; its last lines: {self._process.last_lines}" if self._process else ""
+        return InfraError(f"tools: {self._server.name} {ended or what}{why}{lines}")
+
+    def _log(self) -> None:
+        """Into the log of the rollout that this task is of."""
+        if self._process:
+            sys.stderr.write(self._process.news())
+
+
+class _Passed:
+    """Streams that are open as a transport of mcp's."""
+
+    def __init__(self, streams: Any) -> None:
+        self._streams = streams
+
+    async def __aenter__(self) -> Any:
+        return self._streams
+
+    async def __aexit__(self, *_: object) -> None:
+        """They are closed by who opened them."""
+
+
+@asynccontextmanager
+async def _at(server: McpServer) -> AsyncIterator[Any]:
+    """The streams of a server that serves over HTTP. Nothing of this process goes there: no proxy, no .netrc."""
+    async with (
+        httpx2.AsyncClient(timeout=httpx2.Timeout(server.timeout), trust_env=False) as http,
+        streamable_http_client(server.url, http_client=http) as streams,
+    ):
+        yield streams
+
+
+def _innermost(error: BaseException) -> str:
+    """An error without the groups around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _told(result: CallToolResult) -> str:
+    """What the model is told: texts, and the names of what is no text."""
+    if not result.content and result.structured_content is not None:
+        return orjson.dumps(result.structured_content).decode()
+    return "\n".join(map(_text, result.content))
+
+
+def _text(block: ContentBlock | TextResourceContents) -> str:
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+        block = block.resource
+    if isinstance(block, TextContent | TextResourceContents):
+        text: str = block.text
+        return text
+    kind = getattr(block, "mime_type", None)
+    return f"[{block.type}{f', {kind}' if kind else ''}, which is no text]"

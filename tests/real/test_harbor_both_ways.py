@@ -1,0 +1,230 @@
+"""Harbor, from the package index, with our agent and our sandbox, on a real Docker Engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import docker
+import pytest
+import yaml
+
+from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.lib.process import Child, foreign_environment
+from pytest_agentbench.records import Json
+from pytest_agentbench.sandbox.harbor_opening import without_compose
+from pytest_agentbench.sandbox.ownership import OWNER
+from tests.base_image import base_image
+from tests.dockerd import NoEngine, any_engine
+from tests.project import Project
+from tests.tasks import write_task
+
+ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "scenarios/openthoughts/tasks"
+HOME = home_of("harbor")
+AGENT, ENVIRONMENT = "pytest_agentbench.harbor:Agent", "pytest_agentbench.harbor:Environment"
+KEY = "canary-key-of-the-endpoint"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not is_whole(HOME), reason="NOT TESTED with Harbor: agentbench env create harbor"),
+]
+
+
+@pytest.fixture(scope="module")
+def engine_url() -> Iterator[str]:
+    """DOCKER_HOST of an engine that has the image that our tasks are built on; none of ours is left there in the end."""
+    try:
+        with any_engine() as url, closing(docker.DockerClient(base_url=url)) as client, base_image(client):
+            yield url
+            assert [] == client.containers.list(all=True, filters={"label": OWNER})
+    except NoEngine as why:
+        pytest.skip(f"NOT TESTED: Harbor and our sandboxes; {why}")
+
+
+@pytest.fixture
+def environment(engine_url: str, tmp_path: Path) -> dict[str, str]:
+    """Of Harbor's processes: they find our package as if it were installed there, the engine, and a home of their own."""
+    (facts,) = (each for folder in map(Path, sys.path) for each in folder.glob("pytest_agentbench-*.dist-info"))
+    shutil.copytree(facts, tmp_path / "installed" / facts.name)
+    path = os.pathsep.join((str(ROOT), str(tmp_path / "installed")))
+    return {**foreign_environment(), "PYTHONPATH": path, "DOCKER_HOST": engine_url, "HOME": str(tmp_path), "OPENAI_API_KEY": KEY}
+
+
+def scripted(folder: Path, rules: list[Json]) -> Child:
+    """A server whose model follows a script."""
+    script = folder / "rules.yaml"
+    script.write_text(yaml.safe_dump(rules))
+    return Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "scripted"}, folder / "engine.log")
+
+
+def done(*arguments: str | Path, environment: dict[str, str], given: str = "") -> str:
+    """What a program of Harbor's environment prints."""
+    command = [str(HOME / "bin" / arguments[0]), *map(str, arguments[1:])]
+    ended = subprocess.run(command, input=given, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def trial(task: Path, agent: Json, folder: Path, environment: dict[str, str]) -> Json:
+    """What becomes of one trial of Harbor's in our sandbox."""
+    config = {
+        "task": {"path": str(task)},
+        "trials_dir": str(folder / "trials"),
+        "trial_name": "a-trial",
+        "agent": agent,
+        "environment": {"import_path": ENVIRONMENT},
+    }
+    told: Json = json.loads(done("python", "-m", "tests.real.trial", environment=environment, given=json.dumps(config)))
+    return told
+
+
+@pytest.mark.parametrize("task", sorted(each.name for each in TASKS.iterdir()))
+def test_harbors_oracle_in_our_sandbox(task: str, environment: dict[str, str], tmp_path: Path) -> None:
+    """Harbor's oracle solves each of our tasks, and Harbor's verifier says so; who does nothing gets 0."""
+    solved = trial(TASKS / task, {"name": "oracle"}, tmp_path / "oracle", environment)
+    nothing = trial(TASKS / task, {"name": "nop"}, tmp_path / "nop", environment)
+
+    assert ({"reward": 1.0}, None) == (solved["rewards"], solved["exception"])
+    assert ({"reward": 0.0}, None) == (nothing["rewards"], nothing["exception"])
+
+
+def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Path) -> None:
+    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and puts no key into what it writes."""
+    solution = (TASKS / "log-forensics/solution/solve.sh").read_text()
+    rules: list[Json] = [
+        {"match": {"turn": 0}, "tool_calls": [{"name": "bash", "arguments": {"command": solution}}]},
+        {"tool_calls": [{"name": "done", "arguments": {"summary": "solved"}}]},
+    ]
+    server = scripted(tmp_path, rules)
+    try:
+        url = f"http://127.0.0.1:{server.ready()['port']}/v1"
+        agent = ("-a", AGENT, "-m", "openai/scripted", "--ak", f"api_base={url}", "--ak", "max_iterations=3", "--ak", "temperature=0")
+        where = ("-p", TASKS / "log-forensics", "-e", ENVIRONMENT, "-o", tmp_path / "jobs", "--job-name", "ours", "-y")
+        done("harbor", "run", *agent, *where, environment=environment)
+    finally:
+        server.stop()
+
+    (file,) = (tmp_path / "jobs/ours").glob("*/result.json")
+    result = json.loads(file.read_text())
+    assert {"reward": 1.0} == result["verifier_result"]["rewards"]
+    assert {"calls": 2, "commands": 1, "limit": ""} == result["agent_result"]["metadata"]
+    assert ("agentbench-terminal", "scripted") == (result["agent_info"]["name"], result["agent_info"]["model_info"]["name"])
+    assert 0 < result["agent_result"]["n_output_tokens"] < result["agent_result"]["n_input_tokens"]
+    said = json.loads((file.parent / "agent/transcript.json").read_text())
+    assert ["system", "user", "assistant", "tool", "assistant"] == [each["role"] for each in said][:5]
+    assert not [each for each in (tmp_path / "jobs").rglob("*") if each.is_file() and KEY.encode() in each.read_bytes()]
+
+
+def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str, str], tmp_path: Path) -> None:
+    """What it has done so far counts, and Harbor's record says what it ran out of."""
+    server = scripted(tmp_path, [{"tool_calls": [{"name": "bash", "arguments": {"command": "pwd"}}]}])
+    try:
+        url = f"http://127.0.0.1:{server.ready()['port']}/v1"
+        agent = {"import_path": AGENT, "model_name": "openai/scripted", "kwargs": {"api_base": url, "max_iterations": 2}}
+        told = trial(TASKS / "meter-readings", agent, tmp_path, environment)
+    finally:
+        server.stop()
+
+    assert ({"reward": 0.0}, None) == (told["rewards"], told["exception"])
+    assert {"calls": 2, "commands": 2, "limit": "iterations: 2 were not enough"} == told["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"api_base": "http://127.0.0.1:1/v1", "max_iterations": 0}, "max_iterations should be a whole number from 1 up, not 0"),
+        ({"api_base": "http://127.0.0.1:1/v1", "key": "x"}, "unknown key 'key'; known keys of terminal: kind, temperature"),
+        ({}, "which endpoint is asked, should be a URL such as http://127.0.0.1:8000/v1, not None: --ak api_base=URL, or OPENAI_BASE_URL"),
+    ],
+)
+def test_a_wrong_option_is_named(options: Json, sentence: str, environment: dict[str, str], tmp_path: Path) -> None:
+    """Before anything is started, in one sentence."""
+    agent = {"import_path": AGENT, "model_name": "openai/scripted", "kwargs": options}
+    with pytest.raises(AssertionError) as caught:
+        trial(TASKS / "meter-readings", agent, tmp_path, environment)
+
+    assert sentence in str(caught.value)
+
+
+def test_an_environment_of_harbors_as_a_sandbox(environment: dict[str, str], tmp_path: Path) -> None:
+    """Commands, files and ends are what they are in a sandbox of ours, whichever environment stands behind."""
+    told = json.loads(
+        done("python", "-m", "tests.real.harbor_sandbox", TASKS / "log-forensics", tmp_path / "files", environment=environment)
+    )
+
+    commands, files, ends = told["commands"], told["files"], told["ends"]
+    assert ("harbor:pytest_agentbench.harbor:Environment", 1) == (told["kind"], told["released"])
+    assert (3, "one\ntwo\nthree\n") == (commands["in order"]["code"], commands["in order"]["output"])
+    assert (127, "bash: line 1: no-such-program: command not found\n") == (commands["unknown"]["code"], commands["unknown"]["output"])
+    assert "red\n/tmp\n65534\n" == commands["as somebody"]["output"]
+    assert "it's $HOME \\ a\tb\n" == commands["quotes"]["output"]
+    assert 126 == commands["too long"]["code"]
+    assert 0 < commands["much"]["omitted"]
+    assert (None, "begun\n") == (commands["late"]["code"], commands["late"]["output"])
+    assert "0\n" == commands["left"]["output"]
+    assert ("750 0:0\nran\n", [True, 0]) == (files["modes"], files["same"])
+    assert ["a link", "a pipe", "a folder"] == [files[path].rpartition("it is ")[2] for path in ("/link", "/pipe", "/deep")]
+    assert files["/large"].endswith("it has 2000000 bytes, and 1048576 is the most that is read")
+    assert "FileNotFoundError: there is no /nowhere in the sandbox" == files["/nowhere"]
+    assert ("0\nkept\n", 1) == (ends["after"], ends["fresh"])
+    assert ends["ended"].endswith("has ended")
+
+
+def session(project: Project, sandbox: str, *arguments: str, environment: dict[str, str]) -> Json:
+    """The run.json of a session under Harbor's Python, whose tasks are carried out in that sandbox; what it printed is beside it."""
+    chosen = ("-p", "no:cacheprovider", "--agentbench-set", f"sandbox={sandbox}", "--agentbench-retries=0")
+    command = [str(HOME / "bin/python"), "-m", "pytest", "-m", "openthoughts", *chosen, *arguments]
+    ended = subprocess.run(command, env=environment, cwd=project.root, capture_output=True, text=True, check=False)
+    (project.root / "printed").write_text(ended.stdout + ended.stderr)
+    assert ended.returncode in {0, 1, 6}, ended.stdout + ended.stderr
+    return project.run_json
+
+
+def test_a_session_in_an_environment_of_harbors(project: Project, environment: dict[str, str]) -> None:
+    """The terminal agent solves one task and leaves the other; verifier, scores and the report are those of any session."""
+    project.shipped("openthoughts")
+    first_line = (TASKS / "log-forensics/instruction.md").read_text().partition("\n")[0]
+    call = {"name": "bash", "arguments": {"command": (TASKS / "log-forensics/solution/solve.sh").read_text()}}
+    project.backend(
+        [{"match": {"contains": first_line, "turn": 0}, "tool_calls": [call]}, {"tool_calls": [{"name": "done", "arguments": {}}]}]
+    )
+
+    run = session(project, f"harbor:{ENVIRONMENT}", "-k", "log-forensics or meter-readings", environment=environment)
+
+    tasks = run["suites"]["openthoughts"]["tasks"]
+    assert {"log-forensics": 1, "meter-readings": 0} == {each["scenario"]: each["solved"] for each in tasks["tasks"]}
+    assert [f"harbor:{ENVIRONMENT}"] == tasks["sandboxes"]
+    assert "1 failed, 1 passed" in (project.root / "printed").read_text()
+
+
+def test_harbors_docker_in_a_session(project: Project, environment: dict[str, str]) -> None:
+    """Where its compose is missing, a task is an error that says so; nothing is measured."""
+    if not (missing := without_compose()):
+        pytest.skip("NOT TESTED: what is said where compose is missing; it is here")
+    project.shipped("openthoughts")
+    session(project, "harbor:docker", "-k", "log-forensics", "--agentbench-agent=oracle", environment=environment)
+
+    assert f"harbor:docker: {missing}" in " ".join((project.root / "printed").read_text().split())
+    assert "1 error" in (project.root / "printed").read_text()
+
+
+def test_harbors_docker(project: Project, environment: dict[str, str]) -> None:
+    """Harbor's own environment is a sandbox as well: its oracle's reward is 1, and who does nothing gets 0."""
+    if missing := without_compose():
+        pytest.skip(f"NOT TESTED: harbor:docker; {missing}")
+    project.shipped("openthoughts")
+    shutil.rmtree(project.root / "scenarios/openthoughts/tasks")
+    write_task(project.root / "scenarios/openthoughts/tasks", files={"task.toml": "[environment]\nnetwork_mode = 'public'\n"})
+
+    for agent, solved in {"oracle": 1, "nothing": 0}.items():
+        run = session(project, "harbor:docker", f"--agentbench-agent={agent}", environment=environment)
+        tasks = run["suites"]["openthoughts"]["tasks"]
+        assert (["harbor:docker"], [solved]) == (tasks["sandboxes"], [each["solved"] for each in tasks["tasks"]])

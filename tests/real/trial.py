@@ -1,0 +1,32 @@
+"""Carries out one of Harbor's own trials, in an interpreter that has Harbor: python -m tests.real.trial, a TrialConfig as JSON on stdin.
+
+Prints what became of it as JSON: rewards, the exception, and what the agent says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from harbor import Trial, TrialConfig
+
+
+async def main() -> None:
+    trial = await Trial.create(TrialConfig.model_validate_json(sys.stdin.read()))
+    result = await trial.run()
+    agent = result.agent_result
+    print(
+        json.dumps(
+            {
+                "rewards": result.verifier_result and result.verifier_result.rewards,
+                "exception": result.exception_info and f"{result.exception_info.exception_type}: {result.exception_info.exception_message}",
+                "tokens": [agent.n_input_tokens, agent.n_output_tokens] if agent else None,
+                "metadata": agent and agent.metadata,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

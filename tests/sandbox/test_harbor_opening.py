@@ -1,0 +1,102 @@
+"""`sandbox: harbor:NAME` where Harbor, or what its environment takes, is not there. With Harbor: tests/real/test_harbor_both_ways.py."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import tomllib
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.machine.environments import environments
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.rollouts.rollout import preflight
+from pytest_agentbench.sandbox.harbor_opening import check_sandbox, without_compose
+from pytest_agentbench.sandbox.harbor_package import TELEMETRY
+from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.hashes import Contents
+from tests.tasks import write_task
+
+ROOT = Path(__file__).parents[2]
+INSTALL = "takes the package `harbor`, which is not installed here: pip install 'pytest-agentbench[harbor]', under Python 3.12 or newer"
+
+without_harbor = pytest.mark.skipif(importlib.util.find_spec("harbor") is not None, reason="the package `harbor` is installed here")
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path) -> Path:
+    """A suite with one task, in a sandbox of Harbor's."""
+    write_task(tmp_path / "tasks")
+    file = tmp_path / "suite.yaml"
+    file.write_text(
+        "name: ours\ndataset: {format: harbor, file: tasks}\nsandbox: harbor:daytona\nagent: {kind: terminal}\nscorers: [reward]\n"
+    )
+    return file
+
+
+@without_harbor
+def test_what_to_install(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite and an import that need Harbor are refused in a sentence: what to install, and this Python where it is too old."""
+    monkeypatch.setenv(TELEMETRY, "1")
+    old = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < (3, 12) else ""
+    with pytest.raises(ConfigError) as refused:
+        preflight(load_suite(suite_file), ["default"])
+    with pytest.raises(ConfigError) as not_imported:
+        importlib.import_module("pytest_agentbench.harbor")
+
+    assert f"{suite_file}: sandbox: harbor:daytona {INSTALL}{old}" == str(refused.value)
+    assert f"pytest_agentbench.harbor {INSTALL}{old}" == str(not_imported.value)
+    assert "1" == os.environ[TELEMETRY]
+
+
+def test_telemetry_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless somebody has said that it should be on."""
+    monkeypatch.setenv(TELEMETRY, "")
+    monkeypatch.delenv(TELEMETRY)
+    check_sandbox("docker")
+
+    assert TELEMETRY not in os.environ
+    with suppress(ConfigError):  # where Harbor is not installed
+        check_sandbox("harbor:docker")
+    assert "0" == os.environ[TELEMETRY]
+
+
+def test_a_task_knows_its_sandbox(suite_file: Path) -> None:
+    """It is the suite's, and part of what a rollout depends on; another word is refused with what would work."""
+    suite = load_suite(suite_file)
+    (scenario,) = suite.scenarios
+    assert scenario.task is not None and "harbor:daytona" == scenario.task.sandbox
+    other = replace(suite, scenarios=(replace(scenario, task=replace(scenario.task, sandbox="docker")),))
+    hashes = [Contents({"ours": each}, "b", lambda _suite, _variant: {})._scenario(each, scenario.id) for each in (suite, other)]
+    assert hashes[0] != hashes[1]
+
+    for wrong in ("harbor:", "podman"):
+        with pytest.raises(ConfigError, match=f"sandbox: .*should be docker, or harbor:NAME for an environment of Harbor's, not '{wrong}'"):
+            load_suite(suite_file, [("sandbox", wrong)])
+
+
+@pytest.mark.parametrize(("says", "fits"), [("echo 2.26.1-4", True), ("echo v5.0.0", True), ("echo 1.29.2", False), ("exit 1", False)])
+def test_compose_is_looked_for(says: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Harbor's own `docker` takes the second version of it; what is missing has its name."""
+    program = tmp_path / "docker"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert ("" if fits else "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here") == (
+        without_compose().partition("; ")[0]
+    )
+
+
+def test_the_environment_for_tests_has_what_we_need() -> None:
+    """The pins of `harbor` are those of our own package beside Harbor's."""
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    brought = {"numpy", "pluggy", "pydantic", "pyyaml"}  # by Harbor, or by others of ours
+    needed = {each.partition(";")[0].strip() for each in ours}
+
+    assert {each for each in needed if each.partition(">")[0] not in brought} == {*environments()["harbor"].pins[1:]}
