@@ -110,7 +110,7 @@ class Orchestrator:
                 result = f"Error: {call.detail}" if call.problem else await self._done(call, desk, llm)
             finally:
                 ended = time.monotonic_ns()
-                tools.calls.append(dataclasses.replace(call, started_ns=started, ended_ns=ended, user_turn=tools.user_turn))
+                tools.add(dataclasses.replace(call, started_ns=started, ended_ns=ended, user_turn=tools.user_turn))
             talk.done(reply, request, result)
             if call.name == ANSWER and not call.problem:
                 llm.transcript = talk.messages()

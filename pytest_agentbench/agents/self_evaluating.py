@@ -154,7 +154,7 @@ class Drafts:
     async def write(self, agent: Agent, scenario: Scenario) -> Draft:
         """One more try; its limit or its own fault is the draft's, and all other errors leave."""
         self._tools.source = self._begun  # each try begins where the first one did
-        own, started = self._tools.fresh(), time.monotonic_ns()
+        own, started = self._tools.fresh(mirrored=not self._tries), time.monotonic_ns()
         status, reason, answer = "ok", "", ""
         try:
             answer = (await work_once(agent, scenario, self._llm, own)).text
@@ -162,10 +162,8 @@ class Drafts:
             status, reason = error.status, str(error)
         finally:
             conversation, calls = self._llm.transcript, tuple(own.calls)
-            if self._tries:
+            if self._tries:  # else what was begun is all there is
                 self._settle()
-            else:  # what was begun is all there is
-                self._tools.calls[:] = [*self._calls, *calls]
         number = len(self._drafts) + len(self._tries) + 1
         ended = time.monotonic_ns()
         draft = Draft(number, status, reason, answer, calls, final_state=own.source.state(), started_ns=started, ended_ns=ended)
@@ -190,8 +188,8 @@ class Drafts:
 
     def _settle(self) -> None:
         best, self._llm.transcript, self._tools.source = self._best()
-        self._tools.calls[:] = [*self._calls, *best.tool_calls]
-        self._tools.drafts[:] = [*self._drafts, *(dataclasses.replace(each, chosen=each is best) for each, *_ in self._tries)]
+        drafts = [dataclasses.replace(each, chosen=each is best) for each, *_ in self._tries]
+        self._tools.settle_on([*self._calls, *best.tool_calls], [*self._drafts, *drafts])
 
     def _best(self) -> tuple[Draft, list[Json], ToolSource]:
         """The first of those with the greatest merit."""

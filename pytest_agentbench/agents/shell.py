@@ -43,4 +43,4 @@ class Shell:
             self.record(ToolCall(BASH, {"command": command}, turn, started_ns=started, ended_ns=ended))
 
     def record(self, call: ToolCall) -> None:
-        self.tools.calls.append(dataclasses.replace(call, user_turn=self.tools.user_turn))
+        self.tools.add(dataclasses.replace(call, user_turn=self.tools.user_turn))

@@ -87,6 +87,7 @@ def preflight(suite: Suite, variants: Iterable[str]) -> None:
             check_sandbox(sandbox)
         for variant in variants:
             settings = suite.agent_of(variant)
+            _check_isolation(suite, variant)
             if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):
                 check_answers(answers_from(suite.answers_of(variant)), suite.scenarios)
             if not brings_code(settings, suite.folder):
@@ -112,6 +113,18 @@ def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
         raise ConfigError(f"agent: {settings['kind']!r} works in a sandbox, and scenario {other!r} is no task; {how}")
     if code_place(agent) and (task := next((each.id for each in suite.scenarios if each.task), None)):
         raise ConfigError(f"agent: scenario {task!r} is a task and brings a sandbox; leave `sandbox` out, or set it to `task`")
+
+
+def _check_isolation(suite: Suite, variant: str) -> None:
+    """Raises ConfigError for an agent that would run in a process of its own, where the sandbox of its task is out of reach."""
+    task = next((each.id for each in suite.scenarios if each.task), None)
+    if suite.isolation != "process" or task is None:
+        return
+    why = f"in a process for each rollout, which has no sandbox, and scenario {task!r} is a task; leave `isolation` out"
+    if brings_code(suite.agent_of(variant), suite.folder):
+        raise ConfigError(f"isolation: the agent {suite.agent_of(variant)['kind']!r} runs {why}")
+    if tool_factory.brings_code(suite.tools_of(variant)):
+        raise ConfigError(f"isolation: the agent runs with the suite's tools {why}")
 
 
 def _check_agents_calls(suite: Suite, variant: str, agent: Agent) -> None:

@@ -46,6 +46,8 @@ SCORERS: Mapping[str, str] = {
     "tsq_arguments": "pytest_agentbench.scorers.tsq_arguments:tsq_arguments",
     "tsq_multiset": "pytest_agentbench.scorers.tsq_multiset:tsq_multiset",
     "tsq_ordered": "pytest_agentbench.scorers.tsq_ordered:tsq_ordered",
+    "tsq_subset": "pytest_agentbench.scorers.tsq_subset:tsq_subset",
+    "tsq_superset": "pytest_agentbench.scorers.tsq_superset:tsq_superset",
 }
 
 #: Scores that count what went wrong: a limit on their mean is an upper one.

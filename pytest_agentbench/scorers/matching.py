@@ -120,6 +120,12 @@ def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
     )
 
 
+def one_side(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
+    """The share of one side's calls, `whole` of them, that have a match on the other; 1.0 of none."""
+    parts = {"expected": expected, "actual": actual, "matched": matched}
+    return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
+
+
 def beyond(calls: Iterable[Wanted | Made], others: Iterable[Key]) -> Iterator[str]:
     """Names of the calls that are left when each of the others has taken one of its kind."""
     left = Counter(others)

@@ -38,10 +38,12 @@ class Toolbox:
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
         self.user_turn = 1  # which message of the user is being worked on, counted from 1
+        self._mirror: tuple[Toolbox, int] | None = None  # who records the calls too, and from which place on
 
-    def fresh(self) -> Toolbox:
-        """The same tools in the same state, with no call made yet."""
+    def fresh(self, *, mirrored: bool = False) -> Toolbox:
+        """The same tools in the same state, with no call made yet; `mirrored`: its calls are recorded here as well, as they are made."""
         other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code)
+        other._mirror = (self, len(self.calls)) if mirrored else None
         other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
         return other
 
@@ -60,7 +62,7 @@ class Toolbox:
         started = time.monotonic_ns()
         call = dataclasses.replace(self.understood(name, arguments, turn, repair=repair), started_ns=started)
         place = len(self.calls)
-        self._keep(place, call)
+        self.keep(place, call)
         try:
             if call.problem:
                 return f"Error: {call.detail}"
@@ -72,12 +74,12 @@ class Toolbox:
             self.failures.append(error)  # an agent may keep it for itself
             raise
         finally:
-            self._keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
+            self.keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
 
     def record(self, name: str, arguments: str, turn: int) -> str:
         """Records a call that was carried out elsewhere, nobody knows when; returns what stands for its answer."""
         call = self.understood(name, arguments, turn)
-        self._keep(len(self.calls), call)
+        self.add(call)
         return f"Error: {call.detail}" if call.problem else sample_response(self.tools[call.name])
 
     def settle(self) -> None:
@@ -87,9 +89,20 @@ class Toolbox:
         state = self.source.state()
         self.final_state = self.final_state if state is None else state
 
-    def _keep(self, place: int, call: ToolCall) -> None:
-        """Puts a call at its place in the record."""
+    def keep(self, place: int, call: ToolCall) -> None:
+        """Puts a call at its place in the record. All calls come here, or to `settle_on`."""
         self.calls[place : place + 1] = [call]
+        if self._mirror:
+            other, first = self._mirror
+            other.keep(first + place, call)
+
+    def add(self, call: ToolCall) -> None:
+        """Records one more call, that was carried out elsewhere."""
+        self.keep(len(self.calls), call)
+
+    def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
+        """Makes these the record, of an agent that has chosen among its tries."""
+        self.calls[:], self.drafts[:] = calls, drafts
 
     def understood(self, name: str, arguments: str, turn: int, *, repair: bool = True) -> ToolCall:
         """A call as what it is, which is not recorded."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.cli import main
+from pytest_agentbench.runs.journal import read_journal
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 TOOLS = """
@@ -170,3 +172,48 @@ def test_answers_that_cannot_be_given(project: Project) -> None:
         "shop/suite.yaml: answers: no tool 'find_itm'; known: find_item, order_item, return_item",
     ):
         assert sentence in result.stdout.str().replace("\n", "")
+
+
+@pytest.mark.slow
+def test_states_are_scored_again(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench rescore` holds the state in the journal against the data: no tool runs again, and where there is no state it is said."""
+    shop(
+        project,
+        [("order_item", 2)],
+        test="def test_it(rollout): pass",
+        scorers=["tsq"],
+        variants={"decided": {"tools": {"kind": "decision_only"}}},
+    )
+    project.run("scenarios/shop", "--agentbench-variants=default,decided").assert_outcomes(passed=6)
+    project.write("scenarios/shop/tools.py", "raise SystemExit('nobody asked for tools')")
+    monkeypatch.chdir(project.root)
+
+    assert 0 == main(["rescore", "--scorer", "state_equals"])
+
+    said = capsys.readouterr().out
+    assert "shop state_equals: mean none, now 1.000; 3 of 3 rollouts changed" in said
+    assert " state_equals: the scorer failed on 3 of them: ValueError: the tools have no state: `tools` in suite.yaml says" in said
+    again = [*read_journal(project.directory.with_name(f"{project.directory.name}-rescored"))]
+    assert {("default", 1.0), ("decided", None)} == {(each.variant, each.scores.get("state_equals")) for each in again}
+
+
+DIES = """
+import os
+
+async def run(scenario, llm, tools):
+    await tools.call("find_item", '{"item": "lamp"}', 1)
+    os.abort()
+"""
+
+
+@pytest.mark.slow
+def test_calls_of_a_try_whose_process_dies(project: Project) -> None:
+    """What an agent called is in the record although its process was killed, also within an agent that tries more than once."""
+    project.write("scenarios/shop/agent.py", DIES)
+    wrapped = {"kind": "self_evaluating", "wraps": {"kind": "./agent.py:run"}}
+    shop(project, [("order_item", 1)], test="def test_it(rollout): pass", isolation="process", agent=wrapped)
+
+    project.run("scenarios/shop")
+
+    assert ["agent_error"] * 3 == [rollout.status for rollout in project.rollouts]
+    assert [["find_item"]] * 3 == [[call.name for call in rollout.tool_calls] for rollout in project.rollouts]

@@ -16,6 +16,7 @@ from pathlib import Path
 from pytest_agentbench.errors import unknown_name
 from tests.benchmarks import (
     collecting,
+    contexts,
     endurance,
     importing,
     makespan,
@@ -49,6 +50,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "timing": timing.measure,
     "sandbox": sandbox.measure,
     "stack": stack.measure,
+    "contexts": contexts.measure,
     "verdicts": verdicts.measure,
     "verdicts_real": verdicts_real.measure,
 }

@@ -18,9 +18,12 @@ import yaml
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.lib.process import Child, foreign_environment
 from pytest_agentbench.records import Json
+from pytest_agentbench.sandbox.harbor_opening import without_compose
 from pytest_agentbench.sandbox.ownership import OWNER
 from tests.base_image import base_image
 from tests.dockerd import NoEngine, any_engine
+from tests.project import Project
+from tests.tasks import write_task
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "scenarios/openthoughts/tasks"
@@ -173,3 +176,55 @@ def test_an_environment_of_harbors_as_a_sandbox(environment: dict[str, str], tmp
     assert "FileNotFoundError: there is no /nowhere in the sandbox" == files["/nowhere"]
     assert ("0\nkept\n", 1) == (ends["after"], ends["fresh"])
     assert ends["ended"].endswith("has ended")
+
+
+def session(project: Project, sandbox: str, *arguments: str, environment: dict[str, str]) -> Json:
+    """The run.json of a session under Harbor's Python, whose tasks are carried out in that sandbox; what it printed is beside it."""
+    chosen = ("-p", "no:cacheprovider", "--agentbench-set", f"sandbox={sandbox}", "--agentbench-retries=0")
+    command = [str(HOME / "bin/python"), "-m", "pytest", "-m", "openthoughts", *chosen, *arguments]
+    ended = subprocess.run(command, env=environment, cwd=project.root, capture_output=True, text=True, check=False)
+    (project.root / "printed").write_text(ended.stdout + ended.stderr)
+    assert ended.returncode in {0, 1, 6}, ended.stdout + ended.stderr
+    return project.run_json
+
+
+def test_a_session_in_an_environment_of_harbors(project: Project, environment: dict[str, str]) -> None:
+    """The terminal agent solves one task and leaves the other; verifier, scores and the report are those of any session."""
+    project.shipped("openthoughts")
+    first_line = (TASKS / "log-forensics/instruction.md").read_text().partition("\n")[0]
+    call = {"name": "bash", "arguments": {"command": (TASKS / "log-forensics/solution/solve.sh").read_text()}}
+    project.backend(
+        [{"match": {"contains": first_line, "turn": 0}, "tool_calls": [call]}, {"tool_calls": [{"name": "done", "arguments": {}}]}]
+    )
+
+    run = session(project, f"harbor:{ENVIRONMENT}", "-k", "log-forensics or meter-readings", environment=environment)
+
+    tasks = run["suites"]["openthoughts"]["tasks"]
+    assert {"log-forensics": 1, "meter-readings": 0} == {each["scenario"]: each["solved"] for each in tasks["tasks"]}
+    assert [f"harbor:{ENVIRONMENT}"] == tasks["sandboxes"]
+    assert "1 failed, 1 passed" in (project.root / "printed").read_text()
+
+
+def test_harbors_docker_in_a_session(project: Project, environment: dict[str, str]) -> None:
+    """Where its compose is missing, a task is an error that says so; nothing is measured."""
+    if not (missing := without_compose()):
+        pytest.skip("NOT TESTED: what is said where compose is missing; it is here")
+    project.shipped("openthoughts")
+    session(project, "harbor:docker", "-k", "log-forensics", "--agentbench-agent=oracle", environment=environment)
+
+    assert f"harbor:docker: {missing}" in " ".join((project.root / "printed").read_text().split())
+    assert "1 error" in (project.root / "printed").read_text()
+
+
+def test_harbors_docker(project: Project, environment: dict[str, str]) -> None:
+    """Harbor's own environment is a sandbox as well: its oracle's reward is 1, and who does nothing gets 0."""
+    if missing := without_compose():
+        pytest.skip(f"NOT TESTED: harbor:docker; {missing}")
+    project.shipped("openthoughts")
+    shutil.rmtree(project.root / "scenarios/openthoughts/tasks")
+    write_task(project.root / "scenarios/openthoughts/tasks", files={"task.toml": "[environment]\nnetwork_mode = 'public'\n"})
+
+    for agent, solved in {"oracle": 1, "nothing": 0}.items():
+        run = session(project, "harbor:docker", f"--agentbench-agent={agent}", environment=environment)
+        tasks = run["suites"]["openthoughts"]["tasks"]
+        assert (["harbor:docker"], [solved]) == (tasks["sandboxes"], [each["solved"] for each in tasks["tasks"]])

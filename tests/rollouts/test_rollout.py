@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from pytest_agentbench.rollouts.rollout import Setup, preflight, prepare, run_ro
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.scorers import SCORERS, Scorer
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.toolbox import Toolbox
 
 KEY = RolloutKey("shop", "s-0")
@@ -164,6 +167,32 @@ def test_every_chosen_variant_is_looked_at(folder: Path) -> None:
     preflight(wrong, ["default"])
     with pytest.raises(ConfigError, match="no agent 'tool_callin'"):
         preflight(wrong, ["default", "hot"])
+
+
+@pytest.mark.parametrize(
+    ("agent", "tools", "sentence"),
+    [
+        (
+            "./agent.py:run",
+            {},
+            "isolation: the agent './agent.py:run' runs in a process for each rollout, which has no sandbox, and",
+        ),
+        (
+            "tool_calling",
+            {"kind": "python", "module": "./tools.py:Bank"},
+            "isolation: the agent runs with the suite's tools in a process",
+        ),
+        ("terminal", {}, ""),
+    ],
+)
+def test_sandboxes_and_processes(folder: Path, agent: str, tools: Json, sentence: str) -> None:
+    """Only an agent that stays in the pool reaches its sandbox; the suite's own scorers may have processes of their own all the same."""
+    task = Scenario("s-0", (), task=Task("/nowhere", ""))
+    own = replace(suite(folder, {"kind": agent}), scenarios=(task,), isolation="process", tools={"default": tools} if tools else {})
+
+    with pytest.raises(ConfigError, match=re.escape(f"suite.yaml: {sentence}")) if sentence else nullcontext():
+        preflight(own, ["default"])
+    preflight(replace(own, isolation="none"), ["default"])
 
 
 def test_preflight_imports_no_code_of_the_suite(folder: Path) -> None:

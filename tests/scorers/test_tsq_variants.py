@@ -17,6 +17,8 @@ from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
 from pytest_agentbench.scorers.tsq_multiset import tsq_multiset
 from pytest_agentbench.scorers.tsq_ordered import tsq_ordered
+from pytest_agentbench.scorers.tsq_subset import tsq_subset
+from pytest_agentbench.scorers.tsq_superset import tsq_superset
 from pytest_agentbench.suites.suite import Tool
 from tests.scorers.records import records
 
@@ -51,6 +53,38 @@ def _named(names: str) -> list[Call]:
 def test_values(made: str, wanted: str, values: tuple[float, ...]) -> None:
     """Repeats count in all but `tsq`, order in `tsq_ordered` only."""
     assert pytest.approx(values) == tuple(_score(scorer, _named(made), _named(wanted)) for scorer in VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "subset", "superset"),
+    [
+        ("a b", "b a", 1.0, 1.0),
+        ("a", "a b", 1.0, 0.5),
+        ("a b c d", "a b", 0.5, 1.0),
+        ("a a", "a", 0.5, 1.0),
+        ("a", "a a", 1.0, 0.5),
+        ("c", "a", 0.0, 0.0),
+        ("", "a", 1.0, 0.0),
+        ("a", "", 0.0, 1.0),
+        ("", "", 1.0, 1.0),
+    ],
+)
+def test_one_side_alone(made: str, wanted: str, subset: float, superset: float) -> None:
+    """`tsq_subset` does not mind what was left out, `tsq_superset` not what was added; both are parts of `tsq_multiset`."""
+    both = _score(tsq_subset, _named(made), _named(wanted)), _score(tsq_superset, _named(made), _named(wanted))
+
+    assert (subset, superset) == both
+    if made and wanted:
+        parts = _score(tsq_multiset, _named(made), _named(wanted)).parts
+        assert (parts["precision"], parts["recall"]) == both
+
+
+def test_one_side_is_explained() -> None:
+    """Each says which calls are to blame."""
+    subset, superset = (_score(scorer, _named("a x x"), _named("a b")) for scorer in (tsq_subset, tsq_superset))
+
+    assert "1 of 3; unexpected: x (2 times)" == subset.explanation
+    assert "1 of 2; missing: b" == superset.explanation
 
 
 def test_arguments_decide_which_call_is_which() -> None:

@@ -59,7 +59,8 @@ def test_no_score_above_one(calls: list[ToolCall], labels: list[Json]) -> None:
 
 def test_a_wrong_tool_earns_nothing() -> None:
     """Weakness 5: there a wrong tool gets 0.4 where no parameters are expected. Here it gets nothing from any score of what was called."""
-    for name in ("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments", "exact_match", "parameter_accuracy", "nat_compat"):
+    family = ("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments", "tsq_subset", "tsq_superset")
+    for name in (*family, "exact_match", "parameter_accuracy", "nat_compat"):
         assert 0.0 == load_scorer(name)(*records([ToolCall("look", {}, 1)], [{"tool": "pay", "parameters": {}}], TOOLS))
 
 
@@ -67,7 +68,8 @@ def test_the_same_name_is_the_same_score() -> None:
     """Weakness 5: there "TSQ" is another number in another configuration. Here no option of a suite changes what the name means."""
     scored_by_name = {name: float(load_scorer(name)(*records(RIGHT[:1], LABELS, TOOLS))) for name in SCORERS if name.startswith("tsq")}
 
-    assert dict.fromkeys(("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments"), 2 / 3) == scored_by_name
+    same = dict.fromkeys(("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments"), 2 / 3)
+    assert {**same, "tsq_subset": 1.0, "tsq_superset": 0.5} == scored_by_name
     for name in scored_by_name:
         with pytest.raises(ConfigError, match="unknown option 'weight'; known: none"):
             load_scorer(name, options={"weight": 0.4})

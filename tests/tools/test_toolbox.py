@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pytest_agentbench
 from pytest_agentbench.errors import ToolError
 from pytest_agentbench.lib.threads import in_thread, no_threads
 from pytest_agentbench.records import Json, ToolCall
@@ -205,6 +208,9 @@ class Slow(DecisionOnly):
         self.asked.set()
         return await answer
 
+    def copy(self) -> Slow:
+        return self
+
 
 async def test_calls_side_by_side_keep_their_order() -> None:
     """Calls stand in the record in the order in which they were made, whichever ends first; one that is broken off stands there as well."""
@@ -265,3 +271,28 @@ def test_calls_that_were_carried_out_elsewhere() -> None:
     assert [("transfer", None, None), ("find", "unknown_tool", None)] == [
         (call.name, call.problem, call.started_ns) for call in tools.calls
     ]
+
+
+async def test_a_try_is_in_the_record_while_it_lasts() -> None:
+    """The calls of a mirrored toolbox are the other's too, from its own on, as they begin and as they end; those of another are not."""
+    source = Slow()
+    tools = Toolbox([tool()], source=source)
+    tools.add(ToolCall("transfer", {"amount": 1}, 1))
+    task = asyncio.create_task(tools.fresh(mirrored=True).call("transfer", '{"amount": 2}', 1))
+    await source.asked.wait()
+    await asyncio.sleep(0)
+
+    assert [(1, None), (2, None)] == [(call.arguments["amount"], call.ended_ns) for call in tools.calls]
+    source.answers[2].set_result("done")
+    await task
+    assert tools.calls[1].ended_ns is not None
+    tools.fresh().record("transfer", '{"amount": 3}', 1)
+    assert 2 == len(tools.calls)
+
+
+def test_calls_are_recorded_in_one_way() -> None:
+    """No code but the toolbox changes the list of calls: a process of its own tells of each call when it is recorded."""
+    changes = re.compile(r"tools\.calls(\.(append|extend|insert|clear)\b|\[[^\]]*\] = )")
+    package = Path(pytest_agentbench.__file__).parent
+
+    assert [] == [file.name for file in package.rglob("*.py") if changes.search(file.read_text(encoding="utf-8"))]

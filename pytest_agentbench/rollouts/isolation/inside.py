@@ -17,7 +17,7 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.rollout import Setup, outcome
 from pytest_agentbench.rollouts.scoring import no_judge, score
 from pytest_agentbench.suites.suite import Scenario, Tool
@@ -126,9 +126,13 @@ class ToldToolbox(Toolbox):
         super().__init__(tools, source=source)
         self._line = line
 
-    def _keep(self, place: int, call: ToolCall) -> None:
-        super()._keep(place, call)
+    def keep(self, place: int, call: ToolCall) -> None:
+        super().keep(place, call)
         self._line.tell({"op": "tool_call"}, {"place": place, "call": asdict(call)})
+
+    def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
+        super().settle_on(calls, drafts)
+        self._line.tell({"op": "tries"}, {"calls": [asdict(call) for call in calls], "drafts": [draft.to_dict() for draft in drafts]})
 
 
 def _scenario(data: Json) -> Scenario:

@@ -83,7 +83,9 @@ async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, 
     while True:
         match await process.read():
             case "tool_call", told:
-                tools.calls[told["place"] : told["place"] + 1] = [ToolCall.from_dict(told["call"])]
+                tools.keep(told["place"], ToolCall.from_dict(told["call"]))
+            case "tries", told:
+                tools.settle_on([*map(ToolCall.from_dict, told["calls"])], [*map(Draft.from_dict, told["drafts"])])
             case "role", asked:
                 try:
                     other = await (llm.judge(asked["endpoint"]) if asked["name"] == JUDGE else llm.role(asked["name"]))
@@ -92,9 +94,8 @@ async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, 
                     process.say("reply", error=str(error))
             case _, done:
                 llm.transcript = done["transcript"]
-                tools.calls[:] = map(ToolCall.from_dict, done["tool_calls"])
+                tools.settle_on([*map(ToolCall.from_dict, done["tool_calls"])], [*map(Draft.from_dict, done["drafts"])])
                 tools.final_state = done["final_state"]
-                tools.drafts[:] = map(Draft.from_dict, done["drafts"])
                 return done["status"], done["reason"], done["answer"]
 
 

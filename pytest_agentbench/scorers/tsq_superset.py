@@ -1,0 +1,23 @@
+"""TSQ that only asks whether what was expected was called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.matching import beyond, both_sides, listed, one_side
+
+if TYPE_CHECKING:
+    from pytest_agentbench.suites.suite import Scenario
+
+
+def tsq_superset(scenario: Scenario, rollout: Rollout) -> Score:
+    """The share of the expected calls that were made, matched by the name of their tool; 1.0 where none is expected.
+
+    Order and arguments do not count, and a call that nobody expects does not, either.
+    """
+    wanted, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in wanted), Counter(call.key for call in made)
+    missing = listed(beyond(wanted, actual.elements()))
+    return one_side(len(wanted), len(made), (expected & actual).total(), len(wanted), f"missing: {missing}")
