@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,6 @@ def run_report(options: argparse.Namespace) -> None:
     directories = [find_run(name, options.reports) for name in options.names]
     target = options.output or directories[-1] / (PAGE if len(directories) == 1 else f"compared-{PAGE}")
     try:
-        print(f"wrote {write_several(directories, target)}")
+        print(f"wrote {write_several(directories, target, lambda sentence: print(f'agentbench: {sentence}', file=sys.stderr))}")
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}; name another file with --output FILE") from error

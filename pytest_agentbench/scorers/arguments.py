@@ -8,6 +8,7 @@ without `tool`: an object whose fields may each have several values. It may stan
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,14 +36,45 @@ def faults(call: ToolCall, label: Json, tool: Tool | None = None) -> dict[str, s
         return {}
     if call.problem == "malformed_arguments":
         return dict.fromkeys([*accepted(label)] or [""], "the arguments could not be parsed")
-    return _faults(accepted(label), _optional(label), call.arguments, tool.parameters if tool else {})
+    modes = label.get("modes") or {}
+    plain = {name: values for name, values in accepted(label).items() if name not in modes}
+    found = _faults(plain, _optional(label), _without(call.arguments, modes), tool.parameters if tool else {})
+    for name, mode in modes.items():
+        if fault := _fault_by(mode, name, label, call.arguments):
+            found[name] = fault
+    return dict(sorted(found.items()))
+
+
+def _without(arguments: Json, modes: Json) -> Json:
+    return {name: value for name, value in arguments.items() if name not in modes}
+
+
+def _fault_by(mode: str, name: str, label: Json, actual: Json) -> str:
+    """What is wrong with an argument that is compared in a mode of its own; empty when it is right."""
+    values = accepted(label).get(name)
+    if mode == "ignore" or (values is None and name not in actual):
+        return ""
+    if values is None:
+        return f"{name} is {_shown(actual[name])}, expected to be left out"
+    wanted = f"expected {'to match ' if mode == 'pattern' else ''}{' or '.join(map(_shown, values)) or 'no value'}"
+    if name not in actual:
+        return "" if name in _optional(label) else f"{name} is missing, {wanted}"
+    given = actual[name]
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    right = any(re.fullmatch(each, text) if mode == "pattern" else _identical(each, given) for each in values)
+    return "" if right else f"{name} is {_shown(given)}, {wanted}"
+
+
+def _identical(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON: true is not 1, and 5 is not 5.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def accepted(label: Json) -> dict[str, list[Any]]:
-    """Argument -> the values that are right, of a label in either form."""
-    if "accepts" in label:
-        return {name: list(values) for name, values in label["accepts"].items()}
-    return {name: [value] for name, value in (label.get("parameters") or {}).items()}
+    """Argument -> the values that are right, of a label in either form, without those that are ignored."""
+    modes = label.get("modes") or {}
+    given = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
+    return {name: list(values) for name, values in given.items() if modes.get(name) != "ignore"}
 
 
 def _optional(label: Json) -> frozenset[str]:

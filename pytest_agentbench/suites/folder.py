@@ -11,6 +11,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.agent_config import with_config
+from pytest_agentbench.suites.argument_modes import with_modes
 from pytest_agentbench.suites.datasets import read_dataset
 from pytest_agentbench.suites.disclosure import refuse_keys_in_names
 from pytest_agentbench.suites.quarantine import Quarantined
@@ -41,6 +42,10 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     tools = {"default": spec.tools, **{name: each.tools for name, each in spec.variants.items()}}
     answers = {"default": spec.answers, **{name: each.answers for name, each in spec.variants.items()}}
     scenarios, dataset = read_dataset(file, spec.dataset, without_tools=bool(spec.tools))
+    try:
+        scenarios = with_modes(spec.arguments, scenarios) if spec.arguments else scenarios
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     return Suite(
         folder=file.parent,
@@ -52,6 +57,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         gate=tuple(spec.gate),
         quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
         tools={variant: each for variant, each in tools.items() if each},
+        arguments=spec.arguments,
         answers={variant: _written(each) for variant, each in answers.items() if each},
         sizes={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
         roles=written(spec.roles, spec.judge),

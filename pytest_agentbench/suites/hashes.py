@@ -44,7 +44,7 @@ def agent_identity(suite: Suite, variant: str) -> Json:
 
 def scoring_identity(suite: Suite) -> Json:
     """How a suite scores: scorers with their options, who judges, and the hashes of the files that they name."""
-    return {**suite.scorers, **_roles(suite, judges=True), **_code(suite.scorers, suite.folder)}
+    return {**suite.scorers, **_modes(suite), **_roles(suite, judges=True), **_code(suite.scorers, suite.folder)}
 
 
 def _roles(suite: Suite, *, judges: bool) -> Json:
@@ -53,12 +53,17 @@ def _roles(suite: Suite, *, judges: bool) -> Json:
     return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
 
+def _modes(suite: Suite) -> Json:
+    """How single arguments are compared, where the suite says it."""
+    return {"arguments": suite.arguments} if suite.arguments else {}
+
+
 def score_hashes(suite: Suite, names: Mapping[str, str]) -> dict[str, str]:
     """Score -> hash of how it comes about: its scorer with the options that the suite gives it, the judge, and the code.
 
     `names` has the scorer of each score, by name or import path; one that the suite does not have has no options.
     """
-    judge = _roles(suite, judges=True)
+    judge = {**_modes(suite), **_roles(suite, judges=True)}
     return {
         score: digest({name: suite.scorers.get(name, {}), **judge, **_code((name, suite.scorers.get(name)), suite.folder)})
         for score, name in names.items()
@@ -69,7 +74,7 @@ def mixed_scoring(old: Json, suite: Suite, names: Mapping[str, str]) -> Json:
     """How a suite was scored of which some scores, those of `names`, have come about anew."""
     kept = {name: each for name, each in old.items() if score_name(name) not in names}
     options = {name: suite.scorers.get(name, {}) for name in names.values()}
-    return {**kept, **options, **_code(options, suite.folder)}
+    return {**kept, **_modes(suite), **options, **_code(options, suite.folder)}
 
 
 #: (suite, variant) -> hash of each text that its agent tells a model besides the scenario; None where nobody knows.

@@ -85,6 +85,7 @@ class SuiteSpec(Spec):
     variants: dict[VariantName, VariantSpec] = {}
     scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
     tools: dict[str, JsonValue] = {}  # where they are carried out; without it they are only decided on
+    arguments: dict[str, dict[str, Literal["exact", "ignore", "pattern"]]] = {}  # tool -> argument -> how it is compared with labels
     answers: Answers = {}  # of tools that are answered here, late or with errors
     judge: RoleSpec | None = None  # the role of whoever scorers ask; without it they ask the backend under test
     roles: Roles = {}  # that agents ask for by name

@@ -19,7 +19,7 @@ FLOORS: Mapping[str, float] = {"reward": 1.0}
 
 #: Fields of a suite that go to another process as they are.
 AS_IT_IS = (
-    *("name", "agent", "variants", "sizes", "tools", "answers", "scorers", "roles", "limits"),
+    *("name", "agent", "variants", "sizes", "tools", "answers", "arguments", "scorers", "roles", "limits"),
     *("isolation", "thresholds", "trials", "timeout", "description"),
 )
 
@@ -77,6 +77,7 @@ class Suite:
     sizes: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
     scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
     tools: Mapping[str, Json] = field(default_factory=dict)  # variant -> where its tools are carried out; `default`: of all others
+    arguments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # tool -> argument -> mode, which its labels have as `modes`
     answers: Mapping[str, Json] = field(default_factory=dict)  # variant -> tool -> text, delay, error_rate; `default`: of all others
     roles: Mapping[str, Json] = field(default_factory=dict)  # role -> url, model, api_key, prices, limits; `judge`: scorers ask it
     limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, of an attempt in all roles together

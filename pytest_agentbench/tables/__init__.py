@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.tables import calls, rollouts, samples
 from pytest_agentbench.tables.columns import Growth, Table
-from pytest_agentbench.tables.places import Calendar, Origin, Place
+from pytest_agentbench.tables.places import Origin, Place
 
 
 @dataclass(frozen=True)

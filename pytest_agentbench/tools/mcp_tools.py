@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS, CallToolResult, ContentBlock, EmbeddedResource, TextContent, TextResourceContents
 
 from pytest_agentbench.errors import ConfigError, InfraError, ToolError, unknown_name
+from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.mcp_process import Program, ServerProcess
@@ -53,7 +54,7 @@ class ServerTools:
         thread.start()
         thread.join()
         if isinstance(asked[0], InfraError):
-            raise ConfigError(str(asked[0])) from asked[0]
+            raise ConfigError(Redactor(server.keys).plain(str(asked[0])))  # with lines of the server's, and nothing else redacts it
         if isinstance(asked[0], Exception):
             raise asked[0]
         if not asked[0].tools:

@@ -93,6 +93,7 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
     assert {"scorers"} == changed(scorers={"tsq": {"weight": 1}})
     assert {"scorers"} == changed(roles={"judge": {"url": "http://judge", "model": "m"}})
     assert {"agent"} == changed(roles={"search": {"url": "http://expert", "model": "m"}})
+    assert {"scorers"} == changed(arguments={"find": {"item": "ignore"}})
     assert {"agent"} == changed(answers={"default": {"find": {"error_rate": 0.1}}})
     priced = {"currency": "USD", "input": 1, "output": 2}
     assert changed(roles={"search": {}}) == changed(roles={"search": {"prices": priced, "limits": {"calls": 3}}}) == {"agent"}

@@ -268,7 +268,7 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
         ("", "suite.yaml: is empty, should be a mapping of keys"),
         (
             {**SPEC, "scorer": ["tsq"]},
-            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, tools, answers, judge, ro",
+            "suite.yaml: unknown key 'scorer'; known keys: name, description, dataset, agent, variants, scorers, tools, arguments, ans",
         ),
         (
             {"name": "shop", "dataset": {"format": "f", "fil": "d"}},

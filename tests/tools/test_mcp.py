@@ -270,6 +270,14 @@ def test_servers_that_cannot_be_used(folder: Path, given: Json, sentence: str) -
         load_tools({"kind": "mcp", **given}, folder, ())
 
 
+def test_a_server_that_tells_its_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says before it ends is shown without the secrets that it was given."""
+    monkeypatch.setenv("SHOP", "shop-4711-shop")
+    (folder / "server.py").write_text("import os, sys\nsys.exit('no ' + os.environ['SHOP'])\n")
+    with pytest.raises(ConfigError, match=r"ended with exit code 1; its last lines: no \[redacted\]$"):
+        load_tools({**PYTHON, "keys": ["SHOP"]}, folder, ())
+
+
 def test_the_datas_tools_and_the_servers_agree(folder: Path) -> None:
     """Where the data have tools, these are what the model sees; one that the server lacks, or has otherwise, is a sentence."""
     fits = Tool("order_item", "", {"type": "object", "properties": {"item": {}, "count": {}}, "required": ["item"]})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.page.data import RunData, run_data
@@ -12,6 +14,8 @@ from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.intervals import intervals, sides
 from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.journal import FILE as JOURNAL
+from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.runs.tally import read_run
 
 PAGE = "report.html"
@@ -19,14 +23,28 @@ PAGE = "report.html"
 
 def write(run: Run, directory: Path) -> Path:
     """The page of one run, beside its journal; raises OSError."""
-    return write_page([run], [run_data(run, directory)], intervals(run), directory / PAGE)
+    data = run_data(run, directory, lambda _damage: None)  # the run itself tells of damage
+    return write_page([run], [data], intervals(run), directory / PAGE)
 
 
-def write_several(directories: Sequence[Path], path: Path) -> Path:
+def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[str], None]) -> Path:
     """The page of some runs, the first of which the others are compared with; raises ConfigError and OSError."""
     runs = [read_run(directory) for directory in directories]
+    data = [readable(run, directory, on_damage) for run, directory in zip(runs, directories, strict=True)]
     compared = [*(sides(directories) if len(runs) > 1 else []), *(each for run in runs for each in intervals(run))]
-    return write_page(runs, [run_data(run, directory) for run, directory in zip(runs, directories, strict=True)], compared, path)
+    return write_page(runs, data, compared, path)
+
+
+def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
+    """What the page has of a run; raises ConfigError where its journal has records, none of which can be read."""
+    damage: list[str] = []
+    data = run_data(run, directory, damage.append)
+    if damage and not data.index["rows"]:
+        again = shlex.join(run.command) or "pytest"
+        raise ConfigError(f"no record of {directory / JOURNAL} can be read by this version: {damage[0]}; `{again}` makes the run again")
+    for sentence in first_of(damage):
+        on_damage(sentence)
+    return data
 
 
 def write_page(runs: Sequence[Run], data: Sequence[RunData], compared: Sequence[Json], path: Path) -> Path:

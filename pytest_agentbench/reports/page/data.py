@@ -5,22 +5,24 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from pytest_agentbench.lib.characters import whole_characters
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.reports.page.distributions import Distributions
+from pytest_agentbench.reports.page.distributions import BINS, Distributions
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.reports.page.server import server_series
+from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.tally import bar_of
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.pass_rates import Bar
-from pytest_agentbench.tables.places import Calendar
 
 BLOCK = 50  # rollouts that are unpacked together
 LEVEL = 6  # of gzip: the next one takes half as long again, for a hundredth of the size
@@ -34,11 +36,11 @@ class RunData:
     blocks: tuple[str, ...]  # gzip in base64: JSON lists of BLOCK rollouts, in the order of the rows
 
 
-def run_data(run: Run, directory: Path) -> RunData:
+def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
     """Reads a run's journal, one rollout in memory at a time, and its samples; a run without them has no rows."""
     packing = Packing(bars_of(run))
     if (directory / FILE).is_file():
-        for rollout in read_journal(directory, lambda _damage: None):  # the run itself tells of damage
+        for rollout in read_journal(directory, on_damage):
             packing.add(rollout)
     server = server_series(directory, packing.table.began)
     return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
@@ -101,7 +103,7 @@ class Packing:
 
     def index(self) -> Json:
         """Fields, rows in their order, and distributions."""
-        return {"fields": FIELDS, "block": BLOCK, "rows": self._rows, "distributions": self.table.distributions.plain()}
+        return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.table.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
         return (*self._blocks, *([packed(self._open)] if self._open else []))
@@ -114,4 +116,7 @@ def packed(value: Sequence[Json]) -> str:
 
 def encoded(value: Any) -> str:
     """JSON that UTF-8 can hold; what a user's code left in a record is written as text."""
-    return whole_characters(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
+        return whole_characters(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.metrics.answers import AnswersSummary
 from pytest_agentbench.metrics.registry import METRICS
 from pytest_agentbench.reports import first_look
 from pytest_agentbench.reports.gates import change_text, claims_of, gate_text, reason_text, result_text, worst_first
@@ -64,6 +65,8 @@ def _why(run: Run) -> Iterator[str]:
     tests = run.tests
     if tests.failed or tests.errors:
         yield f'<p class="bad">{tests.failed} tests failed, {tests.errors} could not be measured, {tests.passed} passed.</p>'
+    if run.damaged:
+        yield f'<p class="bad">{len(run.damaged)} lines of the journal are damaged, and left out here: {text(run.damaged[0])}</p>'
     if run.plan.not_run:
         yield f'<p class="open">{run.plan.not_run} of {run.plan.rollouts} planned rollouts did not run.</p>'
     if run.gate:
@@ -89,8 +92,23 @@ def _suite_figures(group: str, suite: SuiteResult, *, several: bool) -> Iterator
         better = "less is better" if score in LOWER_IS_BETTER else "more is better"
         value = "not measured" if mean is None else number(mean.value, 3)
         yield figure(f"{group} {score}" if several else score, value, "", f"{_interval(mean)}{better}")
+    for score, answers in suite.answers.items():
+        yield from _answer_figures(" ".join([*([group] if several else []), *([score] if len(suite.answers) > 1 else [])]), answers)
     total = sum(suite.rollouts.values())
     yield figure(f"{group} rollouts" if several else "rollouts", f"{total:,}", "", statuses_text(suite.rollouts))
+
+
+def _answer_figures(of: str, answers: AnswersSummary) -> Iterator[str]:
+    """How often they are right, and whether they know it."""
+    by = f"{answers.questions:,} questions, {answers.judged:,} of {answers.answers:,} answers by the judge"
+    between = f"95 % interval by Wilson {answers.accuracy_low:.3f} to {answers.accuracy_high:.3f}"
+    yield figure(f"{of} accuracy".strip(), number(answers.accuracy, 3), "", f"{between}; {by}")
+    if answers.calibration_error is None or answers.confidence is None:
+        yield figure(f"{of} calibration".strip(), "unknown", "", "no answer says how sure it is")
+        return
+    ends = "" if answers.calibration_low is None else f"95 % interval {answers.calibration_low:.3f} to {answers.calibration_high:.3f}; "
+    sure = f"{ends}{answers.confident:,} answers are {percent(answers.confidence)} sure in the mean"
+    yield figure(f"{of} calibration error".strip(), number(answers.calibration_error, 3), "RMS", sure)
 
 
 def _interval(mean: Mean | None) -> str:

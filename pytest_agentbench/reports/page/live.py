@@ -10,11 +10,11 @@ from typing import Literal
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import Json, Rollout, RolloutKey
-from pytest_agentbench.reports.page.data import RunData, Table, bars_of, encoded, main, mains_of
+from pytest_agentbench.reports.page.data import Packing, RunData, Table, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
 from pytest_agentbench.reports.page.intervals import intervals
-from pytest_agentbench.reports.page.rollouts import FIELDS, detail
+from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.runs import tally
@@ -45,7 +45,7 @@ class LiveRun:
         """The page, without a row: it asks for them."""
         with self._lock:
             run = self._seen.run
-            index = {"name": self.directory.name, "mains": {}, "fields": FIELDS, "block": 1, "rows": [], "distributions": {}, "server": []}
+            index = {"name": self.directory.name, "mains": {}, "server": [], **Packing({}).index()}
             first = first_screen([run]) if run else self._seen.first(self._phase())
             return page(self.directory.name, first, [RunData(index, ())], [], live=True)
 
@@ -111,7 +111,7 @@ class Seen:
         """`run`: None while it goes on."""
         self.run, self._directory = run, directory
         self.table = Table(bars_of(run) if run else {})
-        self.rows: list[str] = []  # JSON: FIELDS; of a rollout that ran again the last one counts
+        self.rows: list[str] = []  # JSON, as the file's; of a rollout that ran again the last one counts
         self.places: list[tuple[int, int]] = []  # of the record of each row: offset and size, bytes
         self.damaged = 0  # lines that are no records
         self.server: list[Json] = []

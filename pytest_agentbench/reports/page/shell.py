@@ -17,7 +17,7 @@ from pytest_agentbench.reports.page.data import RunData, encoded
 SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
 LIVE = ("live",)  # of a page that is served while its run goes on
 #: Parts of the page that the script fills, and their titles.
-SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "speed": "Speed", "compare": "Comparison"}
+SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}
 
 
 def asset(name: str) -> str:

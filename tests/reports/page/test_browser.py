@@ -37,10 +37,11 @@ CONTRAST = """(() => {
     return !/, 0\\)$|transparent/.test(colour) ? colour : element.parentElement ? ground(element.parentElement) : 'white';
   };
   const contrast = each => {
-    const [dark, bright] = [light(getComputedStyle(each).color), light(ground(each))].sort((x, y) => x - y);
+    const ink = each.closest('svg') ? getComputedStyle(each).fill : getComputedStyle(each).color;
+    const [dark, bright] = [light(ink), light(ground(each))].sort((x, y) => x - y);
     return (bright + 0.05) / (dark + 0.05);
   };
-  const texts = [...document.querySelectorAll('main *')].filter(each => !each.closest('svg')
+  const texts = [...document.querySelectorAll('main *, dialog *')].filter(each => each.tagName !== 'title'
     && [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim()));
   return texts.filter(each => contrast(each) < 4.5).map(each => each.className + ': ' + each.textContent.slice(0, 40));
 })()"""
@@ -108,7 +109,10 @@ def test_a_timeline_shows_each_token_on_zoom(tmp_path: Path, opened: Opened) -> 
 
 
 def test_scrolling_five_thousand_rows(tmp_path: Path, opened: Opened) -> None:
-    """Wherever it is scrolled to, the rows that are seen are those of that place, and only some are in the page."""
+    """Wherever it is scrolled to, the rows that are seen are those of that place, and only some are in the page.
+
+    Sorting, filtering, opening and pictures work as they do with few.
+    """
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:04}", number / 5000) for number in range(5000))))
 
     poll(page, ROWS + ".length")
@@ -124,6 +128,20 @@ def test_scrolling_five_thousand_rows(tmp_path: Path, opened: Opened) -> None:
         assert -2 <= box[1] <= 52
         assert page.evaluate(ROWS + ".length") < 60
     assert "s-4999" == page.evaluate(NAMES)[-1]
+    page.click("[data-order=scenario] button")
+    page.click("[data-order=scenario] button")
+    page.evaluate("table.scroller.scrollTop = 0; drawRows()")
+    assert "s-4999" == page.evaluate(NAMES)[0]
+    page.fill("#filter-text", "s-25")
+    assert "100 of 5,000 scenarios, by scenario" == page.inner_text("#scenarios [role=status]")
+    assert "s-2599" == page.evaluate(NAMES)[0]
+    page.evaluate("location.hash = 's-2511'")
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, s-2511?')")
+    page.keyboard.press("j")
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, s-2510?')")
+    page.keyboard.press("Escape")
+    page.evaluate("document.getElementById('speed').scrollIntoView()")
+    poll(page, "document.querySelectorAll('#speed circle').length === 5000")
 
 
 HOSTILE = (
@@ -167,7 +185,7 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     """What passes in one run and not in the other has flipped, and a rollout is shown beside the same one of the other run."""
     run_directory(tmp_path / "old", rollout("a", 1.0), rollout("b", 1.0))
     run_directory(tmp_path / "new", rollout("a", 0.0), rollout("b", 1.0))
-    page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html"))
+    page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
 
     poll(page, "document.querySelector('#flips')")
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
@@ -178,11 +196,22 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None:
-    """In both themes text stands out from its ground by 4.5 to 1, nothing is wider than the screen, and whatever is operated has a name."""
-    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)), color_scheme=scheme, viewport={"width": width, "height": 800})
+    """In both themes text stands out from its ground by 4.5 to 1, nothing is wider than the screen, and whatever is operated has a name.
+
+    That holds of an open rollout and of pictures, too.
+    """
+    failed = call(200, error_kind="timeout", error="it took too long")
+    rollouts = [rollout("a"), rollout("b", 0.2, calls=(call(0), failed), reason="a late call", log="printed")]
+    page = opened(written(tmp_path / "run", *rollouts), color_scheme=scheme, viewport={"width": width, "height": 800})
 
     poll(page, ROWS + ".length")
+    page.evaluate("buildSpeed()")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [] == page.evaluate(CONTRAST)
+    assert 0 == page.evaluate(NAMELESS)
+    page.evaluate("location.hash = 'b'")
+    poll(page, "document.querySelector('dialog .transcript')")
+    assert page.evaluate("dialog.scrollWidth <= dialog.clientWidth")
     assert [] == page.evaluate(CONTRAST)
     assert 0 == page.evaluate(NAMELESS)
 

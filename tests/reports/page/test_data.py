@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pytest_agentbench.reports.page.distributions import bin_of
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import MOST, thin
 from pytest_agentbench.reports.page.shell import data_of, inert
+from pytest_agentbench.runs.journal import opened, sealed
 from pytest_agentbench.runs.tally import read_run
 from tests.made_runs import run_directory
 from tests.reports.page.conftest import call, rollout
@@ -63,9 +66,9 @@ def test_the_policy_allows_no_network(tmp_path: Path) -> None:
     assert [] == re.findall(r'(?:src|href)="(?!#)', text.partition("<script>")[0])
 
 
-@pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 12), (0.0, -24), (99.9, 23)])
+@pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 96), (0.0, -192), (99.9, 191)])
 def test_bins(value: float, number: int) -> None:
-    """Twelve in each power of ten, the first from 1 on; nothing is below 0.01."""
+    """Ninety-six in each power of ten, the first from 1 on; nothing is below 0.01."""
     assert number == bin_of(value)
 
 
@@ -87,3 +90,39 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"wrote {tmp_path}/old/report.html\nwrote {tmp_path}/new/compared-report.html\n" == capsys.readouterr().out
     assert 4 == main(["report", "old", "--reports", str(tmp_path), "--output", str(tmp_path / "no" / "x.html")])
     assert "name another file with --output FILE" in capsys.readouterr().err
+
+
+def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an older schema, or with a journal no record of which can be read, there is no empty table, but what makes it again."""
+    file = run_directory(tmp_path / "old", rollout("a"), rollout("b")) / "run.json"
+    whole = file.read_text()
+    file.write_text(whole.replace("agentbench-run/4", "agentbench-run/3"))
+    for command in ("report", "watch"):
+        assert 4 == main([command, "old", "--reports", str(tmp_path)])
+        said = capsys.readouterr().err
+        assert "is of schema agentbench-run/3, and this version reads agentbench-run/4; `pytest -q` makes it again" in said
+    file.write_text(whole)
+    journal = tmp_path / "old" / "rollouts.jsonl"
+    lines = [opened(line) for line in journal.read_bytes().splitlines()]
+    journal.write_bytes(b"".join(sealed(line.replace(b'"turns"', b'"rounds"')) + b"\n" for line in lines))
+    assert 4 == main(["report", "old", "--reports", str(tmp_path)])
+    assert "can be read by this version: " in (said := capsys.readouterr().err)
+    assert "'rounds'; `pytest -q` makes the run again" in said
+    assert not (tmp_path / "old" / "report.html").exists()
+
+
+def test_damage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where some records can be read the page is made of them, and the others are named."""
+    run_directory(tmp_path / "run", rollout("a"), rollout("b"))
+    journal = tmp_path / "run" / "rollouts.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b"lamp, b?", b"lump, b?"))
+
+    assert 0 == main(["report", "run", "--reports", str(tmp_path)])
+    assert "is not as it was written, and is left out" in capsys.readouterr().err
+
+
+def test_it_costs_a_session_no_numpy() -> None:
+    """Writing the page imports none of the packages that take a tenth of a second."""
+    code = "import sys, pytest_agentbench.reports.page; sys.exit(bool({'numpy', 'scipy', 'matplotlib'} & {*sys.modules}))"
+
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

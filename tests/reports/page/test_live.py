@@ -104,7 +104,7 @@ def test_one_that_ran_again_counts_once(tmp_path: Path) -> None:
 
     assert "2 rollouts have ended" in found["first"]
     assert '<p class="value">1.000</p>' in found["first"]
-    assert 2 == sum(count for _, _, count in found["distributions"]["shop"]["ttft"])
+    assert 2 == sum(count for _, count in found["distributions"]["shop"]["ttft"])
 
 
 def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 // Pictures: axes with round numbers, and lines, bars, points and intervals on them.
 
+const NARROW = "(max-width: 700px)"; // as in the style
 const INK = ["series-0", "series-1", "series-2", "series-3", "series-4"]; // classes of the style: a colour and a dash each
 
 /** Two to six round numbers between two others. */
@@ -12,17 +13,18 @@ function ticks(low, high) {
   return Array.from({ length: last - first + 1 }, (_, number) => Number(((first + number) * step).toPrecision(12)));
 }
 
-/** Powers of ten between two numbers, and 2 and 5 times them where there are few. */
+/** Powers of ten between two numbers, 2 and 5 times them where there are few, and any round numbers where these are few, too. */
 function logTicks(low, high) {
   const powers = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) powers.push(10 ** power);
   const fine = powers.flatMap(power => [power, 2 * power, 5 * power]);
   const inside = list => list.filter(value => value >= low * 0.999 && value <= high * 1.001);
-  return inside(powers).length > 3 ? inside(powers) : inside(fine);
+  return [inside(powers), inside(fine)].find(found => found.length > 3) || ticks(low, high);
 }
 
 /** An empty picture with axes: `x` and `y` have low, high, title, and `log` for a logarithmic one. Gives back where values are. */
 function canvas({ width = 460, height = 200, x, y, label }) {
+  if (window.matchMedia(NARROW).matches) [width, height] = [340, Math.max(height, 160)];
   const left = 54, right = 12, top = 10, bottom = 40;
   const scale = (axis, from, to) => {
     const bend = axis.log ? Math.log10 : value => value;

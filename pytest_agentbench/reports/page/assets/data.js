@@ -1,6 +1,6 @@
 // The data of the page: rows of all runs, scenarios made of them, and whole rollouts, which are unpacked when somebody opens one.
 
-const page = { runs: [], rows: [], scenarios: [], compared: [], sides: [], drawn: new Set() };
+const page = { runs: [], rows: [], scenarios: [], compared: [], sides: [], suitesOf: new Map(), drawn: new Set() };
 const blocks = new Map(); // "run-block" -> a promise of its rollouts
 
 /** Takes the index that stands in the page. */
@@ -15,6 +15,8 @@ function takeIndex(index) {
 /** Makes of the rows what is known of them together. */
 function summarize() {
   page.scenarios = scenariosOf(page.rows);
+  page.suitesOf = new Map(page.rows.map(row => [row.id, new Set()]));
+  for (const row of page.rows) page.suitesOf.get(row.id).add(row.suite);
   page.decides = page.rows.some(row => row.passed === false); // a floor that every rollout reaches tells none from the other
 }
 
@@ -96,11 +98,11 @@ async function unpack(key) {
   return JSON.parse(await new Response(stream).text());
 }
 
-const SECTIONS = ["top", "first", "scenarios", "speed", "compare", "rollout", "index"];
+const SECTIONS = ["top", "first", "live", "scenarios", "speed", "compare", "rollout", "index"];
 
 /** What stands behind # for a rollout: its id, with its suite in front where other suites have that id, or the page itself. */
 function linkOf(row) {
-  const shared = SECTIONS.includes(row.id) || page.rows.some(other => other.id === row.id && other.suite !== row.suite);
+  const shared = SECTIONS.includes(row.id) || page.suitesOf.get(row.id).size > 1;
   return encodeURIComponent(shared ? `${row.suite}/${row.id}` : row.id);
 }
 

@@ -15,14 +15,16 @@ function seriesName(run, group) {
   return page.runs.length > 1 ? `${run.name} ${group}` : group;
 }
 
-/** One metric's distribution: of each group of calls which share is in each bin. */
+/** One metric's distribution: of each group of calls which share is in each bin. Bins are as wide in all groups, so that they compare. */
 function spread(name, title, unit) {
   const series = page.runs.flatMap(run => Object.entries(run.distributions).filter(([, metrics]) => (metrics[name] || []).length)
-    .map(([group, metrics]) => ({ name: seriesName(run, group), bins: metrics[name], all: metrics[name].reduce((sum, bin) => sum + bin[2], 0) })));
+    .map(([group, metrics]) => ({ name: seriesName(run, group), counts: metrics[name], all: metrics[name].reduce((sum, [, count]) => sum + count, 0) })));
   if (!series.length) return null;
+  const width = widthOf(series);
+  for (const each of series) each.bins = joined(each.counts, width);
   const bins = series.flatMap(each => each.bins);
   const high = Math.max(...series.flatMap(each => each.bins.map(bin => bin[2] / each.all * 100)));
-  const x = { low: Math.min(...bins.map(bin => bin[0])), high: Math.max(...bins.map(bin => bin[1])), log: true, title: `${unit} (logarithmic)` };
+  const x = { ...around(Math.min(...bins.map(bin => bin[0])), Math.max(...bins.map(bin => bin[1]))), log: true, title: `${unit} (logarithmic)` };
   const picture = canvas({ x, y: { low: 0, high: high * 1.05, title: "% of values" }, label: `${title}, distribution` });
   series.forEach((each, place) => picture.root.append(draw("path", { class: `line ${INK[place % INK.length]}`, d: path(outline(each), picture.atX, picture.atY, true) },
     draw("title", {}, each.name))));
@@ -30,12 +32,48 @@ function spread(name, title, unit) {
   return pictured(`${title}, ${counts}`, picture.root, legend(series.map(each => each.name)));
 }
 
+const LEAST_SPAN = 1.5; // between the ends of an axis, so that its numbers differ
+
+/** The ends of an axis, a little further apart where they are close. */
+function around(low, high) {
+  const more = Math.max(1, Math.sqrt(LEAST_SPAN / (high / low)));
+  return { low: low / more, high: high * more };
+}
+
+const MOST_BINS = 120, LEAST_BINS = 8; // of a picture, where its data are that far apart
+
+/** How many of the finest bins are joined: as Freedman and Diaconis have it, by the spread of the middle half and the number of values. */
+function widthOf(series) {
+  const widths = series.map(({ counts, all }) => 2 * (quantile(counts, all, 0.75) - quantile(counts, all, 0.25)) / Math.cbrt(all));
+  const ends = series.flatMap(({ counts }) => [counts[0][0], counts.at(-1)[0] + 1]);
+  const range = Math.max(...ends) - Math.min(...ends);
+  return Math.max(1, Math.round(Math.min(Math.max(...widths, range / MOST_BINS), range / LEAST_BINS)));
+}
+
+/** The bin, with the part of it, below which a share of the values is. */
+function quantile(counts, all, share) {
+  let below = 0;
+  for (const [bin, count] of counts) {
+    if (below + count >= share * all) return bin + (share * all - below) / count;
+    below += count;
+  }
+  return counts.at(-1)[0] + 1;
+}
+
+/** Bins of the picture: lower end, upper end, count. */
+function joined(counts, width) {
+  const found = new Map();
+  for (const [bin, count] of counts) found.set(Math.floor(bin / width), (found.get(Math.floor(bin / width)) || 0) + count);
+  const end = number => 10 ** (number * width / page.runs[0].bins);
+  return [...found].map(([number, count]) => [end(number), end(number + 1), count]);
+}
+
 /** The outline of a histogram, down to zero where there is nothing between two bins. */
 function outline({ bins, all }) {
   const points = [];
   let end = null;
   for (const [low, high, count] of bins) {
-    if (end !== low) { if (end !== null) points.push([end, 0]); points.push([low, 0]); }
+    if (end === null || Math.abs(end / low - 1) > 1e-9) { if (end !== null) points.push([end, 0]); points.push([low, 0]); }
     points.push([low, count / all * 100]);
     end = high;
   }

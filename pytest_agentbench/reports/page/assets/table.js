@@ -122,7 +122,7 @@ const MARGIN = 8; // rows beyond those that are seen
 
 /** Draws the rows that are seen: each has its place, and the element around them the height of all. */
 function drawRows(anew = false) {
-  table.height = window.matchMedia("(max-width: 700px)").matches ? 84 : 48;
+  table.height = window.matchMedia(NARROW).matches ? 84 : 48;
   table.sizer.style.height = `${table.shown.length * table.height}px`;
   const seen = table.printing ? table.shown.length : Math.ceil(table.scroller.clientHeight / table.height);
   const above = table.printing ? 0 : Math.floor(table.scroller.scrollTop / table.height);
@@ -163,7 +163,7 @@ function scoreCell(each) {
 
 function toolsCell(each) {
   const list = (sign, names) => names.map(name => el("code", {}, `${sign}${name}`));
-  return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, "as expected");
+  return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, each.tools.size ? "as expected" : "\u2013");
 }
 
 /** Arrows move from row to row, also beyond those that are drawn. */

@@ -1,7 +1,8 @@
 // The timeline of a rollout: a line for each call and each tool, on one axis of time that can be zoomed until every token is seen.
 
 const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent" };
-const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30, WIDTH = 620;
+const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30;
+const WIDTH = window.matchMedia(NARROW).matches ? 360 : 620;
 const APART = 2; // pixels between tokens from which on each has a line of its own
 
 /** What has a line: calls with their parts, and tools, in the order in which they began. */

@@ -1,0 +1,155 @@
+"""Pictures, comparisons and print of report.html in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.telemetry.engine_stats import SERVERS
+from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
+from pytest_agentbench.records import Json, Score, Verification
+from pytest_agentbench.reports import page as report
+from pytest_agentbench.reports.page import write_several
+from pytest_agentbench.runs.tally import read_run
+from tests.made_runs import gate_result, rule_result, run_directory, run_of
+from tests.reports.page.conftest import BEGAN, call, poll, rollout
+from tests.reports.page.test_browser import NAMES, ROWS, written
+
+pytestmark = pytest.mark.slow
+
+Opened = Callable[..., Any]
+FIGURES = "[...document.querySelectorAll('#speed figure')].map(each => each.querySelector('figcaption').textContent)"
+
+
+def test_what_servers_told(tmp_path: Path, opened: Opened) -> None:
+    """Each gauge of a server is a line over time under the rollouts in flight: it rises where the value does, and the axis has its unit."""
+    names = SERVERS["vllm"]
+    directory = run_directory(tmp_path / "run", rollout("a", ended_ns=BEGAN + 10_000_000_000))
+    began = 1_700_000_000.0
+    first: Json = {"series": [[names.kv_usage[0], {}], [names.waiting, {}]], "values": [[0, 0.25], [1, 0]], "first": True}
+    looks: list[Json] = [first, {"values": [[0, 0.75], [1, 3]]}]
+    lines = [{"round": at, "at": began + 4 * at + 1, "ns": 0, "service": "vllm", "replica": 0, **look} for at, look in enumerate(looks)]
+    (directory / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = opened(report.write(read_run(directory), directory))
+
+    poll(page, ROWS + ".length")
+    page.evaluate("document.getElementById('speed').scrollIntoView()")
+    poll(page, "document.querySelectorAll('.over-time svg').length === 3")
+    titles = page.evaluate("[...document.querySelectorAll('.over-time h3')].map(each => each.textContent)")
+    assert ["rollouts in flight", "KV cache in use (vllm 0)", "requests waiting (vllm 0)"] == titles
+    found = page.evaluate("[...document.querySelectorAll('.over-time svg')].map(each => each.getAttribute('aria-label'))")
+    assert "KV cache in use (vllm 0) over time" in found
+    line = page.evaluate("document.querySelectorAll('.over-time .line')[1].getAttribute('d')")
+    start, step = (float(re.findall(pattern, line)[0]) for pattern in (r"^M[0-9.]+ ([0-9.]+)", r"V([0-9.]+)"))
+    assert step < start  # upwards
+
+
+def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
+    """The bar goes from one end to the other, the dot is between them, the threshold stands where it is; in words it is the same."""
+    rule = rule_result("tsq.mean >= 0.5", "PASS", 0.7, low=0.6, high=0.9, threshold=0.5)
+    directory = run_directory(tmp_path / "run", rollout("a"), gate=gate_result("PASS", rule))
+    page = opened(report.write(read_run(directory), directory))
+
+    poll(page, "document.querySelector('.interval')")
+    place = "(name, key) => Number(document.querySelector(`.interval .${name}`).getAttribute(key))"
+    places = [
+        page.evaluate(f"({place})('{name}', '{key}')")
+        for name, key in (("threshold", "x1"), ("span", "x1"), ("estimate", "cx"), ("span", "x2"))
+    ]
+    assert sorted(places) == places
+    assert pytest.approx((places[2] - places[1]) / (places[3] - places[1])) == 1 / 3
+    assert "shop tsq.mean >= 0.5: 0.7 [0.6, 0.9] at 95 %, against 0.5" == page.get_attribute(".interval", "aria-label")
+    assert "PASS" == page.inner_text(".intervals .good").strip()
+
+
+def test_arms_are_sides(tmp_path: Path, opened: Opened) -> None:
+    """Variants of one run are compared as runs are: a score of each in the table, those that flipped, and one beside the other."""
+    rollouts = [
+        replace(rollout(name, score), variant=arm)
+        for arm, scores in (("old", (1, 1)), ("new", (0, 1)))
+        for name, score in zip("ab", scores, strict=True)
+    ]
+    suite = run_of(rollout("a")).suites["shop"]
+    directory = run_directory(tmp_path / "run", *rollouts, suites={"shop-old": suite, "shop-new": suite})
+    page = opened(report.write(read_run(directory), directory))
+
+    poll(page, ROWS + ".length === 2")
+    assert "1 \u2192 0" in page.inner_text(".sizer .row .score") or "0 \u2192 1" in page.inner_text(".sizer .row .score")
+    assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
+    page.check("#filter-flipped")
+    assert ["a"] == page.evaluate(NAMES)
+    page.evaluate("location.hash = linkOf(page.rows[0])")
+    poll(page, "document.querySelector('dialog .transcript')")
+    page.select_option("dialog select", "0")
+    poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
+
+
+def test_print(tmp_path: Path, opened: Opened) -> None:
+    """On paper all rows are there, each at its own place, and what is operated is not."""
+    page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}") for number in range(60))))
+
+    poll(page, ROWS + ".length")
+    assert page.evaluate(ROWS + ".length") < 60
+    page.evaluate(
+        "window.addEventListener('beforeprint', () => { const rows = [...document.querySelectorAll('.sizer .row')];"
+        " window.printed = [rows.length, new Set(rows.map(row => row.style.transform)).size]; })"
+    )
+    page.pdf()
+    assert [60, 60] == page.evaluate("window.printed")
+    assert page.evaluate(ROWS + ".length") < 60
+    page.emulate_media(media="print")
+    hidden = "['header', '.filters'].map(name => getComputedStyle(document.querySelector(name)).display)"
+    assert ["none", "none"] == page.evaluate(hidden)
+
+
+@pytest.mark.parametrize("name", ["<img src=x onerror='window.ran=1'>", '"><script>window.ran=2<', "\u202egnp.exe\x1b[31m", "&lt;b&gt;"])
+def test_names_of_directories_are_words(tmp_path: Path, opened: Opened, name: str) -> None:
+    """A run is called as its directory is, whatever that is: in the title, on the first screen, and where runs are compared."""
+    for each in (name, f"{name}2"):
+        run_directory(tmp_path / each, rollout("a"), rollout("b", 0.2))
+    page = opened(write_several([tmp_path / name, tmp_path / f"{name}2"], tmp_path / "two.html", pytest.fail))
+
+    poll(page, ROWS + ".length === 2")
+    page.evaluate("location.hash = 'a'")
+    poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
+    assert page.evaluate("window.ran") is None
+    assert page.evaluate(f"visible({json.dumps(name)})") in page.evaluate("document.body.textContent")
+    assert 0 == page.evaluate("document.querySelectorAll('img, main script').length")
+    assert not {"\u202e", "\x1b"} & {*page.title()}
+
+
+def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
+    """Many values that lie close together have narrow bins, few have wide ones; a single value is a picture, too."""
+    many = [call(0, 400, prompt_tokens=number) for number in range(3)]
+    page = opened(written(tmp_path / "run", rollout("a", calls=tuple(many))))
+
+    poll(page, ROWS + ".length")
+    page.evaluate("buildSpeed()")
+    assert ["Time to first token, 3 values", "Inter-token latency, 1,197 values"] == page.evaluate(FIGURES)[:2]
+    width = "counts => widthOf([{ counts, all: counts.reduce((sum, [, count]) => sum + count, 0) }])"
+    wide = "Array.from({ length: 100 }, (_, bin) => [bin, COUNT])"
+    few, plenty, one = (
+        page.evaluate(f"({width})({counts})") for counts in (wide.replace("COUNT", "1"), wide.replace("COUNT", "1000"), "[[7, 9]]")
+    )
+    assert few > 2 * plenty
+    assert 1 == one
+    assert 100 == page.evaluate(f"joined({wide.replace('COUNT', '1')}, 7).reduce((sum, bin) => sum + bin[2], 0)")
+
+
+def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
+    """Accuracy and calibration of judged answers are on the first screen; a task shows its reward and what its verifier said."""
+    judged = Score(1.0, {"judged": 1.0, "confidence": 0.75}, "right")
+    verified = Verification(0.5, {"reward": 0.5}, 1, "2 passed, 1 failed", "test_port", BEGAN, BEGAN + 5_000_000)
+    page = opened(written(tmp_path / "run", rollout("a", scores={"tsq": judged}, verification=verified)), "#a")
+
+    poll(page, "document.querySelector('dialog .transcript')")
+    assert "accuracy\n\n1.000\n\n95 % interval by Wilson" in page.inner_text("#first")
+    assert "calibration error\n\n0.250" in page.inner_text("#first")
+    assert "reward 0.5 test_port" in page.inner_text("dialog")
+    assert "verifier" in page.evaluate("document.querySelector('.timeline').textContent")
