@@ -41,7 +41,7 @@ def rollout(scenario: str = "shop-1", score: float = 1.0, **changes: Any) -> Rol
     return Rollout(suite="shop", scenario=scenario, variant="default", trial=1, **{"status": "ok", **facts})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED in a browser: pip install playwright")
     if not CHROMIUM.exists():
