@@ -24,15 +24,16 @@ class NoEngine(Exception):
 class OwnEngine:
     """A dockerd with a folder of its own, which touches neither the firewall nor the engine of the machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str, bridge: str = "none") -> None:
         if os.geteuid() or not shutil.which("dockerd"):
             raise NoEngine("no Docker Engine answers here, and to start one takes root and dockerd (Debian: docker.io)")
         self.folder = Path(tempfile.mkdtemp(prefix="dockerd-"))  # a socket's path has to be short
         self.url = f"unix://{self.folder}/socket"
+        self._options = ["--iptables=false", "--ip6tables=false", f"--bridge={bridge}", *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = ["--iptables=false", "--ip6tables=false", "--bridge=none", "--host", self.url]
+        options = [*self._options, "--host", self.url]
         folders = [f"--{name}={self.folder / name}" for name in ("data-root", "exec-root", "pidfile")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(["dockerd", *options, *folders], stdout=log, stderr=log, start_new_session=True)

@@ -78,7 +78,7 @@ class Execution:
         code = self._exit_code(execution) if ended else None
         if not ended:
             self._run(KILL_MARKED + KILL_ALL, f"{VARIABLE}={self._mark}")
-        elif code in (None, _SIGKILL) and self._run(":") != 0:
+        elif code in (None, _SIGKILL) and self._run(":") != 0 and not self._there():
             raise InfraError("the sandbox ended while a command ran")
         return Command(code, clip.text, clip.omitted, time.monotonic() - began)
 
@@ -115,6 +115,15 @@ class Execution:
             time.sleep(0.02)
         code = facts["ExitCode"]
         return None if code is None else int(code)
+
+    def _there(self) -> bool:
+        """Whether the sandbox is up, though nothing could be started in it: its memory may be full. One that ends takes a moment."""
+        end = time.monotonic() + _SETTLED
+        while up := bool(self._api.inspect_container(self._container)["State"]["Running"]):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        return up
 
     def _run(self, script: str, *arguments: str) -> int | None:
         """The exit code of a script of ours, which runs as the same user: of the processes of others nobody sees the environment."""

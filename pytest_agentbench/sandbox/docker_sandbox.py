@@ -54,7 +54,7 @@ class DockerSandbox:
         image = self._engine.images.get(image_of(self._task))
         self._user = image.attrs["Config"].get("User") or "root"
         marks = labels(self._run, self._key, time.time() + self._seconds)
-        self._container, self.kind = create(self._engine, image.id, self._task, marks, self._seconds)
+        self._container, self.kind = create(self._engine, image, self._task, marks, self._seconds)
         self._container.start()
 
     async def exec(

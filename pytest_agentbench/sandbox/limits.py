@@ -15,7 +15,8 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_S
 
 
 #: Storage drivers that may have quotas; with them `storage_mb` counts all that is written, not each file alone.
-QUOTAS = ("btrfs", "overlay2", "zfs")
+BTRFS = "btrfs"
+QUOTAS = (BTRFS, "overlay2", "zfs")
 
 KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no quotas"
 
@@ -53,15 +54,22 @@ def options(task: Task, labels: Mapping[str, str], seconds: float) -> dict[str, 
     }
 
 
-def create(engine: Any, image: str, task: Task, labels: Mapping[str, str], seconds: float) -> tuple[Any, str]:
+def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], seconds: float) -> tuple[Any, str]:
     """A container that is not started yet, and the kind of sandbox that it is: whether there are quotas is told by trying."""
     from docker.errors import APIError
 
     given = options(task, labels, seconds)
-    if engine.info()["Driver"] in QUOTAS:
+    driver = engine.info()["Driver"]
+    if driver in QUOTAS:
+        size = task.storage_mb + (_size_mb(image) if driver == BTRFS else 0)  # whose quota counts what the image has, too
         try:
-            return engine.containers.create(image, storage_opt={"size": f"{task.storage_mb}m"}, **given), KIND
+            return engine.containers.create(image.id, storage_opt={"size": f"{size}m"}, **given), KIND
         except APIError as error:
             if "storage-opt" not in str(error) and "quota" not in str(error).lower():
                 raise
-    return engine.containers.create(image, **given), UNLIMITED_KIND
+    return engine.containers.create(image.id, **given), UNLIMITED_KIND
+
+
+def _size_mb(image: Any) -> int:
+    """MiB, rounded up."""
+    return -(-int(image.attrs["Size"]) >> 20)
