@@ -54,6 +54,7 @@ TOOL_CALL = replace(
 )
 FULL = replace(
     BOUGHT,
+    sandbox="bubblewrap",
     variant="react",
     trial=2,
     content={"scenario": "0" * 16, "agent": "1" * 16, "prompts": "2" * 16, "backend": "3" * 16, "scorers": {}},
