@@ -34,6 +34,10 @@ async def test_limits(engine: Any, opened: Open) -> None:
 
     given = container.attrs["HostConfig"]
     assert (512, 500_000_000, 64 << 20) == (given["PidsLimit"], given["NanoCpus"], given["MemorySwap"])
+    assert ("none", ["NONE"]) == (
+        given["LogConfig"]["Type"],
+        container.attrs["Config"]["Healthcheck"]["Test"],
+    )  # nothing grows or runs beside
     assert full.exit_code in (137, None)  # and no infra error, which an agent could choose instead of a 0
     assert [str(64 << 20), "16384", "0"] == said.output.split()
     assert large.output.endswith(f"{16 << 20}\n")
@@ -92,6 +96,7 @@ def test_leftovers(engine: Any, tmp_path: Path) -> None:
     own = labels("r", KEY, time.time() + 600)
     marks: dict[str, dict[str, str]] = {
         "living": own,
+        "neighbour": {**own, RUN: "another"},
         "dead": {**own, OWNER: f"{host}:{dead.pid}:1.00", RUN: "killed"},
         "late": {**own, DEADLINE: "1000"},
         "elsewhere": {**own, OWNER: f"another-host:{dead.pid}:1.00"},
@@ -102,12 +107,13 @@ def test_leftovers(engine: Any, tmp_path: Path) -> None:
     removed = reap()
     left = sorted(each.name for each in engine.containers.list(all=True, filters={"name": "sandbox-t-"}))
     ended = end_run("r")
-    rest = [each.name for each in engine.containers.list(all=True, filters={"name": "sandbox-t-"})]
-    engine.containers.get("sandbox-t-foreign").remove(force=True)
+    rest = sorted(each.name for each in engine.containers.list(all=True, filters={"name": "sandbox-t-"}))
+    for name in rest:
+        engine.containers.get(name).remove(force=True)
 
     assert 2 == len(removed)
     assert all(f" of {own[ROLLOUT]}, run " in sentence for sentence in removed)
     assert any(sentence.endswith("run killed") for sentence in removed)
-    assert ["sandbox-t-elsewhere", "sandbox-t-foreign", "sandbox-t-living"] == left
+    assert ["sandbox-t-elsewhere", "sandbox-t-foreign", "sandbox-t-living", "sandbox-t-neighbour"] == left
     assert 2 == len(ended)
-    assert ["sandbox-t-foreign"] == rest
+    assert ["sandbox-t-foreign", "sandbox-t-neighbour"] == rest
