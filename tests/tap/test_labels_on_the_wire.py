@@ -51,6 +51,15 @@ async def test_fields(tap: Tap, upgrade: bool | None) -> None:
     assert (bool(upgrade), "m") == (first.upgraded, first.model)
 
 
+async def test_a_job(tap: Tap) -> None:
+    """An engine with Continuum's scheduler is told whose job a call is."""
+    id = await labelled(tap, "thunderagent", job=True)
+    (heard,), _ = await through(tap, id, request(id))
+
+    assert {"program_id", "job_id", "is_last_step"} == heard.json.keys() - CHAT.keys() - {"stream", "stream_options"}
+    assert heard.json["program_id"] == heard.json["job_id"]
+
+
 async def test_what_the_agent_wrote_stays(tap: Tap) -> None:
     """Its own session, worker fields and hints count more than those of the backend's YAML."""
     id = await labelled(tap, "dynamo", osl=5, priority=1)

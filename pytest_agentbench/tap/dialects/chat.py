@@ -114,8 +114,8 @@ class ChatReading(ChoicesReading):
 
     @staticmethod
     def hint_fields() -> Collection[str]:
-        """Of Dynamo and of ThunderAgent."""
-        return "nvext", "program_id"
+        """Of Dynamo, of ThunderAgent, and of Continuum behind it."""
+        return "nvext", "program_id", "job_id", "is_last_step"
 
     def add(self, event: Event) -> None:
         super().add(event)
