@@ -58,7 +58,7 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     state = "[dialog.open, dialog.scrollTop, dialog.firstElementChild.dataset.same, document.getElementById('filter-tool').value]"
     assert [True, 40, "yes", "find_item"] == page.evaluate(state)
     assert "shop-" == page.input_value("#filter-text")
-    assert 200 == page.evaluate("scrollY")
+    assert 200 <= page.evaluate("scrollY") < 300  # the browser moves on by what lines above have grown
 
     poll(page, "document.getElementById('live').textContent.includes('The run has ended: PASS.')", tries=1200)
     assert f"{SCENARIOS} rollouts" in page.inner_text("#live")
