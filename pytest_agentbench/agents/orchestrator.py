@@ -12,7 +12,7 @@ from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEAR
 from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.notebook import Notebook, Room, tokens
 from pytest_agentbench.errors import ConfigError, LimitReached
-from pytest_agentbench.lib.options import Kind, check_options, number, whole
+from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.sandbox.code_place import DOCKER, KINDS, CodePlace
@@ -42,10 +42,9 @@ DESCRIPTIONS = {
 }
 
 TASK = "task"
-SANDBOXES = (TASK, *KINDS)
 
-Sandbox = Annotated[str, Kind(lambda value: value in SANDBOXES, f"{', '.join(SANDBOXES[:-1])} or {SANDBOXES[-1]}")]
-Context = Annotated[str, Kind(lambda value: value in CONTEXTS, " or ".join(CONTEXTS))]
+Sandbox = Annotated[str, one_of((TASK, *KINDS))]
+Context = Annotated[str, one_of(CONTEXTS)]
 
 
 @dataclass(frozen=True)

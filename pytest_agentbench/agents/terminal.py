@@ -11,7 +11,7 @@ from pytest_agentbench.agents.shell import BASH, Shell
 from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.lib.middle import without_middle
-from pytest_agentbench.lib.options import Kind, check_options, number, whole
+from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, RequestedCall
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.sandbox.sandbox import Command
@@ -52,7 +52,7 @@ TOOLS = (
     ),
 )
 
-Style = Annotated[str, Kind(lambda value: value in STYLES, " or ".join(STYLES))]
+Style = Annotated[str, one_of(STYLES)]
 
 
 @dataclass(frozen=True)

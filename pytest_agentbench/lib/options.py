@@ -5,7 +5,7 @@ pydantic would do as well, but the pool makes agents too, and starts a fifth fas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -33,6 +33,12 @@ def number(least: float, most: float = inf) -> Kind:
     """A finite number in a range; true and false are none."""
     words = f"a number from {least:g} " + ("up" if most == inf else f"to {most:g}")
     return Kind(lambda value: type(value) in {int, float} and least <= value <= most and value != inf, words)
+
+
+def one_of(names: Iterable[str]) -> Kind:
+    """One of some names, of which there are two at least."""
+    *others, last = known = tuple(names)
+    return Kind(lambda value: value in known, f"{', '.join(others)} or {last}")
 
 
 def _are_texts(values: object) -> bool:

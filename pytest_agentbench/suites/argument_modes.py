@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.suite import Scenario, toolsets
 
 #: Tool -> argument -> mode.
 Modes = Mapping[str, Mapping[str, str]]
@@ -54,7 +54,7 @@ def _compiles(pattern: str) -> bool:
 
 def _check_names(modes: Modes, scenarios: Sequence[Scenario]) -> None:
     known: dict[str, set[str]] = {}
-    for tools in {id(each.tools): each.tools for each in scenarios}.values():
+    for tools in toolsets(scenarios):
         for tool in tools:
             known.setdefault(tool.name, set()).update(tool.parameters.get("properties") or ())
     for label in (label for each in scenarios for label in each.expected):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,11 @@ class DatasetInfo:
     size: int  # scenarios in it
     version: str = ""  # of the package that brings the data
     left_out: Mapping[str, int] = field(default_factory=dict)  # entries that the format left out on purpose: what they are -> how many
+
+
+def toolsets(scenarios: Iterable[Scenario]) -> Iterable[tuple[Tool, ...]]:
+    """The tools that scenarios offer; a set that several of them share comes once."""
+    return {id(each.tools): each.tools for each in scenarios}.values()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, InjectedError, unknown_name
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.suites.suite import Scenario, Tool, toolsets
 from pytest_agentbench.tools.source import ToolSource
 
 
@@ -30,7 +30,7 @@ def answers_from(settings: Json) -> Mapping[str, CannedAnswer]:
 
 def check_answers(answers: Mapping[str, CannedAnswer], scenarios: Iterable[Scenario]) -> None:
     """Raises ConfigError for a canned answer of a tool that no scenario offers."""
-    known = dict.fromkeys(tool.name for tools in {id(each.tools): each.tools for each in scenarios}.values() for tool in tools)
+    known = dict.fromkeys(tool.name for tools in toolsets(scenarios) for tool in tools)
     for tool in answers:
         if tool not in known:
             raise ConfigError(f"answers: {unknown_name('tool', tool, known)}")

@@ -18,13 +18,13 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS, CallToolResult, ContentBlock, EmbeddedResource, TextContent, TextResourceContents
 
-from pytest_agentbench.errors import ConfigError, InfraError, ToolError, unknown_name
+from pytest_agentbench.errors import ConfigError, InfraError, ToolError
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.tools.agreement import check_agreement, parameters_of
 from pytest_agentbench.tools.mcp_process import Program, ServerProcess
 from pytest_agentbench.tools.mcp_server import McpServer
-from pytest_agentbench.tools.methods import written
 
 GRACE = 5.0  # seconds in which a session may take its leave
 PAGES = 100  # of a list of tools
@@ -63,23 +63,10 @@ class ServerTools:
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
         """Raises ConfigError where the data's tools are not those of the server, and where a label names a tool that there is not."""
-        for tools in {id(each.tools): each.tools for each in scenarios}.values():
-            for tool in tools:
-                self._check_tool(tool)
-        for scenario in scenarios:
-            for label in scenario.expected:
-                if str(label.get("tool")) not in self.tools:
-                    unknown = unknown_name("tool", str(label.get("tool")), self.tools)
-                    raise ConfigError(f"{self.server.name}: {scenario.id}: expected {unknown}")
-
-    def _check_tool(self, tool: Tool) -> None:
-        own = self.tools.get(tool.name)
-        if own is None:
-            unknown = unknown_name("tool", tool.name, self.tools).replace("no tool", "a tool", 1)
-            raise ConfigError(f"{self.server.name}: the data have {unknown}")
-        if _parameters(own) != _parameters(tool):
-            takes = f"takes {written(*_parameters(own))}, and in the data it takes {written(*_parameters(tool))}"
-            raise ConfigError(f"{self.server.name}: the tool {tool.name!r} {takes}; they should agree")
+        try:
+            check_agreement({name: parameters_of(tool) for name, tool in self.tools.items()}, scenarios)
+        except ConfigError as error:
+            raise ConfigError(f"{self.server.name}: {error}") from error
 
     def for_scenario(self, scenario: Scenario) -> Scenario:
         return scenario if scenario.tools else replace(scenario, tools=tuple(self.tools.values()))
@@ -89,12 +76,6 @@ class ServerTools:
         del scenario
         async with session(self.server, self.program) as opened:
             yield opened
-
-
-def _parameters(tool: Tool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The required ones and the others, by name."""
-    required = {*tool.parameters.get("required", ())}
-    return tuple(sorted(required)), tuple(sorted({*tool.parameters.get("properties", ())} - required))
 
 
 async def _listed(server: McpServer, program: Program | None) -> Mapping[str, Tool]:

@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 
 import orjson
 
-from pytest_agentbench.errors import ConfigError, InfraError, ToolError, unknown_name
+from pytest_agentbench.errors import ConfigError, InfraError, ToolError
 from pytest_agentbench.lib.loading import is_import_path, load_object
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.tools.methods import Method, methods_of, written
+from pytest_agentbench.tools.agreement import check_agreement
+from pytest_agentbench.tools.methods import Method, methods_of
 from pytest_agentbench.tools.source import ToolSource
 
 #: What the class may ask for, by the names of its parameters.
@@ -69,24 +70,8 @@ class ClassTools:
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
         """Raises ConfigError where the data's tools are not those of the class, and where a label names a tool that there is not."""
-        for tools in {id(each.tools): each.tools for each in scenarios}.values():
-            for tool in tools:
-                self._check_tool(tool)
-        for scenario in scenarios:
-            for label in scenario.expected:
-                if str(label.get("tool")) not in self.methods:
-                    raise ConfigError(f"{scenario.id}: expected {unknown_name('tool', str(label.get('tool')), self.methods)}")
-
-    def _check_tool(self, tool: Tool) -> None:
-        method = self.methods.get(tool.name)
-        if method is None:
-            raise ConfigError(f"the data have {unknown_name('tool', tool.name, self.methods).replace('no tool', 'a tool', 1)}")
-        required = {*tool.parameters.get("required", ())}
-        optional = {*tool.parameters.get("properties", ())} - required
-        if ({*method.required}, {*method.optional}) != (required, optional):
-            data = written(tuple(sorted(required)), tuple(sorted(optional)))
-            own = written(tuple(sorted(method.required)), tuple(sorted(method.optional)))
-            raise ConfigError(f"the tool {tool.name!r} takes {own}, and in the data it takes {data}; they should agree")
+        own = {name: (tuple(sorted(each.required)), tuple(sorted(each.optional))) for name, each in self.methods.items()}
+        check_agreement(own, scenarios)
 
     def for_scenario(self, scenario: Scenario) -> Scenario:
         return scenario if scenario.tools else replace(scenario, tools=tuple(each.tool for each in self.methods.values()))

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.errors import JudgeError
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.scorers.judged_answer import by_text, confidence, final_answer, judged_answer
 from pytest_agentbench.suites.suite import Scenario
+from tests.scorers.conftest import Judge
 from tests.scorers.records import records
-
-Judge = Callable[..., LLM]
-
-
-@pytest.fixture
-def judge(tmp_path: Path) -> Iterator[Judge]:
-    """A judge on a real engine that always says the same, which is logged."""
-    children: list[Child] = []
-
-    def start(text: str) -> LLM:
-        (tmp_path / "script.yaml").write_text(json.dumps([{"text": text}]))
-        config = {"policy": "script", "script": str(tmp_path / "script.yaml"), "model": "m", "request_log": str(tmp_path / "log")}
-        children.append(Child("pytest_agentbench.engine", config, tmp_path / "engine.log"))
-        return LLM(f"http://127.0.0.1:{children[-1].ready()['port']}/v1", "m")
-
-    yield start
-    for child in children:
-        child.stop()
 
 
 def answered(text: str) -> tuple[Scenario, Rollout]:

@@ -81,10 +81,8 @@ class LiveRun:
     def rollout(self, number: int) -> str:
         """JSON: all of the rollout in a row; raises IndexError where there is none, OSError and ValueError where it cannot be read."""
         with self._lock:
-            offset, size = self._seen.places[number]
-        with (self.directory / FILE).open("rb") as file:
-            file.seek(offset)
-            return encoded(detail(Rollout.from_json(opened(file.read(size)))))
+            place = self._seen.places[number]
+        return encoded(detail(_record(self.directory, place)))
 
     def _renew(self) -> None:
         """Begins anew where a session began, or ended, since the last look."""
@@ -160,19 +158,13 @@ class Seen:
         if rollout.kind != "scenario":
             return
         if (number := self._numbers.get(rollout.key)) is not None:
-            earlier = self._record(number)
+            earlier = _record(self._directory, self.places[number])
             self.table.distributions.remove(earlier)
             self.so_far.remove(earlier)
         self._numbers[rollout.key] = len(self.places)
         self.so_far.add(rollout)
         self.rows.append(encoded(self.table.row(rollout)))
         self.places.append((self._read, len(line)))
-
-    def _record(self, number: int) -> Rollout:
-        offset, size = self.places[number]
-        with (self._directory / FILE).open("rb") as file:
-            file.seek(offset)
-            return Rollout.from_json(opened(file.read(size)))
 
     def look_at_servers(self) -> int:
         """Reads the samples again where it is time; how often that was."""
@@ -183,6 +175,14 @@ class Seen:
             ended = time.monotonic()
             self._next_look = ended + max(SAMPLES_S, RATIO * (ended - began)) if self.run is None else float("inf")
         return self._looks
+
+
+def _record(directory: Path, place: tuple[int, int]) -> Rollout:
+    """The one at an offset of the journal that has so many bytes."""
+    offset, size = place
+    with (directory / FILE).open("rb") as file:
+        file.seek(offset)
+        return Rollout.from_json(opened(file.read(size)))
 
 
 def _stamp(directory: Path) -> tuple[int, int]:
