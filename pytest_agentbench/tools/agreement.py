@@ -13,7 +13,7 @@ Parameters = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def check_agreement(own: Mapping[str, Parameters], scenarios: Sequence[Scenario]) -> None:
-    """Raises ConfigError for a tool of the data that is not there or takes other parameters, and for a label of a tool that is not there."""
+    """Raises ConfigError where the data have a tool that is not there or takes other parameters, or expect one that is not there."""
     for tools in toolsets(scenarios):
         for tool in tools:
             _check_tool(own, tool)
