@@ -1,0 +1,23 @@
+"""`.ci/run` ends with the status of what it ran."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
+
+
+@pytest.mark.parametrize(("last", "status"), [("true", 0), ("exit 3", 3), ("false", 1)])
+@pytest.mark.parametrize("child", [":", "sleep 60 &"], ids=["nothing-left", "a-child-left"])
+def test_its_end_changes_no_status(tmp_path: Path, last: str, status: int, child: str) -> None:
+    """Where every child has ended there is nothing to kill, and that is no failure of the run."""
+    (end,) = re.findall(r"^trap .*EXIT.*$", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
+    work = tmp_path / "work"
+    work.mkdir()
+    lines = ("set -euo pipefail", f"work={work}", end, "sleep 0 & wait $!", child, last)
+    assert subprocess.run(["bash", "-c", "\n".join(lines)], timeout=30, check=False).returncode == status
+    assert not work.exists()
