@@ -15,12 +15,27 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+START_SECONDS = 30.0  # a thread that has not begun by then never will
+
 _inline: ContextVar[bool] = ContextVar("agentbench_inline", default=False)
 
 
+class _Started(threading.Event):
+    """What `Thread.start` waits for, which would be for ever where memory ends before the new thread's first line."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not super().wait(START_SECONDS if timeout is None else timeout):
+            raise RuntimeError(f"can't start new thread: it has not begun after {START_SECONDS:g} s, as when memory is short")
+        return True
+
+
 def daemon(target: Callable[..., object], *arguments: object, name: str) -> threading.Thread:
-    """Runs a function in a thread that does not keep the process."""
+    """Runs a function in a thread that does not keep the process.
+
+    Raises RuntimeError where it cannot start, or dies before its first line.
+    """
     thread = threading.Thread(target=target, args=arguments, name=f"agentbench-{name}", daemon=True)
+    thread._started = _Started()  # type: ignore[attr-defined]  # the one wait of the library that nothing bounds
     thread.start()
     return thread
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from mcp_types import INVALID_PARAMS, CallToolResult, ContentBlock, EmbeddedReso
 
 from pytest_agentbench.errors import ConfigError, InfraError, ToolError
 from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.agreement import check_agreement, parameters_of
@@ -50,9 +50,7 @@ class ServerTools:
             except Exception as error:
                 asked.append(error)
 
-        thread = threading.Thread(target=ask, name="agentbench-mcp", daemon=True)
-        thread.start()
-        thread.join()
+        daemon(ask, name="mcp").join()
         if isinstance(asked[0], InfraError):
             raise ConfigError(Redactor(server.keys).plain(str(asked[0])))  # with lines of the server's, and nothing else redacts it
         if isinstance(asked[0], Exception):

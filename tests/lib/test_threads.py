@@ -11,7 +11,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from pytest_agentbench.lib.threads import in_thread, is_async, no_threads, off_the_loop
+from pytest_agentbench.lib import threads
+from pytest_agentbench.lib.threads import daemon, in_thread, is_async, no_threads, off_the_loop
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -97,3 +98,13 @@ async def test_off_the_loop() -> None:
     assert (False, True, "shade") == (is_async(shade), is_async(wrapped), wrapped.__name__)
     assert inspect.signature(shade) == inspect.signature(wrapped)
     assert "brass 4" == await wrapped("brass", size=4)
+
+
+def test_a_thread_that_dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory ends before a new thread's first line the caller is told, instead of waiting for ever."""
+    begin = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+    monkeypatch.setattr(threading, begin, lambda *_, **__: None)
+    monkeypatch.setattr(threads, "START_SECONDS", 0.01)
+
+    with pytest.raises(RuntimeError, match=r"can't start new thread: it has not begun after 0\.01 s"):
+        daemon(print, name="lost")
