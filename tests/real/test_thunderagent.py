@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
+from uuid import uuid4
 
+import aiohttp
 import pytest
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Endpoint, Json, LLMCall, Rollout
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.routing_hints import make_labels
 from tests.real.booting import ROOT, Booted, booted, run
 from tests.robustness.processes import wait_for
 
@@ -86,6 +92,32 @@ def test_the_life_of_a_program(tmp_path: Path) -> None:
         assert [True, False, False] == released
         assert (1, "reasoning", "acting") == (begun_anew, failed, mended)
         assert ([True] * 3, {}) == (left, programs(router))
+
+
+@pytest.mark.parametrize("options", [{"include_usage": True, "continuous_usage_stats": True}, {"include_usage": False}])
+async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
+    """The router believes the first usage of a stream, and waits for one: through the tap it gets it, whatever an agent asks for."""
+    tap = Child("pytest_agentbench.tap", {"token": "t"}, tmp_path / "tap.log")
+    body = {"messages": [{"role": "user", "content": LONG}], "stream": True, "stream_options": options, "program_id": "straight"}
+    try:
+        with stack(tmp_path / "stack") as router:
+            ports, id = tap.ready(), uuid4().hex
+            taps = await Taps.connect([ports["control_port"]], "t")
+            await taps.point_at(Endpoint(router.url, router.model))
+            await taps.open(id, None, make_labels({"kind": "thunderagent"}).label("tapped"))
+            async with aiohttp.ClientSession() as session:
+                for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports['port']}/r/{id}/v1", {**body, "program_id": ""})):
+                    async with session.post(f"{base}/chat/completions", json={"model": router.model, **asked}) as answer:
+                        await answer.read()
+            (call,) = [LLMCall.from_dict(each) for each in await taps.close(id)]
+            known = programs(router)
+            taps.leave()
+    finally:
+        tap.stop()
+    whole = (call.prompt_tokens or 0) + (call.completion_tokens or 0)
+
+    assert ("acting", whole) == (known["tapped"]["status"], known["tapped"]["total_tokens"])
+    assert (known["straight"]["status"], known["straight"]["total_tokens"]) in (("acting", call.prompt_tokens), ("reasoning", ANY))
 
 
 def test_a_release_while_a_call_is_open(tmp_path: Path) -> None:
