@@ -148,6 +148,31 @@ def test_programs_that_nobody_released(tmp_path: Path) -> None:
         assert (True, "paused", True, {}) == (held, paused, swept, programs(router))
 
 
+def test_a_release_of_a_queued_program(tmp_path: Path) -> None:
+    """It sends the call that waits, past all plans."""
+    with stack(tmp_path, decay=False, kv_blocks=64) as router:
+        router.chat(LONG * 2, program_id="left-over")
+        answers: list[Json] = []
+        call = threading.Thread(target=lambda: answers.append(router.chat(LONG, program_id="run:a")))
+        call.start()
+        wait_for(lambda: programs(router).get("run:a", {}).get("state") == "paused", "the queue")
+        released = release(router, "run:a")
+        call.join()
+
+        assert (True, 1, {"left-over"}) == (released, len(answers), programs(router).keys())
+
+
+def test_rollouts_that_end_in_the_queue(tmp_path: Path) -> None:
+    """Rollouts larger than the whole cache are ended by their own budget, have no score, and leave no program behind."""
+    small = [f"--agentbench-set=backend.settings.{each}" for each in ("kv_blocks=16", "scheduler_interval=0.2")]
+    limits = ("--agentbench-budget-rollout=3s", "--agentbench-limit=3", "--agentbench-set=backend.warm_up=0")
+    said = run("thunderagent-embedded", tmp_path, *small, *limits, status=6)
+    rollouts: list[Rollout] = [*read_journal(tmp_path / "latest")]
+
+    assert [("infra_error", {}, 3)] * 3 == [(each.status, each.scores, 1 + len(each.earlier_attempts)) for each in rollouts]
+    assert {"labelled": 9, "announced": 9, "released": 9, "failed": 0, "bypassed": 0, "left": 0} == said["labels"]
+
+
 def test_decay_lets_others_in(tmp_path: Path) -> None:
     """With decay, as our YAMLs start it, a program that was left over is paused in favour of a new one."""
     with stack(tmp_path, kv_blocks=64) as router:
@@ -177,6 +202,30 @@ def test_two_engines(tmp_path: Path) -> None:
 
         assert places[:2] == places[2:]
         assert 2 == len({*places})
+
+
+def test_a_program_moves(tmp_path: Path) -> None:
+    """One that is paused because its engine is full goes on at another one, which knows nothing of its prompt."""
+    with stack(tmp_path, replicas=2, kv_blocks=64) as router:
+        router.chat(LONG, program_id="run:a")
+        home = programs(router)["run:a"]["backend"]
+        router.chat(f"{LONG} It is old.", program_id="run:b")
+        router.chat("Hello", program_id="run:c")
+        at_home = _cached(router.chat(LONG, program_id="run:a"))
+        neighbour = programs(router)["run:c"]["backend"]
+        release(router, "run:b")
+        router.chat("A chair. " * 200, program_id="run:c")
+        wait_for(lambda: programs(router)["run:a"]["backend"] not in (None, home), "the other engine")
+        elsewhere, again = (_cached(router.chat(LONG, program_id="run:a")) for _ in range(2))
+
+        assert home == neighbour
+        assert elsewhere < at_home == again
+        assert {"active"} == {each["state"] for each in programs(router).values()}
+
+
+def _cached(answer: Json) -> int:
+    """Tokens of a prompt that its engine knew."""
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def test_a_program_that_never_fits(tmp_path: Path) -> None:
