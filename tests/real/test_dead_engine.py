@@ -47,7 +47,14 @@ def routed(folder: Path, *options: str) -> Iterator[Routed]:
     reserved = Reserved()
     port = reserved.take()
     reserved.close()
-    command = [str(python), "-m", "ThunderAgent", "--host=127.0.0.1", f"--port={port}", f"--backends=http://127.0.0.1:{engine.ready()['port']}"]
+    command = [
+        str(python),
+        "-m",
+        "ThunderAgent",
+        "--host=127.0.0.1",
+        f"--port={port}",
+        f"--backends=http://127.0.0.1:{engine.ready()['port']}",
+    ]
     with (folder / "router.log").open("wb") as log:
         router = subprocess.Popen([*command, *options], stdout=log, stderr=log)
     try:
