@@ -68,4 +68,4 @@ def test_a_task_has_a_sandbox(project: Project) -> None:
     suite = {"name": "shop", "dataset": {"format": "harbor", "file": "tasks"}, "agent": agent, "scorers": {"reward": {}}}
     project.write("scenarios/shop/suite.yaml", json.dumps(suite))
 
-    project.run("scenarios/shop").stdout.fnmatch_lines(["*scenario 'one' is a task and brings a sandbox; leave `sandbox` out*"])
+    project.run("scenarios/shop").stdout.fnmatch_lines(["*scenario 'one' is a task and brings a sandbox; leave `code_sandbox` out*"])
