@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.doctor.stack import lacking
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
-from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.errors import AgentbenchError, BackendError, MissingError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
@@ -55,16 +56,28 @@ class Arms(Backend):
     def identity(self) -> Json:
         return {name: each.identity for name, each in self.backends.items()}
 
+    def leave_out(self) -> Sequence[str]:
+        for name, backend in self.backends.items():
+            if isinstance(spec := getattr(backend, "spec", None), StackSpec) and (checks := lacking(spec)):
+                sentences = (f"{check.detail} ({check.fix})" if check.fix else check.detail for check in checks)
+                self._failed(name, f"cannot run on this machine: {'; '.join(sentences)}")
+        first, left = next(iter(self.backends)), len(self.backends) - len(self.failures)
+        if first in self.failures or left < 2:
+            why = f"the arms are compared with {first}" if first in self.failures else f"nothing is left to compare {first} with"
+            raise MissingError(f"{'; '.join(self.failures.values())}; {why}, so nothing was started")
+        self.in_sequence = not fit_together([self.backends[name] for name in self._there])
+        return [f"{why}; the other arms run without it" for why in self.failures.values()]
+
     def start(self, directory: Path) -> Endpoint:
         """Raises BackendError when no arm starts."""
         self._folder = directory
         if self.in_sequence:
-            for name in self.backends:
+            for name in self._there:
                 self._boot(name)
                 if name in self._endpoints:
                     break
         else:
-            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self.backends]
+            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self._there]
             for thread in booting:
                 thread.start()
             for thread in booting:
@@ -126,6 +139,11 @@ class Arms(Backend):
             thread.start()
         for thread in stopping:
             thread.join()
+
+    @property
+    def _there(self) -> list[str]:
+        """Arms that nothing speaks against yet."""
+        return [name for name in self.backends if name not in self.failures]
 
     def _boot(self, name: str) -> None:
         """What goes wrong is the arm's failure."""

@@ -20,6 +20,13 @@ class Sides(Protocol):
     failures: Mapping[str, str] = {}  # arm that is not there, or is gone -> why
     load_s: Mapping[str, float] = {}  # arm -> seconds that its last start took
 
+    def leave_out(self) -> Sequence[str]:
+        """Before anything boots: a sentence for each arm that cannot run on this machine, and is out of the session.
+
+        Raises MissingError where no comparison is left.
+        """
+        return ()
+
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
         """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there.
 

@@ -42,12 +42,11 @@ class Answer:
 
     def usage(self, cached_tokens: int) -> Json:
         """As OpenAI counts; `cached_tokens` of the prompt were known to the cache."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": len(self.pieces),
-            "total_tokens": self.prompt_tokens + len(self.pieces),
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        }
+        return {**self.usage_after(len(self.pieces)), "prompt_tokens_details": {"cached_tokens": cached_tokens}}
+
+    def usage_after(self, sent: int) -> Json:
+        """When so many tokens are sent."""
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": self.prompt_tokens + sent}
 
 
 def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int) -> Answer:
@@ -70,18 +69,23 @@ def whole_body(answer: Answer, usage: Json) -> bytes:
     return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": usage})
 
 
-def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, usage: Json | None) -> list[Event]:
-    """The answer as server-sent events, the usage last if there is one; `due` has a time per token, a chunk is due with its last one."""
+def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, usage: Json | None, *, running: bool = False) -> list[Event]:
+    """The answer as server-sent events, the usage last if there is one; `due` has a time per token, a chunk is due with its last one.
+
+    With `running` every event has the usage so far, as vLLM has it under `continuous_usage_stats`.
+    """
     envelope = _envelope(answer, "chat.completion.chunk")
-    if usage is not None:
-        envelope["usage"] = None
+
+    def head(sent: int) -> Json:
+        return envelope if usage is None else {**envelope, "usage": answer.usage_after(sent) if running else None}
+
     has_text = any(piece.call is None for piece in answer.pieces)
-    events = [_chunk_event(envelope, {"role": "assistant", "content": "" if has_text else None}, due[0])]
+    events = [_chunk_event(head(0), {"role": "assistant", "content": "" if has_text else None}, due[0])]
     sent = 0
     for piece in _chunks(answer.pieces, tokens_per_chunk):
         sent += piece.tokens
-        events.append(_chunk_event(envelope, _delta(piece, answer), due[sent - 1], piece.tokens))
-    events.append(_chunk_event(envelope, {}, due[-1], finish_reason=answer.finish_reason))
+        events.append(_chunk_event(head(sent), _delta(piece, answer), due[sent - 1], piece.tokens))
+    events.append(_chunk_event(head(sent), {}, due[-1], finish_reason=answer.finish_reason))
     if usage is not None:
         events.append(Event(_sse({**envelope, "choices": [], "usage": usage}), due[-1]))
     return [*events, Event(DONE, due[-1])]

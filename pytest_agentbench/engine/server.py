@@ -132,8 +132,9 @@ class Engine:
         http, request, delivery = exchange.http, exchange.request, exchange.reply.delivery
         due = self._pace.due(max(1, len(answer.pieces)), delivery, await http.read())
         usage = answer.usage(cached)
-        asked = (request.get("stream_options") or {}).get("include_usage")
-        events = stream_events(answer, due, delivery.tokens_per_chunk, usage if asked else None)
+        options = request.get("stream_options") or {}
+        told, running = usage if options.get("include_usage") else None, bool(options.get("continuous_usage_stats"))
+        events = stream_events(answer, due, delivery.tokens_per_chunk, told, running=running)
         clock = TokenClock(self._metrics, exchange.arrived)
         if request.get("stream"):
             return await send_stream(http, delivery, _timed(spoil_stream(events, delivery), exchange.started, clock))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.causes import Causes, mark_crash
@@ -44,6 +45,7 @@ class Controller:
         self.concurrency = max(concurrencies(settings.ab).values(), default=settings.concurrency or len(workers) or DEFAULT_CONCURRENCY)
         self.started_at = datetime.now().astimezone()
         self.causes, self.outcomes, self.commands = Causes(), Outcomes(config.rootpath), Commands()
+        self.left_out: Sequence[str] = ()  # why arms of the session cannot run here
         self.setup: Setup | None = None  # where the command line leads to suites
         self.opened: Opened | None = None  # where rollouts run
         self.finish: Finish | None = None  # when the tests are over
@@ -79,6 +81,10 @@ class Controller:
     def _open(self, setup: Setup) -> None:
         from pytest_agentbench.session.start import open_session
 
+        try:
+            self.left_out = setup.backend.leave_out()
+        except MissingError as error:
+            raise pytest.UsageError(str(error)) from error
         self.opened = open_session(setup)
         self.config.add_cleanup(self._close)  # comes whatever fails before, unlike any hook
         if self.opened.rounds is not None:
@@ -106,7 +112,7 @@ class Controller:
     def pytest_report_header(self) -> str | None:
         if self.setup is None:
             return None
-        return "\n".join(map(one_line, header(self.setup, self.opened, self.workers, self.readers)))
+        return "\n".join(map(one_line, header(self.setup, self.opened, self.workers, self.readers, self.left_out)))
 
     # -------------------------------------------------------------------------------------------------- while it runs
 

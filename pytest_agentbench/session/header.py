@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.opened import Opened
 
 
-def header(setup: Setup, opened: Opened | None, workers: Sequence[str], readers: Sequence[str]) -> Iterator[str]:
-    """Its lines; `workers` were typed, of which `readers` start."""
-    for line in _lines(setup, opened, workers, readers):
+def header(setup: Setup, opened: Opened | None, workers: Sequence[str], readers: Sequence[str], left_out: Sequence[str]) -> Iterator[str]:
+    """Its lines; `workers` were typed, of which `readers` start; `left_out` says which arms cannot run."""
+    for line in (*_lines(setup, opened, workers, readers), *left_out):
         yield f"agentbench: {line}"
 
 

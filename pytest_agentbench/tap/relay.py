@@ -42,6 +42,7 @@ class Caller:
     upgrade: bool | None  # whether its calls travel as streams; None: as each of them says; False: its requests are left alone
     headers: Headers  # labels, for every request that has none of the name
     fields: Json  # labels, for the bodies of requests whose dialect has them among its `hint_fields`
+    usage_once: bool  # labels: its streams tell their usage at their end, and nowhere else
     upstream: Upstream | None  # where its calls go; None: where all go
     keep: bool  # whether the records of its calls hold what the model said
     salt: str  # before the system prompt of its calls; empty: none
@@ -109,7 +110,7 @@ class Relay:
         for account in caller.accounts:
             account.entries.append((exchange, caller.prices))
         fields = {name: caller.fields[name] for name in dialect.hint_fields() if name in caller.fields}
-        wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt)
+        wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt, caller.usage_once)
         if len(request.body) < LARGE:
             exchange.asked = ask(request.route, request.body, wish)
             upstream.send(exchange)
@@ -158,7 +159,7 @@ class Relay:
     def _open(self, id: str, question: Json) -> Json:
         labels = question.get("labels") or {}
         try:
-            headers, fields = written(labels.get("headers", {})), dict(labels.get("fields", {}))
+            own = written(labels.get("headers", {})), dict(labels.get("fields", {})), bool(labels.get("usage_once"))
         except (ValueError, TypeError, AttributeError) as error:
             return {"error": f"calls cannot be labelled so: {error}"}
         try:
@@ -168,7 +169,7 @@ class Relay:
         keep, salt, calls = bool(question.get("keep")), str(question.get("salt") or ""), question.get("calls")
         place = str(question.get("role") or ""), str(facts["url"]) if facts else ""
         spending = self._accounts(question), question.get("prices")
-        self.open[id] = Caller(question.get("upgrade"), headers, fields, elsewhere, keep, salt, calls, *place, *spending)
+        self.open[id] = Caller(question.get("upgrade"), *own, elsewhere, keep, salt, calls, *place, *spending)
         return {"ok": True}
 
     def _accounts(self, question: Json) -> tuple[Account, ...]:

@@ -30,9 +30,10 @@ class Label:
 
     headers: Mapping[str, str] = field(default_factory=dict)
     fields: Json = field(default_factory=dict)  # of a request's body, where its dialect has them among its `hint_fields`
+    usage_once: bool = False  # streams have to tell their usage at their end and nowhere else: who reads it believes the first one
 
     def to_dict(self) -> Json:
-        return {"headers": dict(self.headers), "fields": dict(self.fields)}
+        return {"headers": dict(self.headers), "fields": dict(self.fields), "usage_once": self.usage_once}
 
 
 NO_LABEL = Label()
@@ -89,14 +90,17 @@ class Labels:
 
 @dataclass(frozen=True)
 class ThunderAgentLabels(Labels):
-    """ThunderAgent: calls name their program. Its router has Chat Completions and no other API, and passes no header on."""
+    """ThunderAgent: calls name their program. Its router has Chat Completions and no other API, and passes no header on.
+
+    It knows how large a program is, and that its model is done, by the first usage that a stream tells.
+    """
 
     tells = True
     profiled: str = ""  # the router's step_profiles.csv
     job: bool = False  # an engine behind it has Continuum's scheduler; that a call is a job's last one is not known when it is made
 
     def label(self, id: str) -> Label:
-        return Label(fields={"program_id": id, **({"job_id": id, "is_last_step": False} if self.job else {})})
+        return Label(fields={"program_id": id, **({"job_id": id, "is_last_step": False} if self.job else {})}, usage_once=True)
 
     def release(self, url: str, model: str, id: str) -> Release:
         del model

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.dialects.requests import written
+from pytest_agentbench.tap.dialects.requests import without_running_usage, written
 from pytest_agentbench.tap.routing_hints import merged
 
 #: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
@@ -42,6 +42,7 @@ class Wish(NamedTuple):
     usage: bool  # ask for the usage of one that does
     fields: Json  # labels; what the agent wrote itself counts more
     salt: str = ""  # before the system prompt
+    usage_once: bool = False  # a stream has to tell its usage, and only at its end; whoever is on the way believes the first one
 
 
 def ask(route: str, body: bytes, wish: Wish) -> Asked:
@@ -50,19 +51,20 @@ def ask(route: str, body: bytes, wish: Wish) -> Asked:
     One that is not understood stays as it is, and the backend will say what it thinks of it.
     """
     dialect = DIALECTS[route]
-    asked = json_text.json_object(body)
-    if asked is None:
+    original = json_text.json_object(body)
+    if original is None:
         return Asked(body)
-    model, streamed = str(asked.get("model") or ""), bool(asked.get("stream"))
+    model, streamed = str(original.get("model") or ""), bool(original.get("stream"))
+    asked = without_running_usage(original) if wish.usage_once else original
     if wish.fields:
         asked = merged(asked, wish.fields)
     if wish.salt:
         asked = dialect.salted(asked, wish.salt)
     if not streamed:
         stream = dialect.as_stream(asked) if wish.upgrade else None
-        return Asked(stream or _labelled(asked, wish) or body, model, upgraded=stream is not None)
-    with_usage = dialect.with_usage(asked) if wish.usage else None
-    return Asked(with_usage or _labelled(asked, wish) or body, model, streamed=True, hides_usage=with_usage is not None)
+        return Asked(stream or _changed(asked, original) or body, model, upgraded=stream is not None)
+    with_usage = dialect.with_usage(asked) if wish.usage or wish.usage_once else None
+    return Asked(with_usage or _changed(asked, original) or body, model, streamed=True, hides_usage=with_usage is not None)
 
 
 async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
@@ -80,9 +82,9 @@ async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
     return Asked(changed or body, **json_text.loads(facts))
 
 
-def _labelled(asked: Json, wish: Wish) -> bytes | None:
-    """The body to which fields or a salt were added; None without any, or where it cannot be written."""
-    return written(asked) if wish.fields or wish.salt else None
+def _changed(asked: Json, original: Json) -> bytes | None:
+    """The body of a request that is another than the original; None where it is the same, or cannot be written."""
+    return None if asked is original else written(asked)
 
 
 def main() -> None:

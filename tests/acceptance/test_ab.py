@@ -271,6 +271,30 @@ def test_one_of_three_dies(project: Project) -> None:
     assert {"mortal": "inconclusive", "other": "no difference shown"} == tsq
 
 
+def test_arms_that_cannot_run_here(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a machine lacks is said before anything boots: other arms run without such an arm, and with nothing to compare none does."""
+    project.suite(scenarios=4)
+    project.backend(name="good")
+    services = {"engine": {"python": "vllm-continuum", "run": ["vllm", "serve", "m"], "ready": {"http": "/health"}}}
+    project.write("backends/away.yaml", json.dumps({"model": "m", "services": services}))
+    monkeypatch.setenv("AGENTBENCH_ENVS", str(project.root / "envs"))
+    lacks = "arm away: the backend 'away' cannot run on this machine: *agentbench env create vllm-continuum*"
+
+    result = project.run("--agentbench-ab=good,away,other=good")
+
+    result.assert_outcomes(passed=8, errors=4)
+    result.stdout.fnmatch_lines([f"agentbench: {lacks}; the other arms run without it", "collected 12 items"])
+    tsq = {each["new_arm"]: each["finding"] for each in project.run_json["ab"]["comparisons"] if each["metric"] == "tsq"}
+    assert {"away": "inconclusive", "other": "no difference shown"} == tsq
+
+    for arms, why in (("good,away", "nothing is left to compare good with"), ("away,good,other=good", "the arms are compared with away")):
+        before = {*project.root.glob("reports/2*")}
+        refused = project.run(f"--agentbench-ab={arms}")
+        assert pytest.ExitCode.USAGE_ERROR == refused.ret
+        refused.stderr.fnmatch_lines([f"ERROR: {lacks}; {why}, so nothing was started"])
+        assert before == {*project.root.glob("reports/2*")}
+
+
 def in_flight(project: Project, arm: str) -> int:
     """The most rollouts of an arm that ran at a time."""
     ends = [(at, change) for began, ended in spans(project, arm) for at, change in ((began, 1), (ended, -1))]

@@ -53,6 +53,18 @@ def test_streams_as_openai_does(lexical: str, ask: Ask, tools: list[Json]) -> No
     assert 1 == len({event["id"] for event in events})
 
 
+def test_a_usage_in_every_event(lexical: str, ask: Ask, tools: list[Json]) -> None:
+    """As vLLM does it for those who ask for it beside the usage; alone the wish says nothing."""
+    running = {"continuous_usage_stats": True}
+    *events, last = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options={"include_usage": True, **running}))
+    alone = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options=running))
+    written = len(events) - 2  # between role and finish reason
+
+    assert [*range(written + 1), written] == [event["usage"]["completion_tokens"] for event in events]
+    assert events[-1]["usage"].items() <= last["usage"].items()
+    assert {False} == {"usage" in event for event in alone}
+
+
 def test_sdk_gets_the_same_message_streamed_or_not(lexical: str, tools: list[Json]) -> None:
     """With the openai SDK a streamed answer and a whole one are the same message with the same usage."""
     client = openai.OpenAI(base_url=f"{lexical}/v1", api_key="none")

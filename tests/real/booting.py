@@ -114,7 +114,7 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
     assert is_free(int(endpoint.url.rpartition(":")[2].removesuffix("/v1")))
 
 
-def run(backend: str, folder: Path, *options: str) -> Json:
+def run(backend: str, folder: Path, *options: str, status: int = 0) -> Json:
     """What run.json says of a session with the banking suite; its directory is `folder`/latest."""
     command = [sys.executable, "-m", "pytest", "scenarios/banking", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
     scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
@@ -128,6 +128,6 @@ def run(backend: str, folder: Path, *options: str) -> Json:
         check=False,
     )
 
-    assert 0 == done.returncode, done.stdout[-5000:]
+    assert status == done.returncode, done.stdout[-5000:]
     said: Json = json.loads((folder / "latest" / "run.json").read_text())
     return said

@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
+from uuid import uuid4
 
+import aiohttp
 import pytest
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Endpoint, Json, LLMCall, Rollout
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.routing_hints import make_labels
 from tests.real.booting import ROOT, Booted, booted, run
 from tests.robustness.processes import wait_for
 
@@ -88,6 +94,32 @@ def test_the_life_of_a_program(tmp_path: Path) -> None:
         assert ([True] * 3, {}) == (left, programs(router))
 
 
+@pytest.mark.parametrize("options", [{"include_usage": True, "continuous_usage_stats": True}, {"include_usage": False}])
+async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
+    """The router believes the first usage of a stream, and waits for one: through the tap it gets it, whatever an agent asks for."""
+    tap = Child("pytest_agentbench.tap", {"token": "t"}, tmp_path / "tap.log")
+    body = {"messages": [{"role": "user", "content": LONG}], "stream": True, "stream_options": options, "program_id": "straight"}
+    try:
+        with stack(tmp_path / "stack") as router:
+            ports, id = tap.ready(), uuid4().hex
+            taps = await Taps.connect([ports["control_port"]], "t")
+            await taps.point_at(Endpoint(router.url, router.model))
+            await taps.open(id, None, make_labels({"kind": "thunderagent"}).label("tapped"))
+            async with aiohttp.ClientSession() as session:
+                for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports['port']}/r/{id}/v1", {**body, "program_id": ""})):
+                    async with session.post(f"{base}/chat/completions", json={"model": router.model, **asked}) as answer:
+                        await answer.read()
+            (call,) = [LLMCall.from_dict(each) for each in await taps.close(id)]
+            known = programs(router)
+            taps.leave()
+    finally:
+        tap.stop()
+    whole = (call.prompt_tokens or 0) + (call.completion_tokens or 0)
+
+    assert ("acting", whole) == (known["tapped"]["status"], known["tapped"]["total_tokens"])
+    assert (known["straight"]["status"], known["straight"]["total_tokens"]) in (("acting", call.prompt_tokens), ("reasoning", ANY))
+
+
 def test_a_release_while_a_call_is_open(tmp_path: Path) -> None:
     """Its answer still comes, and its program is gone: so we break calls off first, and a name is never used twice."""
     with stack(tmp_path, ttft_ms=1500) as router:
@@ -114,6 +146,31 @@ def test_programs_that_nobody_released(tmp_path: Path) -> None:
         swept = release(router, "run:a")
 
         assert (True, "paused", True, {}) == (held, paused, swept, programs(router))
+
+
+def test_a_release_of_a_queued_program(tmp_path: Path) -> None:
+    """It sends the call that waits, past all plans."""
+    with stack(tmp_path, decay=False, kv_blocks=64) as router:
+        router.chat(LONG * 2, program_id="left-over")
+        answers: list[Json] = []
+        call = threading.Thread(target=lambda: answers.append(router.chat(LONG, program_id="run:a")))
+        call.start()
+        wait_for(lambda: programs(router).get("run:a", {}).get("state") == "paused", "the queue")
+        released = release(router, "run:a")
+        call.join()
+
+        assert (True, 1, ["left-over"]) == (released, len(answers), [*programs(router)])
+
+
+def test_rollouts_that_end_in_the_queue(tmp_path: Path) -> None:
+    """Rollouts larger than the whole cache are ended by their own budget, have no score, and leave no program behind."""
+    small = [f"--agentbench-set=backend.settings.{each}" for each in ("kv_blocks=16", "scheduler_interval=0.2")]
+    limits = ("--agentbench-budget-rollout=3s", "--agentbench-limit=3", "--agentbench-set=backend.warm_up=0")
+    said = run("thunderagent-embedded", tmp_path, *small, *limits, status=6)
+    rollouts: list[Rollout] = [*read_journal(tmp_path / "latest")]
+
+    assert [("infra_error", {}, 3)] * 3 == [(each.status, each.scores, 1 + len(each.earlier_attempts)) for each in rollouts]
+    assert {"labelled": 9, "announced": 9, "released": 9, "failed": 0, "bypassed": 0, "left": 0} == said["labels"]
 
 
 def test_decay_lets_others_in(tmp_path: Path) -> None:
@@ -145,6 +202,30 @@ def test_two_engines(tmp_path: Path) -> None:
 
         assert places[:2] == places[2:]
         assert 2 == len({*places})
+
+
+def test_a_program_moves(tmp_path: Path) -> None:
+    """One that is paused because its engine is full goes on at another one, which knows nothing of its prompt."""
+    with stack(tmp_path, replicas=2, kv_blocks=64) as router:
+        router.chat(LONG, program_id="run:a")
+        home = programs(router)["run:a"]["backend"]
+        router.chat(f"{LONG} It is old.", program_id="run:b")
+        router.chat("Hello", program_id="run:c")
+        at_home = _cached(router.chat(LONG, program_id="run:a"))
+        neighbour = programs(router)["run:c"]["backend"]
+        release(router, "run:b")
+        router.chat("A chair. " * 200, program_id="run:c")
+        wait_for(lambda: programs(router)["run:a"]["backend"] not in (None, home), "the other engine")
+        elsewhere, again = (_cached(router.chat(LONG, program_id="run:a")) for _ in range(2))
+
+        assert home == neighbour
+        assert elsewhere < at_home == again
+        assert {"active"} == {each["state"] for each in programs(router).values()}
+
+
+def _cached(answer: Json) -> int:
+    """Tokens of a prompt that its engine knew."""
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def test_a_program_that_never_fits(tmp_path: Path) -> None:

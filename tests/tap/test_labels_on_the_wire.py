@@ -60,6 +60,39 @@ async def test_a_job(tap: Tap) -> None:
     assert heard.json["program_id"] == heard.json["job_id"]
 
 
+ONCE: Json = {"include_usage": True}
+RUNNING: Json = {"continuous_usage_stats": True}
+
+
+@pytest.mark.parametrize("upgrade", [True, False, None])
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {**ONCE, **RUNNING}, RUNNING, {**ONCE, "x": 1}])
+async def test_a_router_that_believes_the_first_usage(tap: Tap, options: Json | None, large: bool, upgrade: bool | None) -> None:
+    """Whatever an agent says of its stream's usage, ThunderAgent sees one, and that the last; the agent sees what it asked for."""
+    asked = {**(LARGE if large else CHAT), "stream": True, **({} if options is None else {"stream_options": options})}
+    answer = stream(event({"content": "Hi"}), event({}, "stop"), event(usage={"prompt_tokens": 3, "completion_tokens": 1}), DONE)
+    id = await labelled(tap, "thunderagent", upgrade)
+    heard: list[Message] = []
+    async with backend(answering(answer, requests=heard)) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        got = await caller.ask(request(id, body=json.dumps(asked).encode()))
+    (call,) = await tap.close(id)
+    others = {name: value for name, value in (options or {}).items() if name not in {**ONCE, **RUNNING}}
+
+    assert {**ONCE, **others} == heard[0].json["stream_options"]
+    assert bool((options or {}).get("include_usage")) == (b'"prompt_tokens"' in got.body)
+    assert (None, 1, "usage") == (call.error_kind, call.completion_tokens, call.token_source)
+
+
+async def test_others_may_tell_it_all_the_time(tap: Tap) -> None:
+    """Where no such router is on the way, an agent's own wish for a usage in every event is its own."""
+    body = json.dumps({**CHAT, "stream": True, "stream_options": {**ONCE, **RUNNING}}).encode()
+    id = await labelled(tap, "dynamo")
+    (heard,), _ = await through(tap, id, request(id, body=body))
+
+    assert {**ONCE, **RUNNING} == heard.json["stream_options"]
+
+
 async def test_what_the_agent_wrote_stays(tap: Tap) -> None:
     """Its own session, worker fields and hints count more than those of the backend's YAML."""
     id = await labelled(tap, "dynamo", osl=5, priority=1)

@@ -39,9 +39,9 @@ def test_ids_of_odd_names(text: str) -> None:
     [
         ({}, NO_LABEL),
         ({"kind": "none", "priority": None}, NO_LABEL),
-        ({"kind": "thunderagent"}, Label({}, {"program_id": "i"})),
-        ({"kind": "thunderagent", "job": True}, Label({}, {"program_id": "i", "job_id": "i", "is_last_step": False})),
-        ({"kind": "thunderagent", "trace": "/x/step_profiles.csv"}, Label({}, {"program_id": "i"})),
+        ({"kind": "thunderagent"}, Label({}, {"program_id": "i"}, usage_once=True)),
+        ({"kind": "thunderagent", "job": True}, Label({}, {"program_id": "i", "job_id": "i", "is_last_step": False}, usage_once=True)),
+        ({"kind": "thunderagent", "trace": "/x/step_profiles.csv"}, Label({}, {"program_id": "i"}, usage_once=True)),
     ],
 )
 def test_labels(options: Json, label: Label) -> None:

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 
 from pytest_agentbench.backends.doctor.check import Check
 from pytest_agentbench.backends.doctor.docker import docker_checks
-from pytest_agentbench.backends.doctor.gpus import gpu_checks
+from pytest_agentbench.backends.doctor.gpus import driver_check, gpu_checks, oldest_driver
 from pytest_agentbench.backends.doctor.machine import port_checks
 from pytest_agentbench.backends.doctor.programs import program_checks, secret_checks
 from pytest_agentbench.backends.doctor.weights import weight_checks
 from pytest_agentbench.backends.stack.spec import StackSpec
+
+
+def lacking(spec: StackSpec) -> list[Check]:
+    """What of it is missing that neither waiting nor the boot itself brings: secrets, programs, the driver of its GPUs."""
+    found = [*secret_checks(spec), *program_checks(spec)]
+    if any(spec.gpus):
+        found.append(driver_check(oldest_driver(spec)))
+    return [check for check in found if check.state == "missing"]
 
 
 def stack_checks(spec: StackSpec) -> Iterator[Check]:

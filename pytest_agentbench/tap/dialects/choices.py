@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import renewed
 from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, told
-from pytest_agentbench.tap.dialects.requests import stream_body, usage_body
+from pytest_agentbench.tap.dialects.requests import stream_body, usage_body, without_running_usage
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
@@ -80,7 +80,7 @@ class ChoicesReading(DialectReading):
     @staticmethod
     def as_stream(asked: Json) -> bytes | None:
         """The body that asks for the same as a stream, with the usage that an answer without one has."""
-        options = asked.get("stream_options")
+        options = without_running_usage(asked).get("stream_options")
         if not isinstance(options, dict | None):  # the backend's to judge
             return None
         return stream_body(asked, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})

@@ -8,6 +8,9 @@ from typing import Any
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
 
+#: Option of streams that have a usage in every event. It says nothing where no usage is asked for, and some servers refuse it.
+RUNNING = "continuous_usage_stats"
+
 
 def written(asked: Json) -> bytes | None:
     """A request's body; None where it cannot be written."""
@@ -15,6 +18,14 @@ def written(asked: Json) -> bytes | None:
         return json_text.dumps(asked)
     except ValueError:
         return None
+
+
+def without_running_usage(asked: Json) -> Json:
+    """The request without the wish for a usage in every event (`continuous_usage_stats`); the same object where it has none."""
+    options = asked.get("stream_options")
+    if not isinstance(options, dict) or RUNNING not in options:
+        return asked
+    return {**asked, "stream_options": {name: value for name, value in options.items() if name != RUNNING}}
 
 
 def stream_body(asked: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
@@ -28,8 +39,8 @@ def stream_body(asked: Json, not_streamed: Collection[str], **more: Any) -> byte
 
 
 def usage_body(asked: Json) -> bytes | None:
-    """The body that asks for a stream's usage as well; None where it does, or cannot be written."""
-    options = asked.get("stream_options")
+    """The body that asks for a stream's usage as well, once; None where it does, or cannot be written."""
+    options = without_running_usage(asked).get("stream_options")
     options = options if isinstance(options, dict) else {}
     if options.get("include_usage"):
         return None

@@ -570,13 +570,13 @@ ASKED: Json = {"model": "m", "messages": [], "n": 2, "logprobs": True}
 
 
 def test_asking_for_a_stream() -> None:
-    """The same request, with the usage that an answer without streaming has; options that are there stay."""
+    """The same request, with the usage that an answer without streaming has, at its end; other options that are there stay."""
     streamed = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 
     for more in ({}, {"stream": False}, {"stream": None}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
         assert streamed == json.loads(ChatReading.as_stream({**ASKED, **more}) or b"")
-    more = {"stream_options": {"continuous_usage_stats": True}}
-    assert {"continuous_usage_stats": True, "include_usage": True} == json.loads(ChatReading.as_stream({**ASKED, **more}) or b"")[
+    more = {"stream_options": {"continuous_usage_stats": True, "include_obfuscation": False}}
+    assert {"include_obfuscation": False, "include_usage": True} == json.loads(ChatReading.as_stream({**ASKED, **more}) or b"")[
         "stream_options"
     ]
 

@@ -65,6 +65,17 @@ def test_which_streams_are_asked_for_their_usage(dialect: str, asked_for: bool) 
     assert {"include_usage": True} == orjson.loads(asked.body)["stream_options"] if asked_for else body is asked.body
 
 
+@pytest.mark.parametrize("dialect", ["chat", "completions"])
+def test_a_usage_that_we_ask_for_comes_once(dialect: str) -> None:
+    """A wish for it in every event said nothing without our asking: it goes, for it would come true, or be refused."""
+    body = orjson.dumps({"model": "m", "stream": True, "stream_options": {"continuous_usage_stats": True, "x": 1}})
+
+    asked = ask(ROUTES[dialect], body, Wish(upgrade=False, usage=True, fields={}))
+
+    assert {"include_usage": True, "x": 1} == orjson.loads(asked.body)["stream_options"]
+    assert asked.hides_usage
+
+
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=ROUTES)
 def test_a_usage_that_is_asked_for_is_not_hidden(dialect: Dialect) -> None:
     """A request that asks for it goes as it is."""
