@@ -34,7 +34,7 @@ def table(levels: Sequence[Level]) -> str:
 
 def page(levels: Sequence[Level], made: str) -> str:
     ways = "\n".join(f"- `{arm}`: {WAYS[arm]}." for arm in ARMS)
-    circumstances = "\n".join(f"- {level.concurrency} in flight: {level.surroundings}; timings {level.judgement}." for level in levels)
+    circumstances = "\n".join(f"  - {level.concurrency} in flight: {level.surroundings}; timings {level.judgement}." for level in levels)
     return f"""# Routing when the KV cache is too small
 
 {made}
@@ -57,13 +57,15 @@ the same tasks right after each other. A step is an LLM call; steps/min are over
 token, its end with few in flight included. Hits are the share of prompt tokens that no worker computed, by the forward passes that the
 workers write down: a prompt that is preempted is computed twice. TTFT is the client's: where a program is paused its wait is in it.
 
+Hits and steps/min are to be read together. A router that pauses programs keeps their caches, which is seen in the hits, and lets tasks
+wait, which is seen in TTFT. Which of both weighs more depends on what it costs to compute a prompt again: little, by the mocker's profile.
+
 ## What this page cannot show
 
 - The mocker's times are a profile, not a GPU's under this load, and its caches are small so that little suffices to fill them. What is
   large here may be small where tokens are cheap to compute again, and other tasks have other tools.
 - ThunderAgent's router looks at its programs twice a second, as `backends/dynamo-mocker-thunderagent.yaml` has it.
 - Everything ran on one machine with its client:
-
 {circumstances}
 """
 
