@@ -205,7 +205,7 @@ class Reader:
     def printed(self, block: Block, words: list[str]) -> str:
         """Runs a command; returns what it printed."""
         folder = self.project
-        if words[:2] == ["agentbench", "init"]:
+        if words[:2] == ["agentbench", "init"] and words[2:] in ([], ["banking"]):  # which the project has
             folder = self.project / "empty"
             folder.mkdir()
         done = subprocess.run(words, cwd=folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False)
@@ -445,6 +445,7 @@ WORDS: Mapping[str, list[str]] = {
         *("--concurrency", "--backend", "--trials", "--slo", "--target", "--margin", "--find", "--output", LEVELS, PAGE, PICTURE),
     ],
     "reproduce.md": [
+        "--variant",
         *("--suite", "--methods", "--concurrency", "--duration", "--window", "--sample-interval", "--dry-run", "--output", "--reports"),
         *COLUMNS,
     ],
