@@ -205,7 +205,7 @@ class Reader:
     def printed(self, block: Block, words: list[str]) -> str:
         """Runs a command; returns what it printed."""
         folder = self.project
-        if words[:2] == ["agentbench", "init"]:
+        if words[:2] == ["agentbench", "init"] and words[2:] in ([], ["banking"]):  # which the project has
             folder = self.project / "empty"
             folder.mkdir()
         done = subprocess.run(words, cwd=folder, env=self.environment(), capture_output=True, text=True, timeout=120, check=False)
