@@ -15,7 +15,8 @@ PLAN = Plan("scenarios/hle", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), {"baseli
 
 
 def test_cells() -> None:
-    """Methods take turns within a concurrency; each cell is a session with the paper's window, which drains when its time is over."""
+    """Methods take turns within a concurrency; each cell is a session with the paper's window, which drains when its time is over,
+    and in which nobody in flight waits for a sandbox."""
     cells = PLAN.cells([24, 48])
 
     assert ["baseline-c24", "thunderagent-c24", "baseline-c48", "thunderagent-c48"] == [cell.name for cell in cells]
@@ -23,6 +24,7 @@ def test_cells() -> None:
         "scenarios/hle",
         "--agentbench-backend=vllm-default-router",
         "--agentbench-concurrency=24",
+        "--agentbench-sandboxes=24",
         "--agentbench-time-limit=9000s",
         "--agentbench-window=600s:7800s",
         "--agentbench-sample-interval=2s",
