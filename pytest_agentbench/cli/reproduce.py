@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.reproduction.plan import Cell, Plan
 
 EXPERIMENT = "hle-throughput"
+SUITE, VARIANT = "scenarios/hle", "orchestrator"
 METHODS = "baseline=vllm-default-router,continuum=vllm-continuum,thunderagent"
 PICTURE = "throughput.png"
 
@@ -37,7 +38,8 @@ def add(commands: Any) -> None:
         choices=[EXPERIMENT],
         help=f"{EXPERIMENT}: steps per minute of ThunderAgent's paper on Humanity's Last Exam, for methods at several concurrencies",
     )
-    command.add_argument("--suite", default="scenarios/hle", metavar="SUITE", help="the suite's folder (default: scenarios/hle)")
+    command.add_argument("--suite", default=SUITE, metavar="SUITE", help=f"the suite's folder (default: {SUITE})")
+    command.add_argument("--variant", metavar="NAME", help=f"of the suite (default: {VARIANT} of {SUITE}, of another suite its own agent)")
     command.add_argument(
         "--methods",
         type=option(_methods),
@@ -84,7 +86,8 @@ def run_reproduce(options: argparse.Namespace) -> None:
     if options.window[0] >= options.duration:
         raise ConfigError(f"the window begins after {options.window[0]:g} s, when no rollout begins any more; give a longer --duration")
     output: Path = options.output or options.reports / EXPERIMENT
-    plan = Plan(options.suite, options.duration, options.window, options.sample_interval, tuple(options.rest), options.methods)
+    variant = options.variant or (VARIANT if Path(options.suite) == Path(SUITE) else "")
+    plan = Plan(options.suite, variant, options.duration, options.window, options.sample_interval, tuple(options.rest), options.methods)
     cells = plan.cells(options.concurrency)
     left = [cell for cell in cells if not is_measured(cell, output)]
     lacking = _lacking(left)

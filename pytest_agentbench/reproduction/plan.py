@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
@@ -34,6 +34,7 @@ class Plan:
     """What all cells of a directory have in common."""
 
     suite: str  # folder, as pytest takes it
+    variant: str  # of the suite; empty: its own agent
     duration_s: float  # after which no rollout begins; those that run then end
     window: Offsets  # seconds after the first call
     sample_s: float  # between two looks at the metrics
@@ -53,6 +54,7 @@ class Plan:
         start, end = self.window
         return [
             self.suite,
+            *([f"--agentbench-variants={self.variant}"] if self.variant else []),
             f"--agentbench-backend={cell.backend}",
             f"--agentbench-concurrency={cell.concurrency}",
             f"--agentbench-sandboxes={cell.concurrency}",  # with fewer, some of those in flight would wait
@@ -95,7 +97,7 @@ def settle(plan: Plan, output: Path) -> Plan:
     for method, backend in plan.backends.items():
         if known.setdefault(method, backend) != backend:
             raise ConfigError(f"{file}: the method {method!r} was {known[method]} and is now {backend}; give one of them another name")
-    whole = Plan(plan.suite, plan.duration_s, plan.window, plan.sample_s, plan.options, known)
+    whole = replace(plan, backends=known)
     file.write_text(json.dumps(whole.to_dict(), indent=2) + "\n", encoding="utf-8")
     return whole
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -12,6 +15,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
+from tests.robustness.processes import wait_for
 
 WORDS = ("--suite=scenarios/shop", "--concurrency=1,2", "--duration=3s", "--window=0s:3s", "--sample-interval=500ms", "--output=out")
 
@@ -53,6 +57,48 @@ def test_tiny_windows(project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
+@pytest.mark.timeout(200)
+def test_killed_in_the_middle(project: Project) -> None:
+    """The suite is `hle` with its orchestrator, who has steps; who is killed goes on with the cell that was not done, which begins anew."""
+    project.shipped("hle")
+    for name, ms in (("quick", 20), ("slow", 200)):
+        told = {"kind": "embedded", "policy": "script", "script": "../scenarios/hle/orchestrated_answers.yaml", "ttft_ms": ms}
+        project.write(f"backends/{name}.yaml", json.dumps(told))
+    words = (
+        "reproduce",
+        "hle-throughput",
+        "--methods=base=quick,slow",
+        "--concurrency=2",
+        "--duration=3s",
+        "--window=0s:3s",
+        "--output=out",
+    )
+    command = [sys.executable, "-m", "pytest_agentbench.cli", *words, "--sample-interval=500ms", "--", *ALONE, "--agentbench-trials=20"]
+    out = project.root / "out"
+    began = subprocess.Popen(command, cwd=project.root, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: [*project.root.glob("reports/*slow*/rollouts.jsonl")] or began.poll() is not None, "the second cell", 60)
+    finally:
+        os.killpg(began.pid, signal.SIGKILL)  # its own group: the command and the session that it runs
+        began.wait(30)
+    first = (out / "base-c2" / "cell.json").read_text(encoding="utf-8")
+    assert not (out / "slow-c2").exists()
+
+    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False, timeout=100)
+    rows = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.stdout.startswith("2 cells, 1 of them measured")
+    assert first == (out / "base-c2" / "cell.json").read_text(encoding="utf-8")
+    assert [("base", "1.0"), ("slow", True)] == [
+        (row["method"], row["ratio_to_baseline"] if row["method"] == "base" else 0 < float(row["ratio_to_baseline"]) < 1) for row in rows
+    ]
+    assert all(int(row["steps"]) > 0 for row in rows)
+    assert 2 == len([*project.root.glob("reports/*slow*/rollouts.jsonl")])
+
+
+@pytest.mark.slow
 def test_a_session_that_fails(project: Project) -> None:
     """A cell whose session comes to nothing does not keep the others from being measured; it is named, and the exit status is 1."""
     project.suite(scenarios=2)
@@ -63,6 +109,20 @@ def test_a_session_that_fails(project: Project) -> None:
     assert 1 == done.returncode, done.stdout + done.stderr
     assert "agentbench: not measured: slow-c1; the same command measures what is missing" in done.stderr
     assert (project.root / "out" / "base-c1" / "cell.json").is_file()
+
+
+def test_whose_steps_are_counted(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of `hle` the orchestrator's, since its own agent calls no tool; another suite has its own agent, or the variant that is named."""
+    monkeypatch.chdir(project.root)
+    project.shipped("hle")
+    project.suite()
+    said = []
+    for words in ([], ["--suite=scenarios/shop"], ["--suite=scenarios/shop", "--variant=other"], ["--variant=default"]):
+        assert 0 == main(["reproduce", "hle-throughput", "--methods=embedded", "--concurrency=2", "--dry-run", *words])
+        said.append(re.findall(r"pytest (\S+) (?:--agentbench-variants=(\w+) )?--agentbench-backend", capsys.readouterr().out))
+
+    hle, shop = "scenarios/hle", "scenarios/shop"
+    assert [[(hle, "orchestrator")], [(shop, "")], [(shop, "other")], [(hle, "default")]] == said
 
 
 def test_what_a_machine_lacks(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

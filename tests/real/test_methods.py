@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shutil
 import subprocess
-from typing import Any
+import sys
+from collections.abc import Sequence
 
 import pytest
 import yaml
@@ -13,7 +16,7 @@ import yaml
 from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
-from tests.project import FIND_THEN_ANSWER, Project
+from tests.project import ALONE, FIND_THEN_ANSWER, Project
 from tests.real.booting import ROOT
 from tests.robustness.processes import Background
 from tests.small_stacks import own_folder
@@ -29,6 +32,12 @@ MODES = {
     "vllm_continuum": ("Router mode: default", False),
     "thunderagent": ("Router mode: tr", True),
     "thunderagent_no_decay": ("Router mode: tr", False),
+}
+
+#: Of the original, for each run.
+WINDOW_FILES = {
+    *("orchestrator_usage.jsonl", "prefix_cache_timeseries.csv", "gpu_sm_util_timeseries.csv"),
+    *("window_summary.json", "steps_summary.json", "combined_summary.json"),
 }
 
 #: The mocker goes on until it may not.
@@ -52,40 +61,51 @@ def shipped(name: str) -> Json:
     return said
 
 
-def write_methods(project: Project) -> None:
-    """backends/ of the shipped methods; of each the engine is another, its router, labels and order of start are as shipped."""
-    (project.root / "rules.json").write_text(json.dumps([{"ttft_ms": 20, **rule} for rule in FIND_THEN_ANSWER]), encoding="utf-8")
-    for name in METHODS[:-1]:
+def write_methods(project: Project, rules: Sequence[Json], worker: Json) -> None:
+    """backends/ of the shipped methods: their engines say what the rules have; routers, labels and order of start are as shipped.
+
+    `worker` has the services of Dynamo in the place of its own.
+    """
+    script = project.root / "rules.json"
+    script.write_text(json.dumps([{"ttft_ms": 20, **rule} for rule in rules]), encoding="utf-8")
+    for name in METHODS:
         stack = shipped(name)
-        config = {"policy": "script", "script": str(project.root / "rules.json"), "model": "{model}", "kv_blocks": 512}
+        config = {"policy": "script", "script": str(script), "model": "{model}", "kv_blocks": 4096}
         asked = json.dumps(config)[:-1] + f', "request_log": "{project.root / name}.jsonl", "port": {{port}}}}'
-        run = ["python", "-m", "pytest_agentbench.engine", asked]
-        stack["services"]["engine"] = {**_ready(stack["services"]["engine"]), "python": "agentbench", "run": run}
-        project.write(f"backends/{name}.yaml", json.dumps({**stack, "warm_up": 1}))
-    stack, mocker = shipped(METHODS[-1]), shipped("dynamo-mocker-thunderagent")
-    model = project.root / "model"
-    make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(model)!r}))"
+        engine = {"python": "agentbench", "run": ["python", "-m", "pytest_agentbench.engine", asked]}
+        places = {"ready": {"http": "/health"}, "metrics": "/metrics"}
+        if name == "dynamo-thunderagent":
+            own = {"engine": {**engine, **places}} if "{engine.url}" in worker["run"] else {}
+            stack["services"] |= {**own, "worker": worker}
+            stack |= {"model": str(project.root / "model"), "python": "dynamo"}
+            stack["env"] |= {"HF_HUB_OFFLINE": 1, "DYN_LOG": "info"}
+        else:
+            stack["services"]["engine"] = {**stack["services"]["engine"], **engine}
+            del stack["services"]["engine"]["gpus"]
+            stack["model"] = "embedded"
+        project.write(f"backends/{name}.yaml", json.dumps({**stack, "warm_up": 1, "ready": {"timeout": 120, "tools": "none"}}))
+
+
+def mocker(project: Project) -> Json:
+    """Dynamo's mocker: it says random things, and tells the router how much fits into its cache."""
+    make = f"from pathlib import Path; import tiny_tokenizer; tiny_tokenizer.make(Path({str(project.root / 'model')!r}))"
     subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)
-    run = ["python", str(ROOT / "backends" / "dynamo_mocker.py"), str(model), *mocker["services"]["worker"]["run"][3:]]
-    stack["services"]["worker"] = {**mocker["services"]["worker"], "run": run, "replicas": 2}
-    own: dict[str, Any] = {
-        "model": str(model),
-        "python": "dynamo",
-        "settings": {**mocker["settings"], **stack["settings"], "speedup": 100},
-        "env": {**stack["env"], "HF_HUB_OFFLINE": 1, "DYN_LOG": "info"},
-        "ready": {"timeout": 120, "tools": "none"},
-        "warm_up": 1,
-    }
-    project.write(f"backends/{METHODS[-1]}.yaml", json.dumps({**stack, **own}))
+    options = ["--model-name=behind-thunderagent", "--speedup-ratio=100", "--block-size=16", "--num-gpu-blocks-override=16384"]
+    run = ["python", str(ROOT / "backends" / "dynamo_mocker.py"), str(project.root / "model"), *options]
+    return {**shipped("dynamo-mocker-thunderagent")["services"]["worker"], "run": run, "replicas": 2}
 
 
-def _ready(service: Json) -> Json:
-    return {name: service[name] for name in ("ready", "metrics")}
+def speaker(project: Project) -> Json:
+    """A worker of Dynamo that says what the built-in engine says."""
+    mocker(project)
+    folder = str(project.root / "model")
+    run = ["python", str(ROOT / "backends" / "dynamo_embedded_worker.py"), "{engine.url}", "behind-thunderagent", folder]
+    return {**shipped("dynamo-embedded")["services"]["worker"], "run": run, "replicas": 1}
 
 
 def test_five_methods(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """One session takes all of them in turns: calls pass their arm's router, programs are released, each arm is held against the first."""
-    write_methods(project)
+    write_methods(project, FIND_THEN_ANSWER, mocker(project))
     project.suite(scenarios=24, test=ENDS, agent={"kind": "tool_calling", "max_tokens": 20})
     with own_folder(monkeypatch):
         background = Background(project, "scenarios/shop", "-v", f"--agentbench-ab={','.join(METHODS)}", "--agentbench-concurrency=4")
@@ -106,3 +126,32 @@ def test_five_methods(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
     assert 24 == sum(job.startswith(background.directory.name) for job in jobs)
     assert {("vllm_default_router", arm) for arm in logs if arm != "vllm_default_router"} == compared
     assert 4 == len(re.findall(r"\| ttft\.p50 +vllm_default_router [\d.]+ -> \w+ [\d.]+(?:, x[\d.]+ \(|: inconclusive)", report))
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
+def test_the_throughput_figure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`agentbench reproduce hle-throughput` measures all of them on the suite `hle`: a row, a ratio and the original's files for each."""
+    project.shipped("hle")
+    rules = yaml.safe_load((project.root / "scenarios" / "hle" / "orchestrated_answers.yaml").read_text(encoding="utf-8"))
+    write_methods(project, rules, speaker(project))
+    words = [
+        f"--methods={','.join(METHODS)}",
+        "--concurrency=2",
+        "--duration=3s",
+        "--window=0s:3s",
+        "--sample-interval=500ms",
+        "--output=out",
+    ]
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "reproduce", "hle-throughput", *words, "--", *ALONE, "--agentbench-trials=20"]
+    with own_folder(monkeypatch):
+        done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False, timeout=400)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    out = project.root / "out"
+    rows = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
+    files = {row["method"]: {file.name for file in (out / f"{row['method']}-c2" / row["run"]).iterdir() if file.is_file()} for row in rows}
+
+    assert sorted(METHODS) == [row["method"] for row in rows]
+    assert [] == [row for row in rows if not (float(row["steps_per_min"]) > 0 and float(row["ratio_to_baseline"]) > 0)]
+    assert "1.0" == next(row["ratio_to_baseline"] for row in rows if row["method"] == METHODS[0])
+    assert dict.fromkeys(METHODS, WINDOW_FILES) == {method: names & WINDOW_FILES for method, names in files.items()}
+    assert (out / "throughput.png").stat().st_size > 0

@@ -11,7 +11,8 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.reproduction.plan import Cell, Plan, hours, methods, settle
 
-PLAN = Plan("scenarios/hle", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), {"baseline": "vllm-default-router", "thunderagent": "thunderagent"})
+METHODS = {"baseline": "vllm-default-router", "thunderagent": "thunderagent"}
+PLAN = Plan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)
 
 
 def test_cells() -> None:
@@ -22,6 +23,7 @@ def test_cells() -> None:
     assert ["baseline-c24", "thunderagent-c24", "baseline-c48", "thunderagent-c48"] == [cell.name for cell in cells]
     assert [
         "scenarios/hle",
+        "--agentbench-variants=orchestrator",
         "--agentbench-backend=vllm-default-router",
         "--agentbench-concurrency=24",
         "--agentbench-sandboxes=24",
@@ -31,6 +33,7 @@ def test_cells() -> None:
         "-k",
         "x",
     ] == PLAN.words(cells[0])
+    assert "--agentbench-backend=vllm-default-router" == replace(PLAN, variant="").words(cells[0])[1]
     assert "--agentbench-window=600s:" in replace(PLAN, window=(600.0, None)).words(cells[0])
 
 
