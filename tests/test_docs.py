@@ -448,6 +448,7 @@ WORDS: Mapping[str, list[str]] = {
         *("--concurrency", "--backend", "--trials", "--slo", "--target", "--margin", "--find", "--output", LEVELS, PAGE, PICTURE),
     ],
     "reproduce.md": [
+        "--variant",
         *("--suite", "--methods", "--concurrency", "--duration", "--window", "--sample-interval", "--dry-run", "--output", "--reports"),
         *COLUMNS,
     ],

@@ -17,7 +17,9 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json, LLMCall, Rollout
 from pytest_agentbench.runs.journal import read_journal
@@ -236,6 +238,26 @@ def test_a_program_that_never_fits(tmp_path: Path) -> None:
             release(router, "run:a")
 
         assert held
+
+
+def test_a_router_that_does_not_know_its_engine(tmp_path: Path) -> None:
+    """One that started before its engine never learns how much fits, and holds what comes: the boot does not take it for ready."""
+    spec = load_backend("thunderagent-embedded", ROOT)
+    assert isinstance(spec, StackSpec)
+    command = ["--backends=http://127.0.0.1:9" if word.startswith("--backends=") else word for word in spec.services["router"].run]
+    early = [("services.router.run", command), ("services.router.after", []), ("services.router.ready.timeout", 4)]
+
+    with pytest.raises(BackendError, match=r"router.*total_tokens_capacity"), booted("thunderagent-embedded", tmp_path, early):
+        pass
+
+
+def test_the_end_of_a_router_that_holds_a_call(tmp_path: Path) -> None:
+    """SIGTERM alone would not end it while it holds a call that nobody waits for; the stack is gone all the same, its ports are free."""
+    with stack(tmp_path, kv_blocks=64) as router:
+        held, home = is_held(router, LONG * 8, "run:a"), router.home
+
+    assert held
+    assert [] == [pid for pid, of in ownership.processes() if of == str(home)]
 
 
 def test_steps_are_read_into_calls(tmp_path: Path) -> None:
