@@ -17,7 +17,8 @@ PLAN = Plan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k"
 
 def test_cells() -> None:
     """Methods take turns within a concurrency; each cell is a session with the paper's window, which drains when its time is over,
-    and in which nobody in flight waits for a sandbox."""
+    and in which nobody in flight waits for a sandbox.
+    """
     cells = PLAN.cells([24, 48])
 
     assert ["baseline-c24", "thunderagent-c24", "baseline-c48", "thunderagent-c48"] == [cell.name for cell in cells]
