@@ -31,6 +31,7 @@ from tests.benchmarks import (
     workers,
 )
 from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
+from tests.benchmarks.pressure import benchmark as pressure
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
 from tests.benchmarks.verdicts import real as verdicts_real
@@ -51,6 +52,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "sandbox": sandbox.measure,
     "stack": stack.measure,
     "contexts": contexts.measure,
+    "pressure": pressure.measure,
     "verdicts": verdicts.measure,
     "verdicts_real": verdicts_real.measure,
 }
@@ -92,10 +94,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="tables: no million; timing: less than a minute, 48 plain streams; verdicts: three minutes; verdicts_real: less than one",
+        help="tables: no million; pressure: two blocks of each arm; timing: less than a minute, 48 plain streams; "
+        "verdicts: three minutes; verdicts_real: less than one",
     )
     parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="timing, verdicts, verdicts_real: write the table there, as Markdown")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="pressure, timing, verdicts, verdicts_real: write the table there, as Markdown"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON as well")
     arguments = parser.parse_args()
     for name in arguments.names:

@@ -1,0 +1,31 @@
+"""`python -m tests.benchmarks pressure` in small: the real NVIDIA Dynamo routes in three ways, and its workers' passes are all there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.errors import MissingError
+from tests.benchmarks.pressure.benchmark import session
+from tests.benchmarks.pressure.project import ARMS
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_three_ways(tmp_path: Path) -> None:
+    """Prompts begin alike, so that each way finds something in its caches, and no more than there is."""
+    try:
+        resolve_python("dynamo", tmp_path)
+    except MissingError as error:
+        pytest.skip(f"NOT TESTED: {error}")
+
+    cells, _ = session(tmp_path, concurrency=2, repeats=3)
+
+    assert [*ARMS] == [*cells]
+    for cell in cells.values():
+        assert cell.hit_ratio.mean is not None
+        assert 0.2 < cell.hit_ratio.mean < 1
+        assert cell.steps_per_minute.mean
+        assert cell.ttft_p95.mean
