@@ -60,7 +60,7 @@ class Orchestrator:
     retriever: str = ""  # base URL; empty: there is no tool `search`
     topk: Annotated[int, whole(1)] = 50  # documents of a search
     run_code: bool = True  # whether programs run, in a sandbox
-    sandbox: Sandbox = TASK  # whose: the task's, or one of this kind for a scenario that is no task
+    code_sandbox: Sandbox = TASK  # whose: the task's, or one of this kind for a scenario that is no task
     image: str = ""  # of a container
     memory_mb: Annotated[int, whole(64)] = 2048  # of a container, and in a bubblewrap of each process
     storage_mb: Annotated[int, whole(1)] = 256  # of a file in a container, and in a bubblewrap of all files
@@ -74,20 +74,20 @@ class Orchestrator:
         if strange := [name for name in self.roles if name not in names]:
             raise ValueError(f"roles: there is no expert {strange[0]!r}; known: {', '.join(names)}")
 
-        if (self.sandbox == DOCKER) != bool(self.image):
-            raise ValueError("`image` names the image, which has python3, of `sandbox: docker`, and of no other sandbox")
+        if (self.code_sandbox == DOCKER) != bool(self.image):
+            raise ValueError("`image` names the image, which has python3, of `code_sandbox: docker`, and of no other sandbox")
 
     @property
     def needs_task(self) -> bool:
         """Whether it works in the sandbox of a task."""
-        return self.run_code and self.sandbox == TASK
+        return self.run_code and self.code_sandbox == TASK
 
     @property
     def code_place(self) -> CodePlace | None:
         """Where programs run for scenarios that are no tasks."""
-        if not self.run_code or self.sandbox == TASK:
+        if not self.run_code or self.code_sandbox == TASK:
             return None
-        return CodePlace(self.sandbox, self.image, self.memory_mb, self.storage_mb)
+        return CodePlace(self.code_sandbox, self.image, self.memory_mb, self.storage_mb)
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         problem = "\n\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")

@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.errors import ConfigError, unknown_name
-
 
 def add(commands: Any) -> None:
     """The parser of this command."""
@@ -33,11 +31,7 @@ def run_watch(options: argparse.Namespace) -> None:
 
 def find(name: str, reports: Path) -> Path:
     """The directory of a run, whether it has ended or not; raises ConfigError."""
-    from pytest_agentbench.runs.directory import runs_called
+    from pytest_agentbench.runs.directory import directory_with
     from pytest_agentbench.runs.journal import FILE
 
-    for directory in (Path(name), reports / name, *reversed(runs_called(name, reports))):
-        if (directory / FILE).is_file():
-            return directory.resolve()
-    known = sorted(path.parent.name for path in reports.glob(f"*/{FILE}"))
-    raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")
+    return directory_with(FILE, name, reports, "it is no run directory, or no session has begun to write to it").resolve()

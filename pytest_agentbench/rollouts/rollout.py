@@ -109,10 +109,10 @@ def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
     """Raises ConfigError for an agent that works in a sandbox and a scenario that has none."""
     other = next((each.id for each in suite.scenarios if each.task is None), None)
     if other is not None and needs_task(agent):
-        how = "a data set of format harbor has tasks, and an orchestrator takes `sandbox: docker` or `sandbox: bubblewrap`"
+        how = "a data set of format harbor has tasks, and an orchestrator takes `code_sandbox: docker` or `code_sandbox: bubblewrap`"
         raise ConfigError(f"agent: {settings['kind']!r} works in a sandbox, and scenario {other!r} is no task; {how}")
     if code_place(agent) and (task := next((each.id for each in suite.scenarios if each.task), None)):
-        raise ConfigError(f"agent: scenario {task!r} is a task and brings a sandbox; leave `sandbox` out, or set it to `task`")
+        raise ConfigError(f"agent: scenario {task!r} is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`")
 
 
 def _check_isolation(suite: Suite, variant: str) -> None:

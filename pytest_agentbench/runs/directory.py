@@ -7,6 +7,8 @@ import shutil
 from datetime import datetime
 from pathlib import Path
 
+from pytest_agentbench.errors import ConfigError, unknown_name
+
 PRIVATE = 0o700  # prompts, answers and logs are nobody else's
 LATEST = "latest"  # also what --agentbench-resume stands for without a value
 
@@ -31,6 +33,21 @@ def name_of(directory: Path) -> str:
 def runs_called(name: str, reports: Path) -> list[Path]:
     """The directories of runs with this name, the oldest first."""
     return sorted(each for each in reports.glob(f"*-{name}") if name_of(each) == name) if NAME.fullmatch(name) else []
+
+
+def directory_with(file: str, name: str, reports: Path, reason: str) -> Path:
+    """The directory of a run that has this file: the run's path, that of the file, or its name under the reports.
+
+    Of several that the user has given one name the newest is meant. Raises ConfigError; `reason`: why a directory may lack the file.
+    """
+    given = Path(name)
+    for directory in (given, reports / name, *([given.parent] if given.name == file else []), *reversed(runs_called(name, reports))):
+        if (directory / file).is_file():
+            return directory
+    if given.is_dir():
+        raise ConfigError(f"{name} has no {file}: {reason}")
+    known = sorted(path.parent.name for path in reports.glob(f"*/{file}"))
+    raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")
 
 
 def named_directory(reports: Path, name: str, ending: str = "") -> Path:

@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 
-from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.metrics.answers import Answers
 from pytest_agentbench.metrics.drafts import Drafts
@@ -28,7 +28,7 @@ from pytest_agentbench.metrics.roles import Roles
 from pytest_agentbench.records import STATUSES, Json, Rollout
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import SCHEMA, Environment, Run
-from pytest_agentbench.runs.directory import runs_called
+from pytest_agentbench.runs.directory import directory_with
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import (
     LowScore,
@@ -379,11 +379,4 @@ def find_run(name: str, reports: Path) -> Path:
 
     Of several that the user has given one name the newest is meant.
     """
-    given = Path(name)
-    for directory in (given, reports / name, *([given.parent] if given.name == FILE else []), *reversed(runs_called(name, reports))):
-        if (directory / FILE).is_file():
-            return directory
-    if given.is_dir():
-        raise ConfigError(f"{name} has no {FILE}: it is no run directory, or its session did not end")
-    known = [path.parent.name for path in reports.glob(f"*/{FILE}")]
-    raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")
+    return directory_with(FILE, name, reports, "it is no run directory, or its session did not end")

@@ -58,7 +58,7 @@ class Bubblewrap:
             self._on_end()
             raise InfraError(
                 f"{self._what} cannot run Python: {_last_line(done.output) or 'it took too long'}; "
-                "bubblewrap has the python3 of /usr, so install one there, or choose `sandbox: docker`"
+                "bubblewrap has the python3 of /usr, so install one there, or choose `code_sandbox: docker`"
             )
 
     async def exec(
@@ -107,14 +107,14 @@ class Bubblewrap:
         self._on_end()
 
 
-_ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `sandbox: docker`"
+_ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `code_sandbox: docker`"
 
 
 def _words(place: CodePlace, told: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
     """The command line, up to the command that runs inside; what becomes of it is written to `told`."""
     program = shutil.which("bwrap")
     if program is None:
-        raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `sandbox: docker`")
+        raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`")
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8", **env}
     limits = {
         "memory": place.memory_mb << 10,

@@ -43,14 +43,14 @@ def test_none_in_the_place_of_another(hle: Project, monkeypatch: pytest.MonkeyPa
     """Where the sandbox that is named cannot be had nothing is measured, and it is said why."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     agent = "variants.orchestrator.agent"
-    docker = (f"--agentbench-set={agent}.sandbox=docker", f"--agentbench-set={agent}.image=python:3.12-slim")
+    docker = (f"--agentbench-set={agent}.code_sandbox=docker", f"--agentbench-set={agent}.image=python:3.12-slim")
 
     without_image = hle.run("scenarios/hle", VARIANT, BACKEND, docker[0])
     without_engine = hle.run("scenarios/hle", VARIANT, BACKEND, *docker)
     monkeypatch.setenv("PATH", str(Path(shutil.which("env") or "").parent / "nowhere"))
     without_bubblewrap = hle.run("scenarios/hle", VARIANT, BACKEND)
 
-    without_image.stdout.fnmatch_lines(["*`image` names the image, which has python3, of `sandbox: docker`*"])
+    without_image.stdout.fnmatch_lines(["*`image` names the image, which has python3, of `code_sandbox: docker`*"])
     without_engine.assert_outcomes(errors=12)
     without_engine.stdout.fnmatch_lines(["*no Docker Engine answers at unix:///nowhere/docker.sock*"])
     without_bubblewrap.assert_outcomes(errors=12)
@@ -64,11 +64,11 @@ def test_a_task_has_a_sandbox(project: Project) -> None:
     project.write("scenarios/shop/tasks/one/environment/Dockerfile", "FROM nothing\n")
     project.write("scenarios/shop/tasks/one/tests/test.sh", "exit 0\n")
     project.write("scenarios/shop/test_shop.py", "def test_task(rollout):\n    pass\n")
-    agent = {"kind": "orchestrator", "sandbox": "bubblewrap"}
+    agent = {"kind": "orchestrator", "code_sandbox": "bubblewrap"}
     suite = {"name": "shop", "dataset": {"format": "harbor", "file": "tasks"}, "agent": agent, "scorers": {"reward": {}}}
     project.write("scenarios/shop/suite.yaml", json.dumps(suite))
 
-    project.run("scenarios/shop").stdout.fnmatch_lines(["*scenario 'one' is a task and brings a sandbox; leave `sandbox` out*"])
+    project.run("scenarios/shop").stdout.fnmatch_lines(["*scenario 'one' is a task and brings a sandbox; leave `code_sandbox` out*"])
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")

@@ -93,7 +93,7 @@ def _session(folder: Path, blocks: int, experts: str, retriever: str) -> dict[st
     (project / "rules.yaml").write_text(json.dumps(rules))
     (project / "backend.yaml").write_text(json.dumps({"kind": "embedded", "policy": "script", "script": "rules.yaml", "kv_blocks": blocks}))
     role = {"url": experts, "model": "expert"}
-    agent = {"kind": "orchestrator", "sandbox": "bubblewrap", "retriever": retriever, "topk": DOCUMENTS}
+    agent = {"kind": "orchestrator", "code_sandbox": "bubblewrap", "retriever": retriever, "topk": DOCUMENTS}
     dataset = {"format": "hle", "file": "sample.jsonl", "name": "sample"}
     suite = {"name": "hle", "dataset": dataset, "agent": agent, "roles": dict.fromkeys(("search", "reasoner", "answer"), role),
              "judge": role, "scorers": ["judged_answer"]}  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.cli.watch import find
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.page import live
 from pytest_agentbench.reports.page.live import LiveRun, newest
@@ -174,3 +175,13 @@ def test_which_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tmp_path / "20250101-000000" == newest(tmp_path)
     assert 4 == main(["watch", "20250101-00000", "--reports", str(tmp_path)])
     assert "no run '20250101-00000'" in capsys.readouterr().err
+
+
+def test_it_is_found_as_every_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its path, that of its journal, its directory's name, or the name the user gave it; one that is no run is a sentence."""
+    directory = journal(tmp_path / "20250101-000000-night", rollout("a"))
+    names = (str(directory), str(directory / FILE), directory.name, "night")
+
+    assert [directory] * 4 == [find(name, tmp_path) for name in names]
+    assert 4 == main(["watch", str(tmp_path)])
+    assert "has no rollouts.jsonl: it is no run directory" in capsys.readouterr().err
