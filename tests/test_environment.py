@@ -12,6 +12,7 @@ from pytest_agentbench.backends.spec import known_backends, load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.reports.ci import DETECTED
+from pytest_agentbench.retriever.config import TavilySpec
 
 PACKAGE = Path(pytest_agentbench.__file__).parent
 ROOT = PACKAGE.parent
@@ -23,6 +24,26 @@ OTHERS = frozenset(
         *("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY", *DETECTED),
     ]
 )
+
+#: Variables on the pages that are somebody else's: names as examples, settings of other programs, and what programs and CI are told.
+ELSEWHERE = frozenset(
+    [
+        *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
+        *("AGENTBENCH_SCENARIO", "AGENTBENCH_ANSWER", "AGENTBENCH_MODEL"),
+        *(
+            "HF_ENDPOINT",
+            "HF_HUB_OFFLINE",
+            "HF_HUB_DISABLE_TELEMETRY",
+            "HARBOR_TELEMETRY",
+            "REAL_SERVERS",
+            "VLLM_LOGGING_LEVEL",
+            "VLLM_SERVER_DEV_MODE",
+        ),
+    ]
+)
+
+#: What a page calls a variable of the environment: one that it sets, and one of ours, of the hub or of a key.
+ON_A_PAGE = re.compile(r"\bexport ([A-Z][A-Z0-9_]*)=|\b((?:AGENTBENCH|HF)_[A-Z_]+|[A-Z]+(?:_API)?_KEY|[A-Z]+_TOKEN)\b")
 
 NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 MAPPINGS = re.compile(r"environ|environment|inherited|own|above|env")  # what the code calls an environment
@@ -64,11 +85,26 @@ def read_by_backends() -> set[str]:
     return keys | {name for spec in specs if isinstance(spec, StackSpec) for service in spec.services.values() for name in service.secrets}
 
 
+def read_by_the_retriever() -> set[str]:
+    """Without settings of its own: another name is the user's."""
+    return {TavilySpec().api_key}
+
+
+def listed() -> list[str]:
+    return re.findall(r"^# ([A-Z][A-Z0-9_]+)=", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_every_variable_is_listed() -> None:
     """Each variable that is read is in the file, and each in the file is read."""
-    listed = re.findall(r"^# ([A-Z][A-Z0-9_]+)=", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted((read_by_code() | read_by_backends() | read_by_the_retriever()) - OTHERS) == sorted(listed())
 
-    assert sorted((read_by_code() | read_by_backends()) - OTHERS) == sorted(listed)
+
+def test_pages_name_no_other() -> None:
+    """What a page tells to set is in the file, or is known to be somebody else's."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*/README.md")]
+    named = {name for page in pages for pair in ON_A_PAGE.findall(page.read_text(encoding="utf-8")) for name in pair if name}
+
+    assert set() == named - {*listed()} - ELSEWHERE
 
 
 def test_the_others_are_read() -> None:

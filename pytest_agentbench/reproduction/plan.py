@@ -57,6 +57,7 @@ class Plan:
             *([f"--agentbench-variants={self.variant}"] if self.variant else []),
             f"--agentbench-backend={cell.backend}",
             f"--agentbench-concurrency={cell.concurrency}",
+            f"--agentbench-sandboxes={cell.concurrency}",  # with fewer, some of those in flight would wait
             f"--agentbench-time-limit={self.duration_s:g}s",
             f"--agentbench-window={start:g}s:{'' if end is None else f'{end:g}s'}",
             f"--agentbench-sample-interval={self.sample_s:g}s",

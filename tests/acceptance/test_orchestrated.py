@@ -69,3 +69,27 @@ def test_a_task_has_a_sandbox(project: Project) -> None:
     project.write("scenarios/shop/suite.yaml", json.dumps(suite))
 
     project.run("scenarios/shop").stdout.fnmatch_lines(["*scenario 'one' is a task and brings a sandbox; leave `code_sandbox` out*"])
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")
+def test_beside_code_in_a_process(hle: Project) -> None:
+    """`isolation: process` is for the suite's own scorer; programs of the orchestrator run in their sandbox all the same."""
+    hle.write("scenarios/hle/own.py", "def answered(scenario, rollout):\n    return float(bool(rollout.answer))\n")
+    own = ("--agentbench-set=isolation=process", "--agentbench-set=scorers=[judged_answer, ./own.py:answered]")
+
+    hle.run("scenarios/hle", VARIANT, BACKEND, *own).assert_outcomes(passed=12)
+
+    assert pytest.approx(4 / 12) == hle.run_json["suites"]["hle-orchestrator"]["answers"]["judged_answer"]["accuracy"]
+    assert {KIND} == {rollout.sandbox for rollout in hle.rollouts}
+    assert 1.0 == hle.run_json["suites"]["hle-orchestrator"]["scores"]["answered"]["mean"]["value"]
+
+
+def test_none_in_a_process_of_its_own(hle: Project) -> None:
+    """An orchestrator that is the suite's own, in a process for each rollout, has no sandbox: it is refused before anything runs."""
+    hle.write("scenarios/hle/own.py", "from pytest_agentbench.agents.orchestrator import Orchestrator as Own\n")
+    own = ("--agentbench-set=isolation=process", "--agentbench-set=variants.orchestrator.agent.kind=./own.py:Own")
+
+    result = hle.run("scenarios/hle", VARIANT, BACKEND, *own)
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*suite.yaml: isolation: the agent './own.py:Own' runs programs in a sandbox, which a process *"])

@@ -16,7 +16,9 @@ PLAN = Plan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k"
 
 
 def test_cells() -> None:
-    """Methods take turns within a concurrency; each cell is a session with the paper's window, which drains when its time is over."""
+    """Methods take turns within a concurrency; each cell is a session with the paper's window, which drains when its time is over,
+    and in which nobody in flight waits for a sandbox.
+    """
     cells = PLAN.cells([24, 48])
 
     assert ["baseline-c24", "thunderagent-c24", "baseline-c48", "thunderagent-c48"] == [cell.name for cell in cells]
@@ -25,6 +27,7 @@ def test_cells() -> None:
         "--agentbench-variants=orchestrator",
         "--agentbench-backend=vllm-default-router",
         "--agentbench-concurrency=24",
+        "--agentbench-sandboxes=24",
         "--agentbench-time-limit=9000s",
         "--agentbench-window=600s:7800s",
         "--agentbench-sample-interval=2s",

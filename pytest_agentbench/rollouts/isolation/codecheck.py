@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NoReturn
 
-from pytest_agentbench.agents.factory import brings_code
+from pytest_agentbench.agents import Agent
+from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.child import end_with_parent, read_config
 from pytest_agentbench.lib.loading import is_import_path, search_path
@@ -75,10 +76,18 @@ def _first_fault(config: Json) -> str:
     suite = Suite.from_wire(config["suite"])
     try:
         for variant in config["variants"]:
-            prepare(suite, variant)
+            _check_isolated(suite, variant, prepare(suite, variant).agent)
     except ConfigError as error:
         return str(error)
     return ""
+
+
+def _check_isolated(suite: Suite, variant: str, agent: Agent) -> None:
+    """Raises ConfigError for an agent of the suite's own that would run where no sandbox for its programs is."""
+    kind = suite.agent_of(variant)["kind"]
+    if suite.isolation == "process" and brings_code(suite.agent_of(variant), suite.folder) and code_place(agent):
+        why = "runs programs in a sandbox, which a process for each rollout does not have; leave `isolation` out"
+        raise ConfigError(f"{suite.folder / SUITE_FILE}: isolation: the agent {kind!r} {why}")
 
 
 if __name__ == "__main__":
