@@ -73,7 +73,8 @@ class Orchestrator:
         names = [name for experts in EXPERTS.values() for name in experts]
         if strange := [name for name in self.roles if name not in names]:
             raise ValueError(f"roles: there is no expert {strange[0]!r}; known: {', '.join(names)}")
-
+        if self.retriever and not self.retriever.startswith(("http://", "https://")):
+            raise ValueError(f"retriever should start with http:// or https://, not {self.retriever!r}")
         if (self.code_sandbox == DOCKER) != bool(self.image):
             raise ValueError("`image` names the image, which has python3, of `code_sandbox: docker`, and of no other sandbox")
 

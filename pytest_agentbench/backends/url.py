@@ -19,7 +19,7 @@ from pytest_agentbench.backends.proof.ready import listed_models
 from pytest_agentbench.backends.stack.spec import LabelsField, LabelsSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.config import Spec, base_url
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.heads import FRAMING, written
@@ -65,14 +65,12 @@ class UrlSpec(BackendSpec):
     @field_validator("metrics")
     @classmethod
     def _are_http(cls, urls: list[str]) -> list[str]:
-        return [cls._is_http(url) for url in urls]
+        return [base_url(url) for url in urls]
 
     @field_validator("url")
     @classmethod
     def _is_http(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("should start with http:// or https://")
-        return url.rstrip("/")
+        return base_url(url)
 
     def make(self, terms: Terms) -> Url:
         del terms  # nothing is booted

@@ -78,6 +78,13 @@ def read_text(file: Path) -> str:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
 
 
+def base_url(text: str) -> str:
+    """An address of a server, without a slash at its end; raises ValueError for what is none."""
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("should start with http:// or https://")
+    return text.rstrip("/")
+
+
 def override(data: dict[str, Any], changes: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
     """A copy of `data` with values at dotted paths replaced; raises ConfigError when a path leads through something else."""
     for path, value in changes:
@@ -100,7 +107,7 @@ def validate(model: type[Model], data: Any, where: str) -> Model:
         faults = error.errors(include_url=False)  # a misspelt key explains more than the one that is missing because of it
         first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
         path = [str(part) for part in first["loc"]]
-        key = ".".join(path)
+        key = ".".join(part for part in path if part != "[key]")  # pydantic's, where the name of an entry is wrong
         if first["type"] == "extra_forbidden":
             known = ", ".join(_model_at(model, path[:-1]).model_fields)
             raise ConfigError(f"{where}: unknown key {key!r}; known keys: {known}") from error

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
-from pytest_agentbench.lib.config import Spec
+from pytest_agentbench.lib.config import Spec, base_url
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.roles import AGENT
 from pytest_agentbench.records import JUDGE, Json
@@ -24,7 +24,7 @@ class LimitsSpec(Spec):
 class RoleSpec(Spec):
     """Where a role is played. Without `url` that is the backend under test."""
 
-    url: str | None = None
+    url: Annotated[str, AfterValidator(base_url)] | None = None
     model: str | None = None  # None: the backend's own
     api_key: str | None = None  # name of an environment variable
     prices: Prices | None = None

@@ -104,7 +104,7 @@ class SuiteSpec(Spec):
     @classmethod
     def _some_sandbox(cls, sandbox: str) -> str:
         if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
-            raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's, not {sandbox!r}")
+            raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
         return sandbox
 
     @field_validator("agent")

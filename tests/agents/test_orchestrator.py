@@ -179,6 +179,12 @@ async def test_code_that_does_not_run(tmp_path: Path) -> None:
     assert "```output\n(not run)\n```" in played.told(2)
 
 
+def test_a_retriever_is_a_url() -> None:
+    """What is no address of a server is refused before anything boots."""
+    with pytest.raises(ValueError, match="retriever should start with http:// or https://, not '127.0.0.1:1401'"):
+        Orchestrator(retriever="127.0.0.1:1401")
+
+
 def test_code_needs_a_sandbox() -> None:
     """An orchestrator whose programs run works in a sandbox, which is checked before anything boots."""
     assert (True, False) == tuple(needs_task(make_agent({"kind": "orchestrator", "run_code": run}, Path())) for run in (True, False))
