@@ -1,4 +1,4 @@
-"""Harbor, from the package index, on what is exported for it: its own models accept every file, and say what the run says."""
+"""Harbor, from the package index: its models accept every file that is exported for it, and its tables of a task are ours."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.chosen import Chosen
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
+from pytest_agentbench.suites.datasets.task_toml import (
+    NEWEST_SCHEMA,
+    AgentTable,
+    Artifact,
+    EnvironmentTable,
+    SolutionTable,
+    TaskToml,
+    VerifierTable,
+)
 from tests.exports.test_both_ways import FULL
 from tests.made_runs import run_directory
 from tests.project import Project
@@ -58,16 +68,30 @@ print(json.dumps({
 }))
 """
 
+#: Prints what Harbor's package knows of a task.toml: its newest schema, and the keys of each table.
+TABLES = """
+import json
+from harbor.models.task import config
+from harbor.models.task.artifacts import ArtifactConfig
+
+models = (config.TaskConfig, config.AgentConfig, config.VerifierConfig, config.EnvironmentConfig, config.SolutionConfig, ArtifactConfig)
+schema = config.TaskConfig.model_fields["schema_version"].default
+print(json.dumps({"schema": schema, "keys": [sorted(model.model_fields) for model in models]}))
+"""
+
+OURS: tuple[type[BaseModel], ...] = (TaskToml, AgentTable, VerifierTable, EnvironmentTable, SolutionTable, Artifact)
+OLDER = {"allow_internet"}  # what Harbor has as a field, and we turn into today's key
+
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(not is_whole(home_of("harbor")), reason="NOT TESTED with Harbor: agentbench env create harbor"),
 ]
 
 
-def read(job: Path, home: Path) -> Json:
-    """What Harbor makes of a job, without telemetry and with a home of its own."""
+def asked(script: str, home: Path, *arguments: Path) -> Json:
+    """What a script in Harbor's environment prints, without telemetry and with a home of its own."""
     environment = {**foreign_environment(), "HARBOR_TELEMETRY": "0", "HOME": str(home)}
-    done = subprocess.run([PYTHON, "-c", READ, job], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([PYTHON, "-c", script, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
     told: Json = json.loads(done.stdout)
     return told
@@ -83,7 +107,7 @@ def test_a_session(project: Project, tmp_path: Path) -> None:
     load_writer("atif")(Chosen([project.directory]), tmp_path / "out")
     (job,) = (tmp_path / "out").iterdir()
 
-    told = read(job, tmp_path)
+    told = asked(READ, tmp_path, job)
 
     assert {"JobResult": 1, "JobConfig": 1, "TrialResult": LIMIT, "TrialConfig": LIMIT} == told["counts"]
     assert (LIMIT, []) == (told["trajectories"], told["errors"])
@@ -98,7 +122,15 @@ def test_what_went_wrong(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     load_writer("atif")(Chosen([run_directory(tmp_path / "reports" / "run", *ALL, FULL)]), tmp_path / "out")
 
-    told = {job.name: read(job, tmp_path) for job in (tmp_path / "out").iterdir()}
+    told = {job.name: asked(READ, tmp_path, job) for job in (tmp_path / "out").iterdir()}
 
     assert {"run-shop": (2, []), "run-shop-react": (1, [])} == {name: (each["trajectories"], each["errors"]) for name, each in told.items()}
     assert told["run-shop"]["rewards"]["shop-2__1"] is None
+
+
+def test_every_key_of_a_task_is_known(tmp_path: Path) -> None:
+    """Harbor's newest schema is ours, and we name each of its keys: what Harbor adds is seen here, not by who is skipped."""
+    told = asked(TABLES, tmp_path)
+
+    assert NEWEST_SCHEMA == told["schema"]
+    assert [set()] * len(OURS) == [{*keys} - OLDER - {*table.model_fields} for keys, table in zip(told["keys"], OURS, strict=True)]

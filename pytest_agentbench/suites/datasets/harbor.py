@@ -1,6 +1,6 @@
 """Harbor tasks: a folder of task directories, each with task.toml, instruction.md, environment/, tests/ and solution/.
 
-Nothing of the package `harbor` is imported. docs/openthoughts.md says what of a task is supported; a task that asks for more is skipped.
+Nothing of the package `harbor` is imported. docs/suites.md says what of a task is supported; a task that asks for more is skipped.
 """
 
 from __future__ import annotations

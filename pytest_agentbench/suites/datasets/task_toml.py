@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator,
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import read_text, validate
 
+#: The newest schema whose keys are those of these tables.
+NEWEST_SCHEMA = "1.4"
+
 #: Keys of older schemas that nothing reads any more: Harbor passes over them, too.
 FORGOTTEN = frozenset({"restart_environment"})
 
@@ -134,7 +137,7 @@ class Artifact(Table):
 class TaskToml(Table):
     """All of a task.toml. What only describes the task (`task`, `metadata`, `source`) may say anything."""
 
-    schema_version: str = "1.4"
+    schema_version: str = NEWEST_SCHEMA
     task: dict[str, Any] | None = None
     metadata: dict[str, Any] = {}
     agent: AgentTable = AgentTable()
@@ -180,6 +183,7 @@ class TaskToml(Table):
         """What the task asks for that is not supported, each in a few words with its key."""
         environment, verifier = self.environment, self.verifier
         reasons: Mapping[str, Any] = {
+            f"the schema {self.schema_version} (schema_version), and {NEWEST_SCHEMA} is the newest that is known": self._is_of_tomorrow(),
             "several steps ([[steps]])": self.steps,
             f"{environment.os.capitalize()} (environment.os)": environment.os != "linux",
             "GPUs (environment.gpus)": environment.gpus,
@@ -197,6 +201,12 @@ class TaskToml(Table):
         yield from (words for words, asked in reasons.items() if asked)
         yield from (f"the host's variable {name} ({key})" for key, name in self._host_variables())
         yield from (f"the key `{key}`, which this version does not know" for key in self._unknown_keys())
+
+    def _is_of_tomorrow(self) -> bool:
+        """Whether keys that are known may mean something else in its schema, which is newer, or of nobody knows which age."""
+        if not re.fullmatch(r"\d+(\.\d+)*", self.schema_version):
+            return True
+        return _numbers(self.schema_version) > _numbers(NEWEST_SCHEMA)
 
     def _networks(self) -> set[str]:
         return {phase.network_mode or self.environment.network_mode for phase in (self.agent, self.verifier)}
@@ -225,6 +235,10 @@ def read_task_toml(file: Path) -> TaskToml:
 def without_host(env: Mapping[str, str]) -> dict[str, str]:
     """Variables with the default of each template, for a sandbox sees nothing of the host's."""
     return {name: (match[2] or "") if (match := _TEMPLATE.fullmatch(value)) else value for name, value in env.items()}
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def mebibytes(key: str, size: Any) -> int:

@@ -178,6 +178,9 @@ def test_a_half_finished_task_is_no_junk(tmp_path: Path) -> None:
         ),
         ('[environment]\nenv = {KEY = "${API_KEY}"}\n', "the host's variable API_KEY (environment.env)"),
         ("[environment]\negress_proxy = true\n", "the key `environment.egress_proxy`, which this version does not know"),
+        ('schema_version = "1.5"\n', "the schema 1.5 (schema_version), and 1.4 is the newest that is known"),
+        ('schema_version = "1.10"\n', "the schema 1.10 (schema_version), and 1.4 is the newest that is known"),
+        ('version = "next"\n', "the schema next (schema_version), and 1.4 is the newest that is known"),
         ("[simulated_user]\nmodel = 'x'\n", "the key `simulated_user`, which this version does not know"),
     ],
 )
