@@ -6,7 +6,7 @@ import io
 import shlex
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentError, InfraError
@@ -20,9 +20,9 @@ _NO_PROGRAM = 127  # what a shell exits with for a program that it does not find
 
 
 async def handed_over(source: Sandbox, target: Sandbox, paths: Sequence[str]) -> None:
-    """Copies regular files and folders to the same paths, in place of what is there; links, pipes and devices are left out.
+    """Copies regular files and folders to the same paths, in place of what is there; symbolic links, pipes and devices are left out.
 
-    A link would show a verifier its own tests as if an agent had made them. Raises AgentError for what cannot be copied.
+    A symbolic link would show a verifier its own tests as if an agent had made them. Raises AgentError for what cannot be copied.
     """
     names = [path.strip("/") for path in dict.fromkeys((*paths, ALWAYS))]
     done = await source.exec(_pack(names), seconds=PACK, user="root", workdir="/")
@@ -58,12 +58,26 @@ def _pack(names: Sequence[str]) -> str:
 
 
 def unpack(tar: bytes, folder: Path) -> None:
-    """The regular files and the folders of a tar; raises AgentError for one that is none, or would be too large."""
+    """The regular files, under all names that they have, and the folders of a tar.
+
+    Raises AgentError for one that is none, or would be too large.
+    """
     try:
         with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
-            members = [each for each in archive if each.isreg() or each.isdir()]
+            members = [*_files_and_folders(archive)]
             if sum(each.size for each in members) > LARGEST:  # a file with holes is larger than its tar
                 raise AgentError(f"the agent's artifacts have more than {LARGEST >> 20} MiB")
             archive.extractall(folder, members=members, filter="data")
     except (tarfile.TarError, OSError) as error:
         raise AgentError(f"the agent's artifacts cannot be unpacked: {error}") from error
+
+
+def _files_and_folders(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """A second name of a file (a hard link) is as good as its first, which a tar has before it; one of anything else is left out."""
+    files: set[str] = set()
+    for each in archive:
+        if each.isreg() or (each.islnk() and each.linkname in files):
+            files.add(each.name)
+            yield each
+        elif each.isdir():
+            yield each

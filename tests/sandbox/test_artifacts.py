@@ -30,20 +30,28 @@ def tar_of(*entries: tuple[str, bytes, str]) -> bytes:
 
 
 def test_only_files_and_folders(tmp_path: Path) -> None:
-    """Links, pipes and devices are no artifacts: a link would show the verifier its own tests as if the agent had made them."""
+    """Symbolic links, pipes and devices are no artifacts: a link would show the verifier its own tests as if the agent had made them.
+    A file that has two names is one under both; a second name of what is no artifact is none either.
+    """
     tar = tar_of(
         ("app", tarfile.DIRTYPE, ""),
         ("app/answer.txt", tarfile.REGTYPE, "42"),
         ("app/stolen.txt", tarfile.SYMTYPE, "/tests/expected.txt"),
         ("app/near.txt", tarfile.SYMTYPE, "answer.txt"),
         ("app/hard.txt", tarfile.LNKTYPE, "app/answer.txt"),
+        ("app/harder.txt", tarfile.LNKTYPE, "app/hard.txt"),
+        ("app/hard-stolen.txt", tarfile.LNKTYPE, "app/stolen.txt"),
+        ("app/hard-outside.txt", tarfile.LNKTYPE, "/etc/passwd"),
+        ("app/hard-later.txt", tarfile.LNKTYPE, "app/later.txt"),
+        ("app/later.txt", tarfile.REGTYPE, "7"),
         ("app/pipe", tarfile.FIFOTYPE, ""),
     )
 
     unpack(tar, tmp_path)
 
-    assert ["app", "app/answer.txt"] == sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*"))
-    assert "42" == (tmp_path / "app" / "answer.txt").read_text()
+    names = ["answer.txt", "hard.txt", "harder.txt", "later.txt"]
+    assert ["app", *(f"app/{name}" for name in names)] == sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*"))
+    assert ["42", "42", "42", "7"] == [(tmp_path / "app" / name).read_text() for name in names]
 
 
 @pytest.mark.parametrize("name", ["../out.txt", "/../../out.txt", "app/../../out.txt"])

@@ -129,18 +129,18 @@ async def test_a_sandbox_that_is_broken(opened: Open, tests: Callable[[str], int
 async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
     """It sees nothing of the agent's but artifacts: files and folders, with no link to its own tests, and none of the agent's programs."""
     asked = {"separate_verifier": True, "artifacts": ("/app/out", "/app/none")}
-    tests("cd /app; find . /logs/artifacts | sort; cat out/answer; ls /bin/evil; echo 1 > /logs/verifier/reward.txt\n")
+    tests("cd /app; find . /logs/artifacts | sort; cat out/answer out/again; ls /bin/evil; echo 1 > /logs/verifier/reward.txt\n")
     async with opened() as sandbox:
         await sandbox.exec(
-            "mkdir -p /app/out/deep /logs/artifacts; echo 42 > /app/out/answer; ln -s /tests/test.sh /app/out/stolen;"
-            " mkfifo /app/out/deep/pipe; touch /app/solved /bin/evil /logs/artifacts/log",
+            "mkdir -p /app/out/deep /logs/artifacts; echo 42 > /app/out/answer; ln /app/out/answer /app/out/again;"
+            " ln -s /tests/test.sh /app/out/stolen; mkfifo /app/out/deep/pipe; touch /app/solved /bin/evil /logs/artifacts/log",
             seconds=10,
         )
         verification = await verify(sandbox, task(tmp_path, **asked))
         kept = await sandbox.exec("ls /app/solved /tests", seconds=10)
 
     assert 1.0 == verification.reward
-    listed = ".\n./out\n./out/answer\n./out/deep\n/logs/artifacts\n/logs/artifacts/log\n42\n"
+    listed = ".\n./out\n./out/again\n./out/answer\n./out/deep\n/logs/artifacts\n/logs/artifacts/log\n42\n42\n"
     assert verification.output.startswith(f"{listed}ls: cannot access '/bin/evil'")
     assert "/app/solved\n" in kept.output
     assert "cannot access '/tests'" in kept.output
