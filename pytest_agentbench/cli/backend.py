@@ -7,13 +7,12 @@ import os
 import shutil
 import sys
 import time
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_agentbench.cli.plain import draw
-from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
@@ -140,9 +139,7 @@ def run_reap(_options: argparse.Namespace) -> None:
     ended = registry.reap()
     for home, what in ended:
         print(f"{home}: {', '.join(what) or 'only its folder was left'}")
-    sandboxes: list[str] = []
-    with suppress(InfraError):  # where no engine answers there is none
-        sandboxes = reap()
+    sandboxes = reap()
     for sandbox in sandboxes:
         print(sandbox)
     counts = [f"{len(what)} {name}" for what, name in ((ended, "stacks"), (sandboxes, "sandboxes")) if what]

@@ -139,9 +139,13 @@ class Sandboxes:
 
     async def _clear(self) -> None:
         """Removes what sessions, and pools of this one, have left that were killed."""
-        with suppress(InfraError):  # no engine, no leftovers; who needs one will say so
-            if removed := await in_thread(reap):
-                self._say(f"removed what was left of a session that was killed: {'; '.join(removed)}")
+        try:
+            removed = await in_thread(reap)
+        except InfraError as error:  # it is in nobody's way: a rollout gets a sandbox, or says itself why not
+            self._say(str(error))
+            return
+        if removed:
+            self._say(f"removed what was left of a session that was killed: {'; '.join(removed)}")
 
     def _say(self, sentence: str) -> None:
         self._tell({"op": "say", "sentence": sentence})

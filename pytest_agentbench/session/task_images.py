@@ -51,5 +51,5 @@ class TaskImages:
     def end(self) -> None:
         """Removes the sandboxes that a pool which was killed, or gave up waiting, has left."""
         if self.tasks:
-            with suppress(InfraError):  # there is no engine any more; the rest ends by itself
+            with suppress(InfraError):  # they end by themselves, and the next session says which are there
                 end_run(self._run)

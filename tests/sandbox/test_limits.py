@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.sandbox.leftovers import end_run, reap
+from pytest_agentbench.cli import main
+from pytest_agentbench.sandbox.leftovers import end_run
 from pytest_agentbench.sandbox.limits import options
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, ROLLOUT, RUN, labels
 from tests.sandbox.conftest import IMAGE, KEY, Open, listed, task
@@ -88,8 +89,9 @@ def test_what_ends_by_itself(engine: Any, tmp_path: Path) -> None:
     assert [] == listed(engine, all=True)
 
 
-def test_leftovers(engine: Any, tmp_path: Path) -> None:
-    """Those of dead owners and over deadlines are removed, and named; those of the living and of others are not touched."""
+def test_leftovers(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench reap` removes those of dead owners and over deadlines, and names them; those of the living and of others it leaves."""
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host, _, _ = labels("r", KEY, 0.0)[OWNER].rsplit(":", 2)
@@ -103,14 +105,18 @@ def test_leftovers(engine: Any, tmp_path: Path) -> None:
         "foreign": {"somebody": "else"},
     }
     for name, mark in marks.items():
-        engine.containers.create(IMAGE, name=f"sandbox-t-{name}", **options(task(tmp_path), mark, 600)).start()
-    removed = reap()
+        container = engine.containers.create(IMAGE, name=f"sandbox-t-{name}", **options(task(tmp_path), mark, 600))
+        if name in ("dead", "late"):
+            container.start()
+    status = main(["reap"])
+    *removed, count = capsys.readouterr().out.splitlines()
     left = sorted(each.name for each in engine.containers.list(all=True, filters={"name": "sandbox-t-"}))
     ended = end_run("r")
     rest = sorted(each.name for each in engine.containers.list(all=True, filters={"name": "sandbox-t-"}))
     for name in rest:
         engine.containers.get(name).remove(force=True)
 
+    assert (0, "reaped 2 sandboxes") == (status, count)
     assert 2 == len(removed)
     assert all(f" of {own[ROLLOUT]}, run " in sentence for sentence in removed)
     assert any(sentence.endswith("run killed") for sentence in removed)
