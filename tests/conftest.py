@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections import Counter
 from pathlib import Path
 
 import numpy as np  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
@@ -22,6 +23,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 #: What an example takes on a busy machine says nothing about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What these tests could not try here, a line for each reason: an `s` in a row of dots says nothing of a missing Docker Engine."""
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
+    for reason, count in sorted(reasons.items()):
+        if reason.startswith("NOT TESTED"):
+            terminalreporter.write_line(f"{reason}  [{count} test{'s' * (count > 1)}]", yellow=True)
 
 
 @pytest.fixture
