@@ -376,6 +376,16 @@ def test_links(page: Path) -> None:
     assert [] == dead
 
 
+def test_pages_that_code_names_are_there() -> None:
+    """Whoever follows a sentence in the code to a page of the documentation finds it."""
+    code = [file for folder in ("pytest_agentbench", "tests", "scenarios", "backends") for file in (ROOT / folder).rglob("*")]
+    files = [file for file in code if file.suffix in {".py", ".yaml"} and "shipped" not in file.parts]
+    named = {(page, file.name) for file in files for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8"))}
+
+    assert ("docs/terminal-agent.md", "verifier.py") in named
+    assert [] == sorted(each for each in named if not (ROOT / each[0]).exists())
+
+
 def leads_somewhere(page: Path, link: str) -> bool:
     file, _, anchor = link.partition("#")
     target = page.parent / file if file else page

@@ -1,4 +1,4 @@
-"""Verifies what an agent has done in a sandbox: docs/verifier.md says by which rules.
+"""Verifies what an agent has done in a sandbox: docs/terminal-agent.md says by which rules.
 
 The agent may have been root in there. What it left running is killed before the tests arrive, and what it left where the verifier
 writes is removed. What counts is read from outside.
