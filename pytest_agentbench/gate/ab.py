@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, combinations, starmap
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.evidence import Trial, trial_of
@@ -19,7 +19,7 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import STATUSES, Rollout, RolloutKey
-from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
+from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
@@ -29,10 +29,6 @@ from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.stats.step_down import step_down
 from pytest_agentbench.suites.arms import Arm, Side
 from pytest_agentbench.suites.models import Models, names
-
-if TYPE_CHECKING:
-    from pytest_agentbench.session.block_turns import Facts
-    from pytest_agentbench.session.discovery import Found
 
 PERCENTILES = (50, 90)
 CONFIDENCE = 0.95  # of one comparison
@@ -71,7 +67,7 @@ class Totals:
                 self.cached_tokens += call.cached_tokens
                 self.cached_of += call.prompt_tokens
 
-    def result(self, arm: Arm, facts: Facts, blocks: Sequence[CacheBlock]) -> ArmResult:
+    def result(self, arm: Arm, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
         """Rates are over the time in which any rollout of the arm ran."""
         busy_s = sum(windows.total_ns(windows.at_least(spans, 1)) for spans in self.spans.values()) / 1e9
         return ArmResult(
@@ -92,28 +88,40 @@ class Totals:
         )
 
 
+class SuiteInArms(NamedTuple):
+    """What a comparison has to know of a suite."""
+
+    score_names: Sequence[str]
+    sides: Mapping[str, Side]  # variant -> the suite's own, and the arm
+
+
 class Comparison:
     """Takes the rollouts of a session, and compares each other arm with the first one, or all with each other."""
 
     def __init__(
-        self, arms: Sequence[Arm], found: Sequence[Found], slo: Mapping[str, float] = MappingProxyType({}), *, with_each_other: bool = False
+        self,
+        arms: Sequence[Arm],
+        suites: Mapping[str, SuiteInArms],
+        slo: Mapping[str, float] = MappingProxyType({}),
+        *,
+        with_each_other: bool = False,
     ) -> None:
         self._arms = arms
         every = starmap(Pair, combinations([arm.name for arm in arms], 2))
         self._pairs = [pair for pair in every if with_each_other or pair.base == arms[0].name]
-        self._found = {each.name: each for each in found if each.suite}
+        self._suites = suites
         self._trials: defaultdict[tuple[str, Side], list[Trial]] = defaultdict(list)
         self._totals = {arm.name: Totals(Goodput(slo)) for arm in arms}
 
     def add(self, rollout: Rollout) -> None:
-        found = self._found.get(rollout.suite)
-        if rollout.kind != "scenario" or found is None or rollout.variant not in found.sides:
+        suite = self._suites.get(rollout.suite)
+        if rollout.kind != "scenario" or suite is None or rollout.variant not in suite.sides:
             return
-        side = found.sides[rollout.variant]
+        side = suite.sides[rollout.variant]
         self._totals[side.arm].add(rollout)
         self._trials[rollout.suite, side].append(trial_of(rollout))
 
-    def summary(self, facts: Facts, blocks: Sequence[CacheBlock], stopwatch: Stopwatch) -> ArmsCompared:
+    def summary(self, facts: ArmFacts, blocks: Sequence[CacheBlock], stopwatch: Stopwatch) -> ArmsCompared:
         """Of timings that the stopwatch doubts nothing is concluded."""
         arms = tuple(self._totals[arm.name].result(arm, facts, [block for block in blocks if block.arm == arm.name]) for arm in self._arms)
         return ArmsCompared(
@@ -124,12 +132,11 @@ class Comparison:
         )
 
     def _questions(self, stopwatch: Stopwatch) -> Iterator[Question]:
-        for name, found in self._found.items():
-            assert found.suite is not None
-            for variant in dict.fromkeys(side.variant for side in found.sides.values()):
+        for name, suite in self._suites.items():
+            for variant in dict.fromkeys(side.variant for side in suite.sides.values()):
                 group = RolloutKey(name, "", variant).group
                 trials = {arm.name: self._trials[name, Side(variant, arm.name)] for arm in self._arms}
-                yield from (_of_score(group, score, trials) for score in found.suite.score_names)
+                yield from (_of_score(group, score, trials) for score in suite.score_names)
                 for metric in registry.asked():
                     times = {arm: latencies(each, metric) for arm, each in trials.items()}
                     for q in PERCENTILES:
@@ -172,7 +179,7 @@ def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[Timi
     return Question(group, name, values, compare_pair, (FASTER, SLOWER), doubt)
 
 
-def answers(question: Question, pairs: Sequence[Pair], facts: Facts) -> Iterator[MetricCompared]:
+def answers(question: Question, pairs: Sequence[Pair], facts: ArmFacts) -> Iterator[MetricCompared]:
     """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
     doubts = {pair: facts.failure or _loss(pair, facts) or question.doubt for pair in pairs}
     asked = [pair for pair in pairs if not doubts[pair]]
@@ -192,7 +199,7 @@ def answers(question: Question, pairs: Sequence[Pair], facts: Facts) -> Iterator
         )
 
 
-def _loss(pair: Pair, facts: Facts) -> str:
+def _loss(pair: Pair, facts: ArmFacts) -> str:
     """Why an arm of the pair is not there, or is gone."""
     return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
 

@@ -10,8 +10,6 @@ from pytest_agentbench.runs.results import Passes
 from pytest_agentbench.runs.triage import Confusion, ToolMistakes, Triage
 from pytest_agentbench.scorers.mistakes import KINDS
 
-MOST_FLIPS = 20  # scenarios that reports list
-
 
 def markdown(triage: Triage | None) -> Iterator[str]:
     """The section of report.md; nothing where nothing went wrong."""

@@ -21,6 +21,16 @@ class Cache:
     salted: Mapping[str, str] = field(default_factory=dict)  # arm (empty without) whose prompts were salted -> why there was no reset
 
 
+@dataclass(frozen=True)
+class ArmFacts:
+    """What is known of the backends of a session that is over."""
+
+    failure: str = ""  # why nothing could run any more
+    failures: Mapping[str, str] = field(default_factory=dict)  # arm that is not there, or is gone -> why
+    load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds that its start took
+    in_sequence: bool = False  # one arm ran before the other
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArmResult(Arm):
     """One arm, all suites together."""

@@ -28,6 +28,9 @@ KINDS: Mapping[str, str] = {
 #: Scores that compare arguments. Where a suite has none of them its labels may hold placeholders, which say nothing about a call.
 OF_ARGUMENTS = frozenset({"exact_match", "parameter_accuracy", "tsq_arguments"})
 
+#: Scores that compare the tools that were called with the labels, where no label says that none is expected.
+OF_CHOICE = OF_ARGUMENTS | {"nat_compat", "tsq", "tsq_multiset", "tsq_ordered", "tsq_subset", "tsq_superset"}
+
 LOOP = 3  # calls that are the same
 
 
@@ -47,8 +50,16 @@ def mistakes(rollout: Rollout) -> Iterator[Mistake]:
     elif rollout.evaluable:
         yield from _of_its_end(rollout)
         yield from _of_its_calls(rollout)
-        if rollout.verification is None:  # whoever works in a sandbox may use its tools as it likes
+        if has_labels(rollout):
             yield from _of_its_choice(rollout)
+
+
+def has_labels(rollout: Rollout) -> bool:
+    """Whether anybody says which tools are right: labels, or a score by which none of them means that no tool is.
+
+    Else they are the agent's own, as those of an orchestrator, or of a terminal agent in a sandbox.
+    """
+    return bool(rollout.expected or OF_CHOICE & rollout.scores.keys())
 
 
 def _of_its_end(rollout: Rollout) -> Iterator[Mistake]:

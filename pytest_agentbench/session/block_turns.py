@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
 from pytest_agentbench.backends import cache_state
 from pytest_agentbench.backends.backend import Backend
@@ -13,17 +12,8 @@ from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.suites.arms import COLD
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of the backends of a session that is over."""
-
-    failure: str = ""  # why nothing could run any more
-    failures: Mapping[str, str] = field(default_factory=dict)  # arm that is not there, or is gone -> why
-    load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds that its start took
-    in_sequence: bool = False  # one arm ran before the other
 
 
 class Turns:
@@ -70,10 +60,10 @@ class Turns:
         """Arm -> why its cache could not be reset."""
         return dict(self._salted)
 
-    def facts(self, failure: str) -> Facts:
+    def facts(self, failure: str) -> ArmFacts:
         """`failure` is the session's."""
         backend = self.backend
-        return Facts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
+        return ArmFacts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 
     def _emptied(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
         """A block with an empty cache: by a reset, or else by a salt that no other block has."""

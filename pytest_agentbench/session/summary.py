@@ -16,7 +16,7 @@ from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreement
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, ServingSummary, summary, tally
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import read_samples
-from pytest_agentbench.gate.ab import Comparison
+from pytest_agentbench.gate.ab import Comparison, SuiteInArms
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.metrics import windows
@@ -211,7 +211,8 @@ def compare_arms(opened: Opened, stopwatch: Stopwatch) -> ArmsCompared:
     """The paired comparison of an A/B session."""
     turns, settings = opened.services.turns, opened.setup.settings
     assert turns is not None
-    comparison = Comparison(settings.ab, opened.setup.found, settings.slo, with_each_other=settings.ab_pairs)
+    suites = {each.name: SuiteInArms(each.suite.score_names, each.sides) for each in opened.setup.found if each.suite}
+    comparison = Comparison(settings.ab, suites, settings.slo, with_each_other=settings.ab_pairs)
     for rollout in read_journal(opened.directory, lambda _: None):  # damage is told of elsewhere
         comparison.add(rollout)
     return comparison.summary(turns.facts(opened.services.failure), turns.blocks, stopwatch)

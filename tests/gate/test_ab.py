@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,17 @@ import pytest
 
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
-from pytest_agentbench.gate.ab import Comparison
+from pytest_agentbench.gate.ab import Comparison, SuiteInArms
 from pytest_agentbench.gate.evidence import trial_of
 from pytest_agentbench.gate.values import latencies
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
-from pytest_agentbench.runs.arm_results import ArmsCompared
-from pytest_agentbench.session.block_turns import Facts
-from pytest_agentbench.session.discovery import Found
+from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.suites.arm_list import parse_arms
-from pytest_agentbench.suites.arms import Arm, in_arms, sides
-from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from pytest_agentbench.suites.arms import Arm, sides
 from tests.made_runs import run_of
 
 ARMS = parse_arms("old=x,new=y")
@@ -33,12 +29,9 @@ MS = 1_000_000
 BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 
-def found_of(arms: Sequence[Arm], scenarios: int = 60) -> Found:
-    """A suite under these arms."""
-    every = tuple(Scenario(f"s{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(scenarios))
-    suite = Suite("shop", Path("shop"), every, DatasetInfo("d", "f", "d.json", "0" * 64, "hand", scenarios))
-    made, variants = in_arms(suite, ("default",), arms)
-    return Found(suite.folder, made, {}, variants, 1, sides=sides(("default",), arms))
+def suites_in(arms: Sequence[Arm]) -> dict[str, SuiteInArms]:
+    """One suite under these arms."""
+    return {"shop": SuiteInArms(("tsq",), sides(("default",), arms))}
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:
@@ -56,12 +49,12 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
 
 
 def compared(
-    *rollouts: Rollout, facts: Facts | None = None, stopwatch: Stopwatch | None = None, blocks: Sequence[CacheBlock] = ()
+    *rollouts: Rollout, facts: ArmFacts | None = None, stopwatch: Stopwatch | None = None, blocks: Sequence[CacheBlock] = ()
 ) -> ArmsCompared:
-    comparison = Comparison(ARMS, [found_of(ARMS, 101)])
+    comparison = Comparison(ARMS, suites_in(ARMS))
     for each in rollouts:
         comparison.add(each)
-    return comparison.summary(facts or Facts(), blocks, stopwatch or Stopwatch(verdict="ok"))
+    return comparison.summary(facts or ArmFacts(), blocks, stopwatch or Stopwatch(verdict="ok"))
 
 
 def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
@@ -112,7 +105,7 @@ def test_an_agents_error_is_the_worst_score() -> None:
 @pytest.mark.parametrize(
     ("how", "quality", "reason"),
     [
-        ({"facts": Facts(failures={"new": "arm new: it is gone"})}, "inconclusive", "arm new: it is gone"),
+        ({"facts": ArmFacts(failures={"new": "arm new: it is gone"})}, "inconclusive", "arm new: it is gone"),
         (
             {"stopwatch": Stopwatch(verdict="client-saturated")},
             "worse",
@@ -147,13 +140,13 @@ def test_another_state_of_the_cache_is_a_warning() -> None:
     assert "10 % of the prompt tokens were hits in old, 90 % in new" in by_usage
     (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")]).warnings
     assert "the prompts of new were salted where caches of other arms were reset" in unequal
-    (order,) = compared(*both(), facts=Facts(in_sequence=True)).warnings
+    (order,) = compared(*both(), facts=ArmFacts(in_sequence=True)).warnings
     assert order.startswith("old ran before new")
 
 
 def test_what_people_read() -> None:
     """Both values, the difference with its interval and n, and the finding are told; a session without arms says nothing."""
-    ab = compared(*both(-0.3, 2.0), facts=Facts(load_s={"old": 12.34}))
+    ab = compared(*both(-0.3, 2.0), facts=ArmFacts(load_s={"old": 12.34}))
     texts = {each.metric: comparison_text(ab, each) for each in ab.comparisons}
     lines = [*comparison_lines(run_of(ab=ab))]
     page = "\n".join(markdown(run_of(ab=ab)))

@@ -17,10 +17,9 @@ from pytest_agentbench.reports.annotations import commands
 from pytest_agentbench.reports.comment import write as comment_file
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
 from pytest_agentbench.rollouts.pool.turn_order import order
-from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
-from pytest_agentbench.session.block_turns import Facts
+from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
 from pytest_agentbench.suites.arm_list import parse_arms
-from tests.gate.test_ab import found_of
+from tests.gate.test_ab import suites_in
 from tests.made_runs import run_of
 
 ARMS = parse_arms("a=x,b=y,c=z")
@@ -39,11 +38,11 @@ def rollout(arm: str, number: int, turn: int, score: float, ttft_ms: float) -> R
 
 
 def compared(
-    slower: dict[str, float], lower: dict[str, float], facts: Facts | None = None, blocks: tuple[CacheBlock, ...] = (), **how: Any
+    slower: dict[str, float], lower: dict[str, float], facts: ArmFacts | None = None, blocks: tuple[CacheBlock, ...] = (), **how: Any
 ) -> ArmsCompared:
     """Sixty scenarios under three arms that take turns, of which some are slower by a factor, or score less."""
     noise = random.Random(2)
-    comparison = Comparison(ARMS, [found_of(ARMS)], **how)
+    comparison = Comparison(ARMS, suites_in(ARMS), **how)
     for number in range(ROUNDS * SIZE):
         for place, at in enumerate(order(3, number // SIZE)):
             arm = NAMES[at]
@@ -52,7 +51,7 @@ def compared(
             score = noise.uniform(0.4, 0.8) - lower.get(arm, 0.0)
             turn = number // SIZE * 3 + place
             comparison.add(rollout(arm, number, turn, score, noise.uniform(10, 20) * slower.get(arm, 1.0)))
-    return comparison.summary(facts or Facts(), blocks, Stopwatch(verdict="ok"))
+    return comparison.summary(facts or ArmFacts(), blocks, Stopwatch(verdict="ok"))
 
 
 def of_metric(ab: ArmsCompared, metric: str) -> dict[str, MetricCompared]:
@@ -103,7 +102,7 @@ def test_the_goodput_of_each_arm() -> None:
 @pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
 def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
     """Nothing is concluded of it, with the reason; the others are compared as if there had been two."""
-    ab = compared({alive: 2.0}, {}, Facts(failures={dead: f"arm {dead}: it is gone"}))
+    ab = compared({alive: 2.0}, {}, ArmFacts(failures={dead: f"arm {dead}: it is gone"}))
     ttft = of_metric(ab, "ttft.p50")
 
     assert ("slower", 0.95) == (ttft[alive].finding, ttft[alive].confidence)
@@ -115,7 +114,7 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
     """The others have nothing to be compared with."""
-    ab = compared({}, {}, Facts(failures={"a": "arm a: it is gone"}))
+    ab = compared({}, {}, ArmFacts(failures={"a": "arm a: it is gone"}))
 
     assert {"inconclusive"} == {each.finding for each in ab.comparisons}
     assert "nothing is compared: arm a: it is gone" in [line for _, line, _ in comparison_lines(run_of(ab=ab))]
@@ -155,7 +154,7 @@ def test_what_was_not_equal_names_all_arms() -> None:
         CacheBlock(arm, 1, salt="x" * (arm == "c"), prefix_cache=CacheHits(each / 100, each, 100.0)) for arm, each in hits.items()
     )
 
-    apart, salted, sequence = compared({}, {}, Facts(in_sequence=True), blocks).warnings
+    apart, salted, sequence = compared({}, {}, ArmFacts(in_sequence=True), blocks).warnings
 
     assert "50 % of the prompt tokens were hits in a, 52 % in b, 65 % in c" in apart
     assert salted.startswith("the prompts of c were salted")

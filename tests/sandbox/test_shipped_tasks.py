@@ -15,7 +15,7 @@ import pytest
 
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.records.verification import Verification
-from pytest_agentbench.sandbox.images import make_image
+from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.opening import open_sandbox
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.sandbox.verifier import verify
@@ -24,6 +24,7 @@ from pytest_agentbench.suites.task import Task
 from tests.base_image import base_image
 from tests.dockerd import NoEngine
 from tests.project import Project
+from tests.sandbox.conftest import listed
 
 ROOT = Path(__file__).parents[2]
 ATTEMPTS = Path(__file__).parent / "attempts"
@@ -155,6 +156,25 @@ def test_agents(project: Project, base: str, engine: Any) -> None:
 
         result.assert_outcomes(passed=solved, failed=len(TASKS) - solved)
         assert solved == sum(task["solved"] for task in project.run_json["suites"]["openthoughts"]["tasks"]["tasks"])
+
+
+@pytest.mark.slow
+def test_programs_of_an_orchestrator(project: Project, base: str, engine: Any) -> None:
+    """They run in containers of an image that the suite names, which a task's can be: four of twelve answers are what one printed."""
+    make_image(TASKS["repair-a-package"], lambda _line: None)
+    project.shipped("hle")
+    sandbox = {"code_sandbox": "docker", "image": image_of(TASKS["repair-a-package"])}
+
+    project.run(
+        "scenarios/hle",
+        "--agentbench-variants=orchestrator",
+        "--agentbench-backend=scenarios/hle/orchestrated.yaml",
+        *(f"--agentbench-set=variants.orchestrator.agent.{name}={value}" for name, value in sandbox.items()),
+    ).assert_outcomes(passed=12)
+
+    assert pytest.approx(4 / 12) == project.run_json["suites"]["hle-orchestrator"]["answers"]["judged_answer"]["accuracy"]
+    assert {"docker"} == {rollout.sandbox.partition(",")[0] for rollout in project.rollouts}
+    assert [] == listed(engine, all=True)
 
 
 def _solved_at_once(task: str) -> Json:

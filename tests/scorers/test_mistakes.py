@@ -40,7 +40,13 @@ def made(*calls: ToolCall, expected: tuple[Json, ...] = (), status: str = "ok", 
 )
 def test_the_choice_of_tools(calls: list[str], expected: list[str], mistakes: list[Mistake]) -> None:
     """Tools are compared once each and in any order; what is missing stands beside what nobody asked for, in order of appearance."""
-    assert mistakes == made(*map(call, calls), expected=tuple(map(label, expected)))
+    assert mistakes == made(*map(call, calls), expected=tuple(map(label, expected)), scores={"tsq": Score(0.0)})
+
+
+def test_tools_that_nobody_judges() -> None:
+    """Without labels, and without a score that means by it that no tool is right, an agent calls what it likes."""
+    assert [] == made(call("answer"), scores={"judged_answer": Score(0.0)})
+    assert [Mistake("extra call", actual="answer")] == made(call("answer"), scores={"judged_answer": Score(0.0), "exact_match": Score(0.0)})
 
 
 def test_a_loop() -> None:

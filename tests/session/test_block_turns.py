@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_agentbench import Backend, Endpoint, Sources, Target, Tell
-from pytest_agentbench.session.block_turns import Facts, Turns
+from pytest_agentbench.runs.arm_results import ArmFacts
+from pytest_agentbench.session.block_turns import Turns
 from pytest_agentbench.suites.arms import CARRY
 
 ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")
@@ -45,4 +46,4 @@ def test_a_backend_that_knows_of_no_arms() -> None:
     assert (ENDPOINT.url, "", False) == (told["endpoint"]["url"], told["failure"], swapped)
     assert backend.metrics() == backend.sources("any")
     assert ((), {}, False) == (backend.unused("any"), backend.failures, backend.in_sequence)
-    assert Facts("the machine is gone") == turns.facts("the machine is gone")
+    assert ArmFacts("the machine is gone") == turns.facts("the machine is gone")

@@ -9,6 +9,7 @@ from statistics import fmean, median
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, ToolCall
 from pytest_agentbench.runs.calendar import Calendar
+from pytest_agentbench.scorers.mistakes import has_labels
 from pytest_agentbench.stats.pass_rates import Bar
 
 #: Of a row, in this order.
@@ -39,7 +40,7 @@ def row(rollout: Rollout, bar: Bar | None, calendar: Calendar) -> Json:
         "scores": {name: round(float(score), 4) for name, score in rollout.scores.items()},
         "passed": _passed(rollout, bar),
         "question": _question(rollout)[:SHORT],
-        "expected": _names(rollout.expected_tools),
+        "expected": _names(rollout.expected_tools) if has_labels(rollout) else None,
         "actual": _names(rollout.tools),
         "turns": rollout.turns,
         "failed": sum(call.error_kind is not None for call in calls),
@@ -57,7 +58,7 @@ def detail(rollout: Rollout) -> Json:
     """All of a rollout: what was said, what was asked for, what was done, how it was scored, and when."""
     return {
         "messages": rollout.messages,
-        "expected": rollout.expected,
+        "expected": rollout.expected if has_labels(rollout) else None,
         "tools": [_tool(call) for call in rollout.tool_calls],
         "answer": rollout.answer,
         "reason": rollout.reason,

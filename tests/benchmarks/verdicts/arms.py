@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, Pair, Question, answers, compare_scores
 from pytest_agentbench.rollouts.pool.turn_order import order
-from pytest_agentbench.session.block_turns import Facts
+from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.stats.interleaved import compare_interleaved
 from pytest_agentbench.stats.latency import Timing
 from pytest_agentbench.stats.paired import Sample
@@ -73,7 +73,7 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
 def _claimed(cell: Cell, random: np.random.Generator, *, differs: bool) -> set[tuple[Pair, str]]:
     """What is said of which pair in one session."""
     question = _scores(cell, random, differs=differs) if cell.kind else _latencies(cell, random, differs=differs)
-    compared = answers(question, cell.pairs, Facts())
+    compared = answers(question, cell.pairs, ArmFacts())
     return {(Pair(each.base_arm, each.new_arm), each.finding) for each in compared if each.finding in (BETTER, WORSE, FASTER, SLOWER)}
 
 

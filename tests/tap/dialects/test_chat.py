@@ -178,6 +178,14 @@ def test_usage() -> None:
     assert [None, None, 2] == [chunk.tokens for chunk in answer.chunks]
 
 
+@pytest.mark.parametrize("details", [None, {}, {"cached_tokens": None}], ids=["null", "empty", "null-in-it"])
+def test_nobody_says_what_was_cached(details: Json | None) -> None:
+    """That is no 0: a server without the option for it hits its cache all the same."""
+    last = {**HEAD, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}}
+
+    assert (7, 2, None, "usage") == tokens(read(*deltas({"content": "A"}), last))
+
+
 def test_usage_in_every_chunk() -> None:
     """Servers that count as they go say how many tokens each chunk ends; only a count in all of them, the last included, is continuous."""
     counted = [

@@ -56,7 +56,7 @@ function summary(rows) {
     rows, suite: rows[0].suite, scenario: rows[0].scenario, question: rows[0].question, status: worst.status,
     score: mean(scores), falling: rows[0].falling, passed: rows.filter(row => row.passed).length,
     judged: rows.filter(row => row.passed !== null).length, missing, extra,
-    tools: new Set(rows.flatMap(row => [...row.expected, ...row.actual])), text,
+    labelled: rows[0].expected !== null, tools: new Set(rows.flatMap(row => [...(row.expected ?? []), ...row.actual])), text,
     ttft: mean(present(rows, "ttft")), ms: mean(present(rows, "ms")), tokens: mean(present(rows, "tokens")),
     failed: rows.reduce((sum, row) => sum + row.failed + (row.attempts - 1), 0),
   };
@@ -70,8 +70,9 @@ function mean(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
-/** Tools that were expected and not called, and those that were called unasked; each as often as that. */
+/** Tools that were expected and not called, and those that were called unasked, each as often as that; none where nobody says what is right. */
 function differences(row) {
+  if (row.expected === null) return [[], []];
   const extra = [...row.actual];
   const missing = row.expected.filter(name => {
     const place = extra.indexOf(name);

@@ -95,24 +95,25 @@ function partsOf(score) {
   return parts.length ? el("span", { class: "soft" }, ` (${parts.map(([name, value]) => `${name} ${figure(value)}`).join(", ")})`) : null;
 }
 
-/** Expected tools against those that were called. */
+/** Expected tools against those that were called; the latter alone where nobody says which are right. */
 function toolLists(detail) {
+  const labelled = detail.expected !== null, labels = detail.expected ?? [];
   const left = detail.tools.map(call => call.name);
-  const expected = detail.expected.map(label => {
+  const expected = labels.map(label => {
     const place = left.indexOf(label.tool);
     if (place >= 0) left.splice(place, 1);
     return toolItem(place >= 0, place >= 0 ? "called" : "not called", label.tool, label.parameters ?? label.accepts, label.goal);
   });
-  const names = new Set(detail.expected.map(label => label.tool));
-  const actual = detail.tools.map(call => toolItem(names.has(call.name) && !call.problem,
-    [names.has(call.name) ? "expected" : "not expected", call.problem && call.problem.replace("_", " ")].filter(Boolean).join(", "),
+  const names = new Set(labels.map(label => label.tool));
+  const actual = detail.tools.map(call => toolItem(call.problem ? false : labelled ? names.has(call.name) : null,
+    [labelled && (names.has(call.name) ? "expected" : "not expected"), call.problem && call.problem.replace("_", " ")].filter(Boolean).join(", "),
     call.name, call.raw ?? call.arguments, call.detail));
   const list = (title, items) => el("div", {}, el("h3", {}, title), items.length ? el("ul", { class: "tools" }, items) : el("p", { class: "soft" }, "None."));
-  return el("section", { class: "pair" }, list("Expected tools", expected), list("Called tools", actual));
+  return el("section", { class: "pair" }, labelled ? list("Expected tools", expected) : null, list("Called tools", actual));
 }
 
 function toolItem(good, word, name, parameters, about) {
-  return el("li", {}, el("span", { class: good ? "good" : "bad" }, good ? "\u2713 " : "\u2717 "), el("code", {}, name), el("span", { class: "soft" }, ` ${word}`),
+  return el("li", {}, good === null ? null : el("span", { class: good ? "good" : "bad" }, good ? "\u2713 " : "\u2717 "), el("code", {}, name), el("span", { class: "soft" }, ` ${word}`),
     parameters && Object.keys(parameters).length ? long(json(parameters)) : null, about ? el("div", { class: "soft" }, long(about, "span")) : null);
 }
 

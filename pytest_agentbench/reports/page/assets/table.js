@@ -163,7 +163,7 @@ function scoreCell(each) {
 
 function toolsCell(each) {
   const list = (sign, names) => names.map(name => el("code", {}, `${sign}${name}`));
-  return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, each.tools.size ? "as expected" : "\u2013");
+  return each.missing.length || each.extra.length ? [list("\u2212", each.missing), list("+", each.extra)] : el("span", { class: "soft" }, !each.tools.size ? "\u2013" : each.labelled ? "as expected" : [...each.tools].join(" "));
 }
 
 /** Arrows move from row to row, also beyond those that are drawn. */
