@@ -11,11 +11,14 @@ from pytest_agentbench.cli.parser import option
 from pytest_agentbench.cli.sessions import QUIET, run_session
 from pytest_agentbench.cli.what_if import counts
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.gate.exit_status import FAILED, OK
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAILED, OK
 from pytest_agentbench.runs.option_values import objective
 from pytest_agentbench.sweep.judgement import Terms
 
 FOLDER = "sweep"  # in the run's directory
+
+#: Exit statuses of sessions that came to their end. A backend that fails at the greatest level is an answer, not a mistake.
+ENDED = (OK, FAILED, CANNOT_MEASURE, CANNOT_TELL)
 
 
 class SessionFailed(AgentbenchError):
@@ -105,8 +108,10 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: T
     from pytest_agentbench.sweep.judgement import judgements, verdicts
     from pytest_agentbench.sweep.levels import read_sweep
 
-    directory = _session(options, concurrencies)
+    directory, status = _session(options, concurrencies)
     sweep = read_sweep(directory)
+    if not sweep.is_measured:
+        raise SessionFailed(status)
     judged = judgements(sweep, terms)
     for line in lines(sweep, judged, terms):
         print(line)
@@ -115,13 +120,16 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: T
     return verdicts(judged)
 
 
-def _session(options: argparse.Namespace, concurrencies: Sequence[int]) -> Path:
-    """The directory of the run of one session. A test that fails is no reason to stop: what was measured is what is asked for."""
+def _session(options: argparse.Namespace, concurrencies: Sequence[int]) -> tuple[Path, int]:
+    """The directory of the run of one session, and its exit status.
+
+    A test that fails, or is not measured, is no reason to stop: what was measured is what is asked for.
+    """
     words = [options.suite, f"--agentbench-ab=set:concurrency={'|'.join(map(str, concurrencies))}", *QUIET]
     words += [f"--agentbench-slo={name}={value:g}ms" for name, value in options.slo]
     words += [f"--agentbench-backend={options.backend}"] if options.backend else []
     words += [f"--agentbench-trials={options.trials}"] if options.trials else []
     ended = run_session([*words, *options.rest], options.reports)
-    if ended.status not in (OK, FAILED) or ended.directory is None:
+    if ended.status not in ENDED or ended.directory is None:
         raise SessionFailed(ended.status or FAILED)
-    return ended.directory
+    return ended.directory, ended.status

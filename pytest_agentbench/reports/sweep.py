@@ -114,6 +114,8 @@ def conclusions(sweep: Sweep, judged: Sequence[Judgement], terms: Terms) -> Iter
     for level in sweep.levels:
         if lost := {status: count for status, count in level.statuses.items() if status not in EVALUABLE}:
             yield f"concurrency {level.concurrency}: {', '.join(f'{count} {status}' for status, count in lost.items())}"
+    if sweep.run.plan.not_run:
+        yield f"{sweep.run.plan.not_run} of {sweep.run.plan.rollouts} planned rollouts were not run"
     if dropped := sum(sweep.warm_up.values()):
         yield f"left out as warm-up: {dropped} rollouts, the first block of each level"
     if unwarmed := [str(level) for level, count in sweep.warm_up.items() if not count]:

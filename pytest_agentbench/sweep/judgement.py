@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pytest_agentbench.gate.values import good_shares, samples, score_limits
+from pytest_agentbench.gate.values import LOST, good_shares, samples, score_limits
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, judge
 from pytest_agentbench.stats.means import Interval, scenarios_interval
@@ -30,10 +30,11 @@ class Judgement:
     share: Interval | None  # of good calls; None without objectives
     speed: str  # PASS | FAIL | INCONCLUSIVE
     quality: Decision | None  # against the smallest level; None of that one itself
+    lost: int = 0  # rollouts that nothing is known of; with them a level is not shown to hold
 
     @property
     def verdict(self) -> str:
-        verdicts = {self.speed, self.quality.verdict if self.quality else PASS}
+        verdicts = {self.speed, self.quality.verdict if self.quality else PASS, INCONCLUSIVE if self.lost else PASS}
         return FAIL if FAIL in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else PASS
 
 
@@ -51,15 +52,22 @@ def _judged(score: str, level: Level, first: Level | None, terms: Terms) -> Judg
             {name: each.scores for name, each in measured.items()}, {name: each.cluster for name, each in measured.items()}
         )
         speed = judge(share.low, share.high, terms.target)
-    return Judgement(level.concurrency, share, speed, _quality(score, level, first, terms.margin) if first and score else None)
+    quality = _quality(score, level, first, terms.margin) if first and score else None
+    return Judgement(level.concurrency, share, speed, quality, _lost(score, level))
 
 
 def _quality(score: str, level: Level, first: Level, margin: float) -> Decision:
     falling = score in LOWER_IS_BETTER
     new, base = (samples(each.trials, score, falling=falling) for each in (level, first))
-    decision = compare(new, base, margin, limits=score_limits(new, base, falling=falling), higher_is_better=not falling)
-    lost = len(level.trials) - sum(map(len, (each.scores for each in new.values())))
-    return replace(decision, verdict=INCONCLUSIVE, reason="rollouts without a score") if lost and decision.verdict == PASS else decision
+    return compare(new, base, margin, limits=score_limits(new, base, falling=falling), higher_is_better=not falling)
+
+
+def _lost(score: str, level: Level) -> int:
+    """Rollouts without the score; of a suite without scores, those that failed."""
+    if not score:
+        return sum(trial.status in LOST for trial in level.trials)
+    measured = samples(level.trials, score, falling=score in LOWER_IS_BETTER)
+    return len(level.trials) - sum(len(each.scores) for each in measured.values())
 
 
 @dataclass(frozen=True)

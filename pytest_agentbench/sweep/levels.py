@@ -12,6 +12,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_profile import events_of
 from pytest_agentbench.exports.nat_throughput import Throughput
 from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.gate.values import LOST
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
@@ -79,6 +80,11 @@ class Sweep:
     score: str  # the suite's main one
     levels: tuple[Level, ...]  # by concurrency
     warm_up: Mapping[int, int]  # concurrency -> rollouts that were left out, being of its first block
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything is known of any level."""
+        return any(trial.status not in LOST for level in self.levels for trial in level.trials)
 
 
 def read_sweep(directory: Path) -> Sweep:

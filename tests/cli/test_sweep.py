@@ -15,7 +15,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS
-from tests.project import ALONE, Project
+from tests.project import ALONE, FIND_THEN_ANSWER, Project
 from tests.robustness.processes import wait_for
 
 
@@ -66,6 +66,36 @@ def test_a_search(project: Project) -> None:
     assert 1 == refuted - shown
     runs = [path for path in (project.root / "reports").glob("*/run.json") if not path.parent.is_symlink()]
     assert 2 <= len(runs) <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_rollouts_that_the_backend_lost(project: Project) -> None:
+    """A backend that fails some calls, as one beyond its limit does, has an answer all the same, and no level is shown to hold."""
+    project.suite(scenarios=24)
+    project.backend([{"match": {"contains": "shop-2"}, "status": 500}, *FIND_THEN_ANSWER])
+
+    done = sweep(project, "--concurrency=1,2", "--margin=0.9")
+
+    assert 0 == done.returncode, done.stderr
+    assert 6 == project.run_json["exit_status"]
+    found = json.loads((project.directory / "sweep/sweep.json").read_text())
+    assert ["INCONCLUSIVE", "INCONCLUSIVE"] == [level["verdict"] for level in found["levels"]]
+    assert all(level["infra_error"] and level["rollouts"] > level["infra_error"] for level in found["levels"])
+    assert "no level is shown to be good enough" in done.stdout
+    assert re.search(r"concurrency 1: \d infra_error", done.stdout)
+
+
+@pytest.mark.slow
+def test_nothing_measured(project: Project) -> None:
+    """Where every rollout is lost there is nothing to sum up, and the exit status is the session's."""
+    project.suite()
+    project.backend([{"match": {}, "status": 500}])
+
+    done = sweep(project, "--concurrency=1,2")
+
+    assert 6 == done.returncode
+    assert "the session ended with status 6, see above; there is nothing to sum up" in done.stderr
 
 
 @pytest.mark.slow
