@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.cli.export import in_run, written
 from pytest_agentbench.cli.run_names import runs_of
-from pytest_agentbench.plots import FOLDER, FORMATS, draw
+from pytest_agentbench.plots import FOLDER, FORMATS, draw, left_out
 
 
 def add(commands: Any) -> None:
@@ -19,14 +19,14 @@ def add(commands: Any) -> None:
     plot.add_argument("names", nargs="*", default=["latest"], metavar="RUN", help=runs)
     plot.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default, of one run: RUN/{FOLDER})")
     plot.add_argument("--score", metavar="NAME", help="what quality is (default: the main score)")
-    plot.add_argument("--color-by", default="run", metavar="COLUMN", help="a column of the table rollouts (default: run)")
+    plot.add_argument("--color-by", metavar="COLUMN", help="a column of the table rollouts (default: run, or what tells apart best)")
     plot.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of the files (default: {FORMATS[0]})")
     plot.takes_reports()
     plot.set_defaults(run=run_plot)
 
 
 def run_plot(options: argparse.Namespace) -> None:
-    """Each file that was written."""
+    """Each file that was written, and what is in none of them."""
     from pytest_agentbench.exports.chosen import Chosen
     from pytest_agentbench.reports import markdown
 
@@ -34,6 +34,8 @@ def run_plot(options: argparse.Namespace) -> None:
     writer = partial(draw, score=options.score, color_by=options.color_by, format=options.format)
     for file in written(writer, chosen, options.output or in_run(chosen, FOLDER, "pictures")):
         print(f"wrote {file}")
+    if sentence := left_out(chosen, options.score):
+        print(sentence)
     if options.output is None:
         [origin] = chosen.origins
         print(f"{markdown.write(chosen.run_of(origin), origin.directory)} has links to them")

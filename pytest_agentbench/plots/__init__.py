@@ -35,25 +35,41 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def draw(chosen: Chosen, directory: Path, *, score: str | None, color_by: str, format: str) -> None:
+def draw(chosen: Chosen, directory: Path, *, score: str | None, color_by: str | None, format: str) -> None:
     """Draws every picture of some runs into a directory that is there.
 
-    `score` is the main score of the runs where it is None. Raises ConfigError for a score or a column that the runs do not have, for
+    `score` is the main score of the runs where it is None. `color_by` is then the run: of one that has arms the variant, and of more runs
+    than colours tell apart the suite. Raises ConfigError for a score or a column that the runs do not have, for
     runs of which nothing was measured, and where matplotlib is missing.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("pictures need matplotlib; install it with `pip install 'pytest-agentbench[plots]'`")
     from pytest_agentbench.plots import histograms, runs, scatter
     from pytest_agentbench.plots.canvas import save, style
-    from pytest_agentbench.plots.points import points_of
+    from pytest_agentbench.plots.points import MOST_COLOURS, points_of, ttfts_of_arms
 
     measured = [*map(chosen.run_of, chosen.origins)]
-    main = next((suite.main_score for run in measured for suite in run.suites.values()), "tsq")
-    points = points_of(chosen.tables, score or main, color_by)
+    own = "variant" if len(measured) == 1 and measured[0].ab else "run" if len(measured) <= MOST_COLOURS else "suite"
+    points = points_of(chosen.tables, score or main_score(chosen), color_by or own)
+    ttfts = [ttfts_of_arms(chosen.tables, origin.run) if run.ab else {} for origin, run in zip(chosen.origins, measured, strict=True)]
     with style():
-        pictures = {**scatter.pictures(points), **histograms.pictures(points), **runs.pictures(measured)}
+        pictures = {**scatter.pictures(points), **histograms.pictures(points), **runs.pictures(measured, ttfts)}
         for name, figure in pictures.items():
             save(figure, directory / f"{name}.{format}")
+
+
+def main_score(chosen: Chosen) -> str:
+    """The first score of the first suite."""
+    return next((suite.main_score for origin in chosen.origins for suite in chosen.run_of(origin).suites.values()), "tsq")
+
+
+def left_out(chosen: Chosen, score: str | None) -> str:
+    """A sentence on what has no points, because no rollout of it has the score; empty where there is nothing."""
+    from pytest_agentbench.plots.points import unscored
+
+    score = score or main_score(chosen)
+    names = unscored(chosen.tables, score)
+    return f"no rollout has {score}, so there is no point: {', '.join(names)}" if names else ""
 
 
 def drawn(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -28,17 +28,22 @@ STYLE: Any = {  # keys are names that matplotlib types one by one
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.formatter.useoffset": False,  # ticks are numbers, and none of them `1` of `+2.976e4`
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text, which can be searched
     "svg.hashsalt": "agentbench",  # the same run gives the same file
 }
 
+CHARACTER = 8.3  # points that one of a legend takes, in the mean
+LINE = 0.3  # inches that a line of a legend takes
+BESIDE = 7  # characters that a mark and the distance to the next one take
+
 #: Measure -> its axis.
 AXES = {
     "ttft": "time to first token (ms)",
-    "itl": "inter-token latency (ms)",
-    "tps": "output tokens per second",
+    "itl": "inter-token latency, median of a call (ms)",
+    "tps": "output tokens per second of a call",
     "total_tokens": "tokens of the rollout",
     "llm_calls": "LLM calls of the rollout",
     "total_duration": "duration of the rollout (s)",
@@ -67,9 +72,23 @@ def groups(points: Points) -> Iterator[tuple[str, str, str, NDArray[np.bool_]]]:
         yield kind, colour, shape, np.ones(len(points.values), dtype=bool) if points.kinds is None else points.colours == kind
 
 
+def mark(number: int) -> tuple[str, str]:
+    """(colour, shape) of the one at a place: no two of the first 64 have both in common."""
+    return COLOURS[number % len(COLOURS)], SHAPES[(number + number // len(COLOURS)) % len(SHAPES)]
+
+
 def label(name: str) -> str:
     """A name in a legend, which is cut where it is long."""
     return name if len(name) <= 32 else f"{name[:29]}..."
+
+
+def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
+    """The labels of an axis below the picture, in as many columns as fit beside each other; the picture grows by what they take."""
+    handles, labels = axis.get_legend_handles_labels()
+    room = figure.get_figwidth() * 72 / CHARACTER / (max(map(len, labels), default=0) + BESIDE)
+    columns = max(1, min(4, len(labels), int(room)))
+    figure.set_figheight(figure.get_figheight() + LINE * -(-len(labels) // columns))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
 
 
 def figures(axis: Axes, text: str) -> None:
@@ -85,4 +104,4 @@ def shown(value: float) -> str:
 def whole(*axes: Axis) -> None:
     """Ticks of an axis that counts."""
     for axis in axes:
-        axis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.tables import Tables
 from pytest_agentbench.tables.columns import Table
 
@@ -58,6 +60,21 @@ def points_of(tables: Tables, score: str, color_by: str = "run") -> Points:
     chosen = [row for key in keys for row in rows[key]]
     single = {name: calls[column][chosen] for name, column in OF_CALLS.items()}
     return Points(score, np.array([scores[key] for key in keys]), measures, color_by, _colours(rollouts, color_by), single)
+
+
+def ttfts_of_arms(tables: Tables, run: str) -> dict[str, float]:
+    """Arm of a run -> the median TTFT of its calls in ms; without those that have no such call."""
+    calls = tables.calls.where(_good(tables.calls) & (tables.calls["run"] == run))
+    arms = np.array([arm_of(variant) for variant in calls["variant"]], dtype=object)
+    medians = {arm: _median(calls["ttft_ms"], [*np.flatnonzero(arms == arm)]) for arm in sorted({*arms})}
+    return {arm: median for arm, median in medians.items() if not np.isnan(median)}
+
+
+def unscored(tables: Tables, score: str) -> list[str]:
+    """`RUN SUITE`, with the variant where there are several, of which no rollout has the score."""
+    has_it = {key[:2] + key[3:4] for key in _scores(tables.scores, score)}
+    all_of_them = dict.fromkeys((key[0], key[1], key[3]) for key in _keys(tables.rollouts.where(tables.rollouts["kind"] == "scenario")))
+    return [f"{run} {RolloutKey(suite, '', variant).group}" for run, suite, variant in all_of_them if (run, suite, variant) not in has_it]
 
 
 def _keys(table: Table) -> list[Key]:

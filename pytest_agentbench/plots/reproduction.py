@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.plots.canvas import COLOURS, SHAPES, axes, label, save, style, whole
+from pytest_agentbench.plots.canvas import axes, label, mark, save, style, whole
 from pytest_agentbench.reproduction.results import Measured, ratio
 
 
@@ -16,7 +16,7 @@ def draw(cells: Sequence[Measured], baseline: str, file: Path) -> None:
         methods = sorted({cell.method for cell in cells}, key=lambda method: (method != baseline, method))
         for number, method in enumerate(methods):
             own = [cell for cell in cells if cell.method == method and cell.steps_per_min is not None]
-            colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
+            colour, shape = mark(number)
             axis.plot(
                 [cell.concurrency for cell in own],
                 [cell.steps_per_min or 0.0 for cell in own],

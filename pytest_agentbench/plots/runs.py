@@ -1,18 +1,20 @@
-"""Runs side by side: a point for each suite of each run, with the 95 % interval of its score; and what a backend trades for latency."""
+"""Runs side by side: a point for each suite of each run, with the 95 % interval of its score; and what a backend trades for latency.
+
+The arms of an A/B session take turns, so each is a point of its own, with the rates of the time in which it ran.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import cycle
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pytest_agentbench.plots.canvas import COLOURS, SHAPES, axes, label
+from pytest_agentbench.plots.canvas import axes, label, legend, mark
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean
+from pytest_agentbench.suites.arms import arm_of
 
 
 class Quality(NamedTuple):
@@ -24,18 +26,18 @@ class Quality(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a run's backend gave."""
+    """What the backend of a run, or of an arm, gave."""
 
     name: str
     ttft_ms: float  # median
     output_tokens_per_s: float
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, Figure]:
-    """File name without its end -> figure; none of runs that were not measured."""
+def pictures(runs: Sequence[Run], ttfts: Sequence[Mapping[str, float]]) -> dict[str, Figure]:
+    """File name without its end -> figure; none of runs that were not measured. `ttfts` has for each run: arm -> median TTFT in ms."""
     named = titles(runs)
     qualities = [each for run, title in zip(runs, named, strict=True) for each in qualities_of(run, title)]
-    loads = [load for run, title in zip(runs, named, strict=True) if (load := load_of(run, title))]
+    loads = [each for run, title, of_arms in zip(runs, named, ttfts, strict=True) for each in loads_of(run, title, of_arms)]
     drawn = {"quality_vs_speed": _quality(qualities)} if qualities else {}
     return {**drawn, "throughput_vs_latency": _throughput(loads)} if loads else drawn
 
@@ -46,32 +48,43 @@ def titles(runs: Sequence[Run]) -> list[str]:
     return [run.name if run.name and counts[run.name] == 1 else run.id for run in runs]
 
 
-def qualities_of(run: Run, title: str) -> list[Quality]:
-    speed = run.performance.rollouts_per_hour
-    means = {name: suite.main_mean for name, suite in run.suites.items()}
-    return [Quality(f"{title} {name}", mean, speed) for name, mean in means.items() if mean and mean.value is not None and speed]
+def qualities_of(run: Run, title: str) -> Iterator[Quality]:
+    """Of each suite that was measured."""
+    of_arms = {arm.name: arm.rollouts_per_hour for arm in run.ab.arms} if run.ab else {}
+    for name, suite in run.suites.items():
+        speed = of_arms.get(arm_of(suite.variant)) if run.ab else run.performance.rollouts_per_hour
+        if (mean := suite.main_mean) and mean.value is not None and speed:
+            yield Quality(f"{title} {name}", mean, speed)
 
 
-def load_of(run: Run, title: str) -> Load | None:
+def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[Load]:
+    """Of the run, or of each of its arms that was measured; `ttfts`: arm -> median TTFT in ms."""
+    if run.ab:
+        rates = {arm.name: arm.output_tokens_per_s for arm in run.ab.arms}
+        yield from (Load(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)
+        return
     ttft, rate = run.performance.latency("ttft"), run.performance.output_tokens_per_s
-    return Load(title, ttft.p50, rate) if ttft and ttft.p50 is not None and rate else None
+    if ttft and ttft.p50 is not None and rate:
+        yield Load(title, ttft.p50, rate)
 
 
 def _quality(qualities: Sequence[Quality]) -> Figure:
     figure, [axis] = axes()
-    for each, colour, shape in zip(qualities, cycle(COLOURS), cycle(SHAPES), strict=False):
+    for number, each in enumerate(qualities):
+        colour, shape = mark(number)
         value, low, high = each.mean.value or 0.0, each.mean.low, each.mean.high
         spread = None if low is None or high is None else [[value - low], [high - value]]
         axis.errorbar(each.rollouts_per_hour, value, spread, fmt=shape, color=colour, markersize=9, capsize=4, label=label(each.name))
     axis.set_xlabel("rollouts per hour")
     axis.set_ylabel("mean of the main score, 95 % interval")
-    _legend(figure, axis)
+    legend(figure, axis)
     return figure
 
 
 def _throughput(loads: Sequence[Load]) -> Figure:
     figure, [axis] = axes()
-    for each, colour, shape in zip(loads, cycle(COLOURS), cycle(SHAPES), strict=False):
+    for number, each in enumerate(loads):
+        colour, shape = mark(number)
         axis.plot(each.ttft_ms, each.output_tokens_per_s, shape, color=colour, markersize=9, label=label(each.name))
     best = front(loads)
     if len(best) > 1:
@@ -80,8 +93,8 @@ def _throughput(loads: Sequence[Load]) -> Figure:
         )
     axis.set_xlabel("time to first token, median (ms)")
     axis.set_ylabel("output tokens per second")
-    axis.set_title("no run above the line, or left of it" if len(best) > 1 else "")
-    _legend(figure, axis)
+    axis.set_title("none above the line, or left of it" if len(best) > 1 else "")
+    legend(figure, axis)
     return figure
 
 
@@ -92,7 +105,3 @@ def front(loads: Sequence[Load]) -> list[Load]:
         if not best or each.output_tokens_per_s > best[-1].output_tokens_per_s:
             best.append(each)
     return best
-
-
-def _legend(figure: Figure, axis: Axes) -> None:
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)

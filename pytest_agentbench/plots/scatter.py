@@ -7,10 +7,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pytest_agentbench.plots.canvas import AXES, axes, figures, groups, label, whole
+from pytest_agentbench.plots import canvas
+from pytest_agentbench.plots.canvas import axes, figures, groups, label, whole
 from pytest_agentbench.plots.points import Points
 
 FEWEST = 3  # points of which a line says something
+
+#: Measure -> its axis; of what single calls have a rollout has the median.
+AXES = {
+    **canvas.AXES,
+    "ttft": "time to first token, median (ms)",
+    "itl": "inter-token latency, median (ms)",
+    "tps": "output tokens/s of a call, median",
+}
 
 
 def pictures(points: Points) -> dict[str, Figure]:
@@ -30,7 +39,7 @@ def _summary(points: Points) -> Figure:
     figure, all_axes = axes(3, 2)
     for axis, measure in zip(all_axes, AXES, strict=True):
         scatter(axis, points, measure)
-    figure.suptitle(f"{points.score} of {len(points.values)} rollouts")
+    figure.suptitle(f"{points.score} of {len(points.values)} rollout{'s' * (len(points.values) != 1)}")
     legend(figure, all_axes[0], points)
     return figure
 
@@ -73,4 +82,4 @@ def legend(figure: Figure, axis: Axes, points: Points) -> None:
         drawn = next(each for each in axis.collections if each.get_gid() == "numbers")
         figure.colorbar(drawn, ax=figure.axes, label=points.color_by)
     elif len(points.kinds) > 1:
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(points.kinds)), title=points.color_by)
+        canvas.legend(figure, axis, points.color_by)

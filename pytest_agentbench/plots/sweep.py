@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from pytest_agentbench.plots.canvas import COLOURS, axes, save, style
+from pytest_agentbench.plots.canvas import COLOURS, axes, save, style, whole
 from pytest_agentbench.plots.runs import Load, front
 from pytest_agentbench.sweep.judgement import Judgement, Terms
 from pytest_agentbench.sweep.knee import Operation, knee
@@ -33,14 +33,12 @@ def _trade(axis: Axes, operations: Sequence[Operation]) -> None:
         axis.plot(each.latency_ms, each.throughput, "o", color=colour, markersize=9, zorder=2)
         axis.annotate(str(each.concurrency), (each.latency_ms, each.throughput), (8, -16), textcoords="offset points")
     if bend:
-        axis.plot(
-            bend.latency_ms, bend.throughput, "o", markersize=18, fillstyle="none", color=COLOURS[1], label=f"knee: {bend.concurrency}"
-        )
-        axis.legend(loc="lower right")
+        axis.plot(bend.latency_ms, bend.throughput, "o", markersize=18, fillstyle="none", color=COLOURS[1])
     axis.set_xlabel("duration of an LLM call, median (ms)")
     axis.set_ylabel("output tokens per second")
+    axis.set_xlim(0, max((each.latency_ms for each in operations), default=1.0) * 1.15)  # from 0: a millisecond is no trade
     axis.set_ylim(bottom=0)
-    axis.set_title("rollouts in flight; grey: another is better in both", fontsize=12)
+    axis.set_title(f"rollouts in flight; {'ring: the knee; ' if bend else ''}grey: another is better in both", fontsize=12)
 
 
 def _shares(axis: Axes, shares: Sequence[Judgement], terms: Terms) -> None:
@@ -50,8 +48,9 @@ def _shares(axis: Axes, shares: Sequence[Judgement], terms: Terms) -> None:
         mean, low, high = each.share.mean, each.share.low, each.share.high
         spread = None if low is None or high is None else [[max(0.0, mean - low)], [max(0.0, high - mean)]]
         axis.errorbar(each.concurrency, mean, spread, fmt="o", color=COLOURS[0], markersize=9, capsize=4)
-    axis.axhline(terms.target, color=COLOURS[1], linestyle="--", label=f"wanted: {terms.target:g}")
-    axis.legend(loc="lower left")
+    axis.axhline(terms.target, color=COLOURS[1], linestyle="--")
+    axis.set_title(f"dashed: the share that is wanted, {terms.target:g}", fontsize=12)
+    whole(axis.xaxis)
     axis.set_xlabel("rollouts in flight")
     axis.set_ylabel("share of good calls, 95 % interval")
     axis.set_ylim(-0.05, 1.1)

@@ -6,19 +6,23 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
-from pytest_agentbench.plots.canvas import save, style
-from pytest_agentbench.plots.points import points_of
-from pytest_agentbench.plots.runs import Load, front, titles
+from pytest_agentbench.plots.canvas import legend, mark, save, style, whole
+from pytest_agentbench.plots.points import points_of, ttfts_of_arms
+from pytest_agentbench.plots.runs import Load, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
+from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared
 from pytest_agentbench.tables import read_tables
 from tests.made_runs import run_directory, run_of
 from tests.tables.shop import ALL, BOUGHT, rollout
@@ -67,7 +71,9 @@ def test_text_of_a_picture(tmp_path: Path) -> None:
 
     one, two = ((tmp_path / f"{output}.svg").read_text() for output in ("one", "two"))
     assert one == two
-    assert [] == [words for words in ("time to first token (ms)", "duration of the rollout (s)", "tsq (per rollout)") if words not in one]
+    assert [] == [
+        words for words in ("time to first token, median (ms)", "duration of the rollout (s)", "tsq (per rollout)") if words not in one
+    ]
 
 
 def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +158,86 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
     assert 4 == plot(run)
     assert "pip install 'pytest-agentbench[plots]'" in capsys.readouterr().err
+
+
+def arms(*found: ArmResult) -> ArmsCompared:
+    return ArmsCompared(found, "interleaved", (), ())
+
+
+def arm(name: str, rollouts_per_hour: float | None, output_tokens_per_s: float | None) -> ArmResult:
+    rates: Any = {"rollouts_per_hour": rollouts_per_hour, "output_tokens_per_s": output_tokens_per_s}
+    counts: Any = {"blocks": 2, "rollouts": {}, "calls": 9, "failed_calls": 0, "busy_s": 10.0}
+    unknown: Any = {"goodput": None, "cached_share": None, "prefix_cache": CacheHits(None, None, None)}
+    return ArmResult(name=name, kind="backend", value=name, model="m", load_s=1.0, failure="", **counts, **rates, **unknown)
+
+
+def test_arms_are_points_of_their_own(tmp_path: Path) -> None:
+    """The arms of a session took turns: each has its own rates and its own TTFT, never the session's, and one that failed has no point."""
+    bought = [replace(BOUGHT, variant=name) for name in ("old", "new")]
+    run = run_of(BOUGHT, ab=arms(arm("old", 5744.0, 240.0), arm("new", 5088.0, 212.0), arm("dead", None, None)))
+    suite = next(iter(run.suites.values()))
+    run = replace(run, suites={f"shop-{name}": replace(suite, variant=name) for name in ("old", "new", "dead")})
+    tables = read_tables([run_directory(tmp_path / "run", *bought)])
+
+    assert [("x shop-old", 5744.0), ("x shop-new", 5088.0)] == [(each.name, each.rollouts_per_hour) for each in qualities_of(run, "x")]
+    ttfts = ttfts_of_arms(tables, "run")
+    assert {"new": 150.0, "old": 150.0} == ttfts
+    assert [Load("x old", 150.0, 240.0), Load("x new", 150.0, 212.0)] == [*loads_of(run, "x", {**ttfts, "dead": 1.0})]
+
+
+def test_what_has_no_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run without the score is in no scatter, which is said."""
+    for name, rollouts in (("well", ALL), ("dead", [rollout(status="infra_error")])):
+        run_directory(tmp_path / "reports" / name, *rollouts)
+
+    assert 0 == plot(tmp_path / "reports", "--output", tmp_path / "plots")
+    assert "no rollout has tsq, so there is no point: dead shop" in capsys.readouterr().out
+
+
+def test_more_runs_than_colours(tmp_path: Path) -> None:
+    """All runs of a directory are in one picture, however many there are; no two have one mark, and their names do not eat its area."""
+    for number in range(9):
+        run_directory(tmp_path / "reports" / f"a-run-of-one-night-{number}", *ALL)
+
+    assert 0 == plot(tmp_path / "reports", "--format=svg", "--output", tmp_path / "plots")
+
+    assert 9 == (tmp_path / "plots/quality_vs_speed.svg").read_text().count(">a-run-of-one-night-")
+    assert 64 == len({mark(number) for number in range(64)})
+    few, many = (Figure(figsize=(9, 6), layout="constrained") for _ in range(2))
+    for figure, count in ((few, 1), (many, 40)):
+        axis = figure.subplots()
+        for number in range(count):
+            axis.plot([1.0], [1.0], "o", label=f"a run of one night {number}")
+        legend(figure, axis)
+        figure.draw_without_rendering()
+    heights = [figure.axes[0].get_position().height * figure.get_figheight() for figure in (few, many)]
+    assert heights[1] > 0.8 * heights[0]
+
+
+def test_a_legend_is_no_wider_than_its_picture() -> None:
+    """Names as long as those of runs stand in as many columns as there is room for."""
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axis = figure.subplots()
+    for number in range(4):
+        axis.plot([1.0], [1.0], "o", label=f"20261123-14482{number}-a-name")
+    with style():
+        legend(figure, axis, "run")
+        figure.draw_without_rendering()
+    (drawn_legend,) = figure.legends
+    box = drawn_legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
+def test_ticks_of_counts() -> None:
+    """One rollout of three calls has the tick 3, and none of 2.55; a tick is a number, with nothing that is to be added to it."""
+    with style():
+        figure = Figure()
+        axis = figure.subplots()
+        axis.plot([2.5, 3.5], [29_763.6, 29_764.4])
+        whole(axis.xaxis)
+        figure.draw_without_rendering()
+    assert all(label.get_text().isdigit() for label in axis.get_xticklabels())
+    assert "" == axis.yaxis.get_offset_text().get_text()
 
 
 def test_names_in_a_legend() -> None:
