@@ -56,6 +56,12 @@ class Arms(Backend):
     def identity(self) -> Json:
         return {name: each.identity for name, each in self.backends.items()}
 
+    @property
+    def facts(self) -> Json:
+        """The hardware, where all arms that were up had the same; all else is of single arms."""
+        found = [self.backends[name].facts.get("hardware") for name in self.load_s]
+        return {"hardware": found[0]} if found and found[0] and all(each == found[0] for each in found) else {}
+
     def leave_out(self) -> Sequence[str]:
         for name, backend in self.backends.items():
             if isinstance(spec := getattr(backend, "spec", None), StackSpec) and (checks := lacking(spec)):

@@ -21,7 +21,7 @@ from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.latency import Timing, compare_latency
-from pytest_agentbench.stats.paired import compare, pair
+from pytest_agentbench.stats.paired import ROUNDING, compare, pair
 from pytest_agentbench.suites.hashes import changes
 
 #: Parts of an identity that hold something for each suite under each variant.
@@ -96,12 +96,20 @@ def common(old: ComparedRun, new: ComparedRun) -> list[str]:
     return [group for group in new.facts.suites if group in old.facts.suites]
 
 
+def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
+    """Parts of the identities that say something of both runs: those of suites do where both have one; none without an identity."""
+    if old.identity is None or new.identity is None:
+        return []
+    has_common = bool(common(old, new))
+    return [part for part in new.identity.hashes if part in old.identity.hashes and (has_common or part not in OF_SUITES)]
+
+
 def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
     """What is not the same in the identities of two runs, of suites that both have; nothing where one run has no identity."""
     if old.identity is None or new.identity is None:
         return
     was, now, groups = plain(old.identity), plain(new.identity), common(old, new)
-    for part in (part for part in was["hashes"] if part in now["hashes"]):
+    for part in compared_parts(old, new):
         before, after = (_of_groups(each[part], groups) if part in OF_SUITES else each[part] for each in (was, now))
         if part == "options":
             before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))
@@ -124,7 +132,7 @@ def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Scored]:
             limits = score_limits(base, now, falling=falling)
             decision = compare(now, base, 0.0, limits=limits, higher_is_better=not falling)
             pairs, _ = pair(now, base)
-            moved = [Moved(name, each.base.mean, each.new.mean) for name, each in pairs.items() if each.difference]
+            moved = [Moved(name, each.base.mean, each.new.mean) for name, each in pairs.items() if abs(each.difference) > ROUNDING]
             most = sorted(moved, key=lambda each: (-abs(each.new - each.old), each.scenario))[:MOST]
             yield Scored(group, score, before[score].mean, means[score].mean, decision, tuple(most))
 
@@ -169,10 +177,11 @@ def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the ol
             f"in {name_of_run} {why}" for name in registry.asked() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
         )
     if (was := old.identity) and (now := new.identity):
-        if was.hardware != now.hardware:
+        unknown = [name for name, each in zip(names, (was, now), strict=True) if each.hardware.gpus is None]
+        if unknown:
+            yield f"nobody knows what hardware served {' and '.join(unknown)}"
+        elif was.hardware != now.hardware:
             yield "other GPUs, or another driver"
-        elif was.hardware.gpus is None:
-            yield "nobody knows what hardware served either run"
         if any(getattr(was.host, name) != getattr(now.host, name) for name in ("cpus", "cpu", "machine")):
             yield "another host"
         yield from _other_conditions(was.options, now.options)

@@ -13,7 +13,7 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.latency import compare_latency
-from pytest_agentbench.stats.paired import Sample, compare, pair
+from pytest_agentbench.stats.paired import ROUNDING, Sample, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.step_down import step_down
 
@@ -73,10 +73,22 @@ class Flip:
     cells: tuple[Cell | None, ...]  # of each run; None: not measured, of another content, or scored in another way
 
     @property
+    def differs(self) -> bool:
+        """Whether a score or the share of trials that passed does; how many trials there were is no difference."""
+        shares, means = self._values
+        return max(shares) > min(shares) or max(means) - min(means) > ROUNDING
+
+    @property
     def order(self) -> tuple[float, float, str]:
         """Those first that one run passes most and another least often, then those whose means lie furthest apart."""
-        shares, means = zip(*((cell.share, cell.mean) for cell in self.cells if cell), strict=True)
+        shares, means = self._values
         return min(shares) - max(shares), min(means) - max(means), self.scenario
+
+    @property
+    def _values(self) -> tuple[list[float], list[float]]:
+        """Shares and means of the runs that have it, one at least."""
+        cells = [cell for cell in self.cells if cell]
+        return [cell.share for cell in cells], [cell.mean for cell in cells]
 
 
 def score_against(runs: Several, group: str, score: str) -> list[Against]:
@@ -133,8 +145,10 @@ def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: s
             return f"only one of the runs has {'the suite' if suite is None else score}"
     if _scored_apart(reference, run, group, score):
         return f"{score} came about in another way"
-    new, base = (_samples(each, group, score) for each in (run, reference))
-    return "" if pair(new, base)[0] else "they share no scenario with equal content"
+    pairs, missing = pair(_samples(run, group, score), _samples(reference, group, score))
+    if pairs:
+        return ""
+    return "no scenario was measured in both" if missing.unmeasured else "they share no scenario with equal content"
 
 
 def _scored_apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
@@ -202,7 +216,7 @@ def flips(runs: Several, group: str) -> list[Flip]:
     cells = [_cells(run, runs.reference, group, suite.main_score) for run in runs.runs]
     scenarios = dict.fromkeys(name for each in cells for name in each)
     every = (Flip(name, tuple(each.get(name) for each in cells)) for name in scenarios)
-    return sorted((each for each in every if len({*filter(None, each.cells)}) > 1), key=lambda each: each.order)
+    return sorted((each for each in every if each.differs), key=lambda each: each.order)
 
 
 def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, Cell]:

@@ -7,7 +7,18 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from pytest_agentbench.gate.diff import Changed, ComparedRun, Scored, Timed, common, doubts, score_changes, setup_changes, speed_changes
+from pytest_agentbench.gate.diff import (
+    Changed,
+    ComparedRun,
+    Scored,
+    Timed,
+    common,
+    compared_parts,
+    doubts,
+    score_changes,
+    setup_changes,
+    speed_changes,
+)
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.gates import MISSING
@@ -58,9 +69,8 @@ def setup_lines(old: ComparedRun, new: ComparedRun) -> Iterator[tuple[str, str]]
     if None in (old.identity.model.name, new.identity.model.name) and "model" not in differing:
         yield "model", "unknown in both runs"
         differing.add("model")
-    parts = [part for part in new.identity.hashes if part in old.identity.hashes]
-    if same := [part for part in parts if part not in differing]:
-        yield "the same", "everything" if same == parts else ", ".join(same)
+    if same := [part for part in compared_parts(old, new) if part not in differing]:
+        yield "the same", "everything" if same == [*new.identity.hashes] else ", ".join(same)
 
 
 def changed_text(changed: Changed) -> str:

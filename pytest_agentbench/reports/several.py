@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.gate.diff import setup_changes
+from pytest_agentbench.gate.diff import compared_parts, setup_changes
 from pytest_agentbench.gate.several import (
     PERCENTILES,
     Against,
@@ -113,7 +113,8 @@ def setup_lines(runs: Several) -> Iterator[tuple[str, str]]:
     first = runs.reference.identity
     assert first is not None
     differing = {part for part, _ in lines}
-    if same := [part for part in first.hashes if part not in differing]:
+    told = [compared_parts(runs.reference, run) for run in runs.others.values()]
+    if same := [part for part in first.hashes if part not in differing and all(part in each for each in told)]:
         yield "the same", "everything" if same == [*first.hashes] else ", ".join(same)
 
 

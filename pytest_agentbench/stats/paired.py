@@ -13,7 +13,7 @@ from pytest_agentbench.stats.means import scenarios_interval
 from pytest_agentbench.stats.permutation import worse
 from pytest_agentbench.stats.power import trials_for
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9  # means that are no further apart are equal
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
     assert blank.estimate is not None
     beyond = (blank.estimate - blank.threshold) * (1 if higher_is_better else -1)
     unseen = 1 - ((1 - blank.confidence) / 2) ** (1 / blank.trials[0])
-    return replace(blank, verdict=PASS if beyond >= -_ROUNDING else FAIL, method="deterministic", unseen=unseen)
+    return replace(blank, verdict=PASS if beyond >= -ROUNDING else FAIL, method="deterministic", unseen=unseen)
 
 
 def _upward(run: Mapping[str, Sample], limits: Limits, *, higher_is_better: bool) -> dict[str, Sample]:

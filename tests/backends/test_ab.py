@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pytest_agentbench.backends.ab import Arms
+from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.records import Endpoint, Json
 
 
 def test_a_note_of_all_arms() -> None:
@@ -16,3 +23,48 @@ def test_a_note_of_all_arms() -> None:
     arms = Arms({spec.name: partial(Embedded, spec) for spec in specs})
 
     assert "warm; cold" == arms.note
+
+
+class Server(Backend):
+    """A backend that is up at once, on GPUs of these names; without any it does not start."""
+
+    name, note, thresholds, description = "server", "", {}, {}
+
+    def __init__(self, gpus: list[str] | None) -> None:
+        self._gpus = gpus
+
+    @property
+    def facts(self) -> Json:
+        return {"hardware": {"gpus": self._gpus, "driver": "1"}}
+
+    def start(self, directory: Path) -> Endpoint:
+        del directory
+        if self._gpus is None:
+            raise BackendError("not there")
+        return Endpoint("http://127.0.0.1:9/v1", "m")
+
+    def watch(self, tell: Tell) -> str | None:
+        del tell
+        return None
+
+    def stop(self) -> None:
+        """Nothing of it is left behind."""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "known"),
+    [
+        ([["H100"], ["H100"]], {"gpus": ["H100"], "driver": "1"}),
+        ([[], None, []], {"gpus": [], "driver": "1"}),  # one that did not start served nothing
+        ([["H100"], ["H100", "H100"]], None),
+        ([None, None], None),
+    ],
+)
+def test_the_hardware_of_all_arms(gpus: list[list[str] | None], known: Any, tmp_path: Path) -> None:
+    """It is known where all arms that were up had the same."""
+    arms = Arms({str(number): partial(Server, each) for number, each in enumerate(gpus)})
+    if any(each is not None for each in gpus):
+        arms.start(tmp_path)
+    arms.stop()
+
+    assert known == arms.facts.get("hardware")

@@ -76,6 +76,7 @@ def test_suites_of_one_run() -> None:
 
     assert [] == [*setup_changes(old, new)]
     assert ("suites", "only in the old run: store") == next(setup_lines(old, new))
+    assert ("the same", "code, packages, backend, model, hardware, host, options, more") == [*setup_lines(run(suites=("store",)), new)][-1]
 
 
 def test_a_run_without_an_identity() -> None:
@@ -136,7 +137,8 @@ def test_doubtful_speeds_are_neither_faster_nor_slower() -> None:
 
 def test_unknown_hardware() -> None:
     """That nobody knows what served is no proof that it was the same."""
-    assert ["nobody knows what hardware served either run"] == [*doubts(run(gpus=None), run(gpus=None))]
+    assert ["nobody knows what hardware served the old run and the new run"] == [*doubts(run(gpus=None), run(gpus=None))]
+    assert ["nobody knows what hardware served the new run"] == [*doubts(run(), run(gpus=None))]
 
 
 def test_scores_are_paired() -> None:

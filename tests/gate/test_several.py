@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.gate.diff import ComparedRun
+from pytest_agentbench.gate.diff import ComparedRun, score_changes
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.several import Several, distinct, doubt_sentences, flips, latency_against, passes_against, score_against
 from pytest_agentbench.reports.columns import columns
@@ -101,6 +101,31 @@ def test_flips() -> None:
 
     assert ["flipped", "moved"] == [each.scenario for each in found]
     assert [(1, 1), (0, 1)] == [(cell.passed, cell.trials) for cell in found[0].cells if cell]
+
+
+def test_more_trials_are_no_flip() -> None:
+    """A scenario that passes always, and scores the same but for the last bit of a mean, is alike in both runs."""
+    base = evidence([trial("same", 0.8), trial("lower", 0.8)])
+    new = evidence(trial(name, score, number=number) for name, score in (("same", 0.8), ("lower", 0.7)) for number in (1, 2, 3))
+    runs = several(passing(base), passing(new))
+
+    assert ["lower"] == [each.scenario for each in flips(runs, "shop")]
+    assert ["lower"] == [each.scenario for scored in score_changes(*runs.runs) if scored.score == "tsq" for each in scored.moved]
+
+
+def test_nothing_measured() -> None:
+    """A run whose backend failed shares its scenarios all the same: none of them was measured."""
+    dead = run(evidence(trial(name, None, status="infra_error") for name in range(3)))
+    (found,) = score_against(several(run(), dead), "shop", "tsq")
+
+    assert (None, "no scenario was measured in both") == (found.decision, found.why)
+
+
+def test_runs_without_a_common_suite() -> None:
+    """Data, prompts, tools, agents and scoring of other suites are not the same, nor everything."""
+    runs = several(run(suites=("store",)), run(), run())
+
+    assert [("the same", "code, packages, backend, model, hardware, host, options, more")] == [*setup_lines(runs)]
 
 
 @pytest.mark.parametrize("count", [2, 6, 12])
