@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -102,12 +102,17 @@ def find_suites(config: pytest.Config, settings: Settings) -> list[Found]:
 
 
 def _load(config: pytest.Config, settings: Settings, folders: Sequence[Path]) -> list[Found]:
-    """An agent of the command line is for the suites whose tests run: it may be none for the others."""
+    """What the command line says of suites is for those whose tests run: an agent, a setting, a variant or an arm may be none of others."""
+    names = [*map(suite_name, folders)] if config.getoption("markexpr", "") else [""] * len(folders)
+    own = dataclasses.replace(settings, agent=None, changes={}, variants=("default",), ab=())
+    left_out = _left_out(config, names)
+    return [_find(config, own if name in left_out else settings, folder) for folder, name in zip(folders, names, strict=True)]
+
+
+def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
+    """The names of suites that no test runs of, by -m."""
     marks = config.getoption("markexpr", "")
-    names = [*map(suite_name, folders)] if marks and settings.agent else []
-    own = dataclasses.replace(settings, agent=None)
-    left_out = {folder for folder, name in zip(folders, names, strict=False) if is_left_out(name, marks, names)}
-    return [_find(config, own if folder in left_out else settings, folder) for folder in folders]
+    return {name for name in names if marks and is_left_out(name, marks, names)}
 
 
 def _find(config: pytest.Config, settings: Settings, folder: Path) -> Found:
@@ -126,9 +131,11 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, found: S
 
     try:
         backend = make_backend(config, settings)
-        limits = backend.thresholds
+        limits, left_out = backend.thresholds, _left_out(config, [each.name for each in found])
         limited = [
-            dataclasses.replace(each, thresholds=merged_thresholds(each, limits, settings.thresholds)) if each.suite else each
+            dataclasses.replace(each, thresholds=merged_thresholds(each, limits, {} if each.name in left_out else settings.thresholds))
+            if each.suite
+            else each
             for each in found
         ]
         return Setup(config, settings, started_at, concurrency, limited, backend, make_gate(limited, settings))

@@ -44,13 +44,21 @@ def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch:
 
 @pytest.mark.slow
 def test_an_agent_for_tasks_beside_other_suites(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-m` with a suite's name and an agent that only tasks take: other suites, which it leaves out, are no errors; without -m they are."""
+    """`-m` with a suite's name, and an agent or settings that only tasks take: other suites, which it leaves out, are no errors;
+    without -m they are.
+    """
     monkeypatch.setenv("DOCKER_HOST", f"unix://{project.root}/nobody")
     tasks(project)
     project.suite("bank", scenarios=1)
 
     named = project.run("-m", "shop", "scenarios", "--agentbench-agent=oracle", "--agentbench-retries=0")
     named.assert_outcomes(errors=1, skipped=1, deselected=1)
+
+    of_tasks = ("--agentbench-set=agent.style=text", "--agentbench-threshold=reward=0.5", "--agentbench-ab=set:agent.style=tool|text")
+    for option in of_tasks:
+        arguments = ("scenarios", "--collect-only", "--agentbench-agent=terminal", "--agentbench-set=scorers=[reward]", option)
+        assert 0 == project.run("-m", "shop", *arguments).ret
+        assert 0 != project.run(*arguments).ret
 
     every = project.run("scenarios", "--agentbench-agent=oracle", "--agentbench-retries=0")
     every.stdout.fnmatch_lines(["*bank/suite.yaml: agent: 'oracle' works in a sandbox, and scenario 'bank-0' is no task*"])
