@@ -44,7 +44,7 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
-from pytest_agentbench.cli import main
+from pytest_agentbench.cli import main, parser
 from pytest_agentbench.engine.script import Match, Rule, load_rules
 from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.gate.evidence import Facts, Trial
@@ -343,6 +343,36 @@ NOT_RUN = [(each, command, why) for each in BLOCKS for command in each.commands 
 def test_not_run(block: Block, command: str, why: str) -> None:
     """Commands that need what a test has not are counted as skipped."""
     pytest.skip(f"NOT RUN: {block.place}: `{command}` needs {why}")
+
+
+#: Of these, those that a program of ours takes; what takes the package `harbor` is not understood without it.
+TAKEN = [(each, command) for each, command, _ in NOT_RUN if command.startswith(("pytest ", "agentbench ")) and "`harbor`" not in each.needs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.name)
+def test_what_is_not_run_is_understood(reader: Reader, page: Path) -> None:
+    """Its tests are collected, where pytest runs it, and agentbench knows its words, in a project that has all suites."""
+    for suite in ("bfcl", "hle", "openthoughts"):
+        main(["init", suite])
+    shutil.copytree("scenarios/openthoughts/tasks", "scenarios/openthoughts/tb-dev")  # a download
+    for each in BLOCKS:
+        if each.page == page and each.file:
+            reader.write(each)
+    for each, command in TAKEN:
+        if each.page == page:
+            understand(reader, each, command)
+
+
+def understand(reader: Reader, block: Block, command: str) -> None:
+    words = shlex.split(command)
+    if words[0] == "pytest":
+        reader.printed(block, [*words, "--collect-only", "-q"])
+        return
+    try:
+        parser().parse_args(words[1:])
+    except SystemExit as end:
+        assert not end.code, f"{block.place}: {command}"  # noqa: PT017 - who asks for help gets it this way
 
 
 @pytest.mark.slow
