@@ -76,12 +76,12 @@ def register_controller(config: pytest.Config) -> None:
 
 
 def register_worker(config: pytest.Config, source: Controller | dict[str, Any]) -> None:
-    from pytest_agentbench.session.fixtures import Homes
+    from pytest_agentbench.session.fixtures import SuiteFixtures
     from pytest_agentbench.session.worker import Worker
 
     worker = Worker(config, source)
     config.pluginmanager.register(worker, "agentbench-worker")
-    config.pluginmanager.register(Homes(worker), "agentbench-homes")
+    config.pluginmanager.register(SuiteFixtures(worker), "agentbench-homes")
 
 
 def xdist_workers(config: pytest.Config) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
@@ -27,7 +27,7 @@ from pytest_agentbench.runs.provenance import (
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import write_run
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
-from pytest_agentbench.stats.decisions import Missing
+from pytest_agentbench.stats.decisions import MissingScenarios
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 SHOP = Suite("shop", Path("/repository/scenarios/shop"), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3))
@@ -57,7 +57,7 @@ def run_of(*rollouts: Rollout, **changes: Any) -> Run:
     for rollout in rollouts:
         tallies.add(rollout, "tsq")
     facts = session_facts(stopwatch=tallies.performance.stopwatch({}))
-    return replace(build_run(facts, [AskedSuite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
+    return replace(build_run(facts, [PlannedSuite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
 
 
 def run_directory(directory: Path, *rollouts: Rollout, **changes: Any) -> Path:
@@ -81,7 +81,7 @@ def rule_result(rule: str, verdict: str, estimate: float | None = None, **change
         confidence=0.95,
         n=9,
         trials=(9, 0),
-        missing=Missing(),
+        missing=MissingScenarios(),
         estimate=estimate,
         suite="shop",
         rule=rule,

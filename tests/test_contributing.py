@@ -119,10 +119,10 @@ def load(file):
     "an API that agents speak": Addition(
         "tap/dialects/fresh.py",
         """
-from pytest_agentbench.tap.dialects.reader import DialectReading
+from pytest_agentbench.tap.dialects.reader import DialectReader
 from pytest_agentbench.tap.dialects.requests import in_front, stream_body
 
-class FreshReading(DialectReading):
+class FreshReader(DialectReader):
     name = "fresh"
     text = ""
 
@@ -156,7 +156,7 @@ class FreshReading(DialectReading):
         return self.text, []
 """,
         "tap/dialects/__init__.py:DIALECTS",
-        '"/fresh": fresh.FreshReading,',
+        '"/fresh": fresh.FreshReader,',
     ),
     "a report": Addition(
         "reports/fresh.py",

@@ -45,11 +45,11 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
-from pytest_agentbench.engine.script import Match, Rule, load_rules
+from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.exports import EXPORTS, TOOLS
-from pytest_agentbench.gate.evidence import Facts, Trial
+from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
-from pytest_agentbench.lib.loading import options_of
+from pytest_agentbench.lib.import_path import options_of
 from pytest_agentbench.lib.process import Child, child_environment
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
@@ -457,7 +457,7 @@ WORDS: Mapping[str, list[str]] = {
         *keys(EmbeddedSpec),
         *keys(UrlSpec),
         *keys(Prices),
-        *(name for name in keys(Rule) if name != "match"),
+        *(name for name in keys(ScriptEntry) if name != "match"),
         *keys(Match, "match."),
     ],
     "tools.md": [*TOOL_KINDS, *keys(AnswerSpec)],
@@ -469,7 +469,7 @@ WORDS: Mapping[str, list[str]] = {
         *registry.single(),
         *SHARES,
         "goodput",
-        *(field.name for field in (*fields(Trial), *fields(Facts)) if field.name != "stopwatch"),
+        *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
     "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -189,3 +190,18 @@ def test_a_session_knows_no_kind_of_backend() -> None:
     named = {(module, name) for module in FILES if module.startswith("session.") for _, name in imports(module) if kinds.match(name)}
 
     assert {("session.backend_choice", "pytest_agentbench.backends.ab.Arms")} == named
+
+
+#: The words of Harbor, which loads these two by name.
+OF_HARBOR = {"harbor.agent", "harbor.environment"}
+
+
+def test_one_noun_is_one_class() -> None:
+    """A class says what it is without its file: no two of them have one name."""
+    places = defaultdict(list)
+    for name in FILES:
+        for node in tree_of(name).body:
+            if isinstance(node, ast.ClassDef) and name not in OF_HARBOR and not node.name.startswith("_"):
+                places[node.name].append(name)
+
+    assert {} == {noun: modules for noun, modules in places.items() if len(modules) > 1}

@@ -15,7 +15,7 @@ import yaml
 
 from pytest_agentbench.cli import main, parser
 from pytest_agentbench.gate.baselines import write_baseline
-from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.settings import OPTIONS
 
@@ -72,7 +72,7 @@ def test_options_exist(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     main(["init", "banking"])
     (tmp_path / "backends" / "vllm.yaml").write_text((ROOT / "backends" / "vllm.yaml").read_text())
     trial = Trial("banking", "banking", "banking-000", 1, "ok", scores={"tsq": 1.0})
-    write_baseline(Evidence.of(Facts("earlier"), [trial]), "banking", tmp_path / "reports" / "baselines" / "banking.jsonl")
+    write_baseline(Evidence.of(RunFacts("earlier"), [trial]), "banking", tmp_path / "reports" / "baselines" / "banking.jsonl")
     known = {f"--agentbench-{option.name}" for option in OPTIONS}
     runs = {tuple(words) for words in commands(file, "pytest")}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_agentbench.errors import AgentError, ConfigError
-from pytest_agentbench.lib.loading import options_of, with_options
+from pytest_agentbench.lib.import_path import options_of, with_options
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json

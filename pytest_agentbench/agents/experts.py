@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_agentbench.agents.notebook import Notebook, Room
+from pytest_agentbench.agents.notebook import ContextBudget, Notebook
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
-from pytest_agentbench.sandbox.sandbox import Commands
+from pytest_agentbench.sandbox.sandbox import CommandRunner
 
 SEARCH, REASON, ANSWER = "search", "enhance_reasoning", "answer"
 
@@ -24,7 +24,11 @@ PARAMETERS: Mapping[str, Json] = {
 }
 
 #: Tool -> how much of the context its expert is given.
-ROOMS: Mapping[str, Room] = {SEARCH: Room(24000, 12000), REASON: Room(120000, 40000), ANSWER: Room(24000, 12000)}
+ROOMS: Mapping[str, ContextBudget] = {
+    SEARCH: ContextBudget(24000, 12000),
+    REASON: ContextBudget(120000, 40000),
+    ANSWER: ContextBudget(24000, 12000),
+}
 
 QUERY_PROMPT = "Instead of answering the question, write a query to search for what is missing. Write it between <query> and </query>."
 CODE_PROMPT = (
@@ -39,14 +43,14 @@ WAIT = 60.0  # seconds for the retriever
 
 
 @dataclass(frozen=True)
-class Desk:
+class ExpertContext:
     """What the tools of one rollout work with."""
 
     notebook: Notebook
     scenario: str  # its id, by which the retriever knows which documents it may give
     retriever: str  # base URL
     topk: int  # documents of a search
-    sandbox: Commands | None  # where code runs; None: it is only written
+    sandbox: CommandRunner | None  # where code runs; None: it is only written
     code_seconds: float
 
     async def ask(self, expert: LLM, tool: str, prompt: str) -> str:
@@ -80,7 +84,7 @@ class Desk:
     async def answer(self, expert: LLM, prompt: str) -> str:
         return between(await self.ask(expert, ANSWER, prompt), "answer").strip()
 
-    async def _printed(self, code: str, sandbox: Commands) -> str:
+    async def _printed(self, code: str, sandbox: CommandRunner) -> str:
         script = base64.b64encode(code.encode()).decode()
         command = f"file=$(mktemp) && echo {script} | base64 -d > $file && python3 $file"
         done = await sandbox.exec(command, seconds=self.code_seconds)

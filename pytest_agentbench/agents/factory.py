@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
 from pytest_agentbench.agents.callable import FunctionAgent, function_agent
-from pytest_agentbench.agents.sampling import sampling_of
+from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.loading import check_takes, is_import_path, options_of
+from pytest_agentbench.lib.import_path import check_takes, is_import_path, options_of
 from pytest_agentbench.records import SAMPLING, Json
 from pytest_agentbench.sandbox.code_place import CodePlace
 

@@ -17,15 +17,15 @@ _BLOCK = re.compile(
 _DONE = re.compile(rf"^[ \t>*`]*{DONE}[ \t*`.]*\r?$", re.MULTILINE)
 
 
-class Speech(NamedTuple):
+class FencedAnswer(NamedTuple):
     """What an answer wants: commands to run, or to be done. With neither it wants nothing that could be done."""
 
     commands: tuple[str, ...]
     done: bool
 
 
-def read_speech(text: str) -> Speech:
+def read_speech(text: str) -> FencedAnswer:
     """Blocks of thoughts are not looked at, and who has a command to run is not done yet."""
     text = spoken(text)
     commands = tuple(match["command"].strip("\r\n") for match in _BLOCK.finditer(text) if match["command"].strip())
-    return Speech(commands, not commands and bool(_DONE.search(text)))
+    return FencedAnswer(commands, not commands and bool(_DONE.search(text)))

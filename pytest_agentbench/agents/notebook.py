@@ -9,7 +9,7 @@ CHARACTERS = 4  # of a token, as a rule of thumb: the model's own tokenizer is n
 
 
 @dataclass(frozen=True)
-class Room:
+class ContextBudget:
     """How much of a context may be filled, in tokens."""
 
     all: int  # with the problem
@@ -37,7 +37,7 @@ class Notebook:
         self.code.append(f"```python\n{code}\n```\n\n```output\n{output}\n```")
         return self.code[-1]
 
-    def context(self, room: Room) -> str:
+    def context(self, room: ContextBudget) -> str:
         """What fits of it: the newest code, and the newest documents beside it, each in the order in which it came."""
         code = newest(self.code, min(room.code, room.all - tokens(self.problem)))
         left = room.all - tokens(self.problem) - sum(map(tokens, code))

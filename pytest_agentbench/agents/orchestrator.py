@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, Desk
+from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, ExpertContext
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.notebook import Notebook, Room, tokens
+from pytest_agentbench.agents.notebook import ContextBudget, Notebook, tokens
 from pytest_agentbench.errors import ConfigError, LimitReached
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
@@ -95,9 +95,9 @@ class Orchestrator:
         notebook = Notebook(problem, self.document_characters)
         if self.run_code and tools.code is None:
             raise ConfigError(f"there is no sandbox in which programs for scenario {scenario.id!r} can run")
-        desk = Desk(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
+        desk = ExpertContext(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
         own = Toolbox([_tool(name) for name in EXPERTS if name != SEARCH or self.retriever])
-        talk = Talk(self, notebook)
+        talk = RoundMessages(self, notebook)
         for turn in range(1, self.max_rounds + 1):
             reply = await llm.chat(talk.messages(), own.schemas)
             asked = _first([(call, own.understood(call.name, call.arguments, turn)) for call in reply.tool_calls])
@@ -118,7 +118,7 @@ class Orchestrator:
         llm.transcript = talk.messages()
         raise LimitReached(f"rounds: {self.max_rounds} were not enough")
 
-    async def _done(self, call: ToolCall, desk: Desk, llm: LLM) -> str:
+    async def _done(self, call: ToolCall, desk: ExpertContext, llm: LLM) -> str:
         """Has the expert do what a call asks for; what came of it."""
         name = str(call.arguments["model"])
         expert = await llm.role(self.roles.get(name, ROLES[call.name]))
@@ -128,7 +128,7 @@ class Orchestrator:
 
 
 @dataclass
-class Talk:
+class RoundMessages:
     """What the orchestrating model is sent in each round."""
 
     agent: Orchestrator
@@ -139,7 +139,7 @@ class Talk:
     def messages(self) -> list[Json]:
         system = {"role": "system", "content": self.agent.system_prompt}
         if self.agent.context == "rebuild":
-            context = self.notebook.context(Room(self.agent.context_tokens, self.agent.code_tokens))
+            context = self.notebook.context(ContextBudget(self.agent.context_tokens, self.agent.code_tokens))
             parts = filter(None, [f"Problem: {self.notebook.problem}", context, CHOOSE])
             return [system, {"role": "user", "content": "\n\n".join(parts)}]
         first = {"role": "user", "content": f"Problem: {self.notebook.problem}\n\n{CHOOSE}"}

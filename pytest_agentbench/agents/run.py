@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class RemoteAgent(Protocol):
     """An agent for which `work` is done somewhere else."""
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer: ...
@@ -28,7 +28,7 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
     Where the user has more than one thing to say, the agent runs once for each, on the conversation so far.
     """
-    if isinstance(agent, Elsewhere):
+    if isinstance(agent, RemoteAgent):
         return await agent.work(scenario, llm, tools)
     answer = await work_once(agent, scenario, llm, tools)
     for later in scenario.turns:

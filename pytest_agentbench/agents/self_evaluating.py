@@ -12,7 +12,7 @@ from pytest_agentbench.agents.factory import A_PROMPT, AN_AGENT
 from pytest_agentbench.agents.run import work_once
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, LimitReached
-from pytest_agentbench.lib.options import Kind, check_options, number, whole
+from pytest_agentbench.lib.options import ValueKind, check_options, number, whole
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity
 from pytest_agentbench.records import Answer, Draft, Json
@@ -85,12 +85,12 @@ def _is_endpoint(value: object) -> bool:
     return {"url", "model"} <= keys <= {"url", "model", "api_key"}
 
 
-Endpoint = Annotated[Json, Kind(_is_endpoint, "{url, model}, with api_key the name of an environment variable")]
+Endpoint = Annotated[Json, ValueKind(_is_endpoint, "{url, model}, with api_key the name of an environment variable")]
 Retries = Annotated[int, whole(0, 5)]
 Share = Annotated[float, number(0, 1)]
 Evaluation = Annotated[
     str,
-    Kind(
+    ValueKind(
         lambda text: isinstance(text, str) and "{tool_calls}" in text,
         "a text with {tool_calls} in it, for a judge has to see what was done",
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import ToolCall
-from pytest_agentbench.sandbox.sandbox import Command, Sandbox
+from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -33,7 +33,7 @@ class Shell:
             raise ConfigError(f"scenario {scenario.id!r} is no task, so there is no sandbox to work in")
         return cls(scenario.task, tools.sandbox, tools)
 
-    async def run(self, command: str, turn: int, *, seconds: float = A_DAY, env: Mapping[str, str] | None = None) -> Command:
+    async def run(self, command: str, turn: int, *, seconds: float = A_DAY, env: Mapping[str, str] | None = None) -> CommandResult:
         """Runs a command as the agent's user, each in a new shell; recorded also where the agent's time is over in the middle of it."""
         started = time.monotonic_ns()
         try:

@@ -14,7 +14,7 @@ from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, RequestedCall
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.sandbox.sandbox import Command
+from pytest_agentbench.sandbox.sandbox import CommandResult
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -121,7 +121,7 @@ class Terminal:
         done = await shell.run(command, turn, seconds=self.command_timeout)
         return f"{self._end(done)}\n{without_middle(done.output, self.max_output) or '(no output)'}"
 
-    def _end(self, done: Command) -> str:
+    def _end(self, done: CommandResult) -> str:
         if done.exit_code is None:
             return f"[it took longer than {self.command_timeout:g} s and was killed]"
         return f"[exit code {done.exit_code}]"

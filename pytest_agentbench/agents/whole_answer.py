@@ -8,11 +8,11 @@ from math import ceil, inf
 from typing import Annotated, Any
 
 from pytest_agentbench.errors import LimitReached
-from pytest_agentbench.lib.options import Kind, check_options, whole
+from pytest_agentbench.lib.options import ValueKind, check_options, whole
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json
 
-ABOVE_ONE = Kind(lambda value: type(value) in {int, float} and 1 < value < inf, "a number above 1")
+ABOVE_ONE = ValueKind(lambda value: type(value) in {int, float} and 1 < value < inf, "a number above 1")
 
 
 @dataclass(frozen=True)

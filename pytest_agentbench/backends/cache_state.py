@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from pytest_agentbench.backends.proof.api import Api, Said
+from pytest_agentbench.backends.proof.api import Api, ApiAnswer
 from pytest_agentbench.backends.telemetry.engine_stats import COUNTERS, SERVERS, CacheHits
 from pytest_agentbench.backends.telemetry.prometheus_page import Page
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target, Watched
+from pytest_agentbench.backends.telemetry.sampler import SampledTarget, Sources, Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.routing_hints import root
@@ -74,7 +74,7 @@ def _did(engine: Api, path: str) -> bool:
     return said is not None and 200 <= said.status < 300
 
 
-def _posted(api: Api, path: str) -> Said | None:
+def _posted(api: Api, path: str) -> ApiAnswer | None:
     try:
         return api.post(path, {}, TIMEOUT)
     except BackendError:
@@ -95,7 +95,7 @@ def has_cache(target: Target) -> bool:
 def counters(targets: Sequence[Target]) -> Counters:
     """What the servers have counted until now; nothing of one that does not tell."""
     found: defaultdict[tuple[str, int, str], float] = defaultdict(float)
-    for watched in map(Watched, targets):
+    for watched in map(SampledTarget, targets):
         try:
             watched.ask()
             told = Page().changes(watched.answer())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SessionTerms:
     """What a session asks of its backend besides what the YAML says."""
 
     keep: float | None = None  # seconds that it is left running after the session; None: it ends with it
@@ -56,7 +56,7 @@ class BackendSpec(BackendKeys):
     """A backend's YAML, and what its kind says of itself: how it is made, and what it needs."""
 
     @abstractmethod
-    def make(self, terms: Terms) -> Backend:
+    def make(self, terms: SessionTerms) -> Backend:
         """The backend, which nobody has started."""
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.common_spec import BackendSpec, Terms
+from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.doctor.check import Check, ok
 from pytest_agentbench.backends.doctor.machine import port_checks
 from pytest_agentbench.backends.machine.ports import shared_port
@@ -47,7 +47,7 @@ class EmbeddedSpec(BackendSpec):
     block_size: int = Field(default=16, ge=1)  # tokens in a block
     request_log: str | None = None  # JSON lines of every request body
 
-    def make(self, terms: Terms) -> Embedded:
+    def make(self, terms: SessionTerms) -> Embedded:
         del terms  # it takes no GPUs, and ends with the session
         return Embedded(self)
 

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_agentbench.backends.common_spec import BackendSpec
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
-from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.lib.shipped import shipped
 
 #: What a YAML may say is its `kind`: keys and all else that a kind says of itself.

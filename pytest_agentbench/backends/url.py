@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.common_spec import BackendSpec, Terms
+from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.doctor.check import Check, unknown
 from pytest_agentbench.backends.doctor.machine import key_checks, reach_check
 from pytest_agentbench.backends.machine.versions import told
@@ -72,7 +72,7 @@ class UrlSpec(BackendSpec):
     def _is_http(cls, url: str) -> str:
         return base_url(url)
 
-    def make(self, terms: Terms) -> Url:
+    def make(self, terms: SessionTerms) -> Url:
         del terms  # nothing is booted
         return Url(self)
 

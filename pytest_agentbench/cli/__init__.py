@@ -12,8 +12,8 @@ from typing import TextIO, cast
 from pytest_agentbench.cli.parser import Parser
 from pytest_agentbench.cli.pipes import Pipe, ReaderGone, abandon
 from pytest_agentbench.errors import AgentbenchError
-from pytest_agentbench.lib.foreign import Output
-from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.lib.foreign import ForeignOutput
+from pytest_agentbench.lib.import_path import load_object
 
 #: Commands in the order of the help; `add(commands)` adds the parser of one, which says what it runs. A new one is a file here and a line.
 COMMANDS: Mapping[str, str] = {
@@ -52,7 +52,7 @@ INTERRUPTED, UNREAD = 128 + 2, 128 + 13  # as a shell has it for programs that S
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status. A fault is one sentence on stderr, and its class has the status."""
     streams = sys.stdout, sys.stderr
-    out, errors = (Output(cast("TextIO", Pipe(stream))) for stream in streams)  # what is printed may be of a model or a server
+    out, errors = (ForeignOutput(cast("TextIO", Pipe(stream))) for stream in streams)  # what is printed may be of a model or a server
     try:
         with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", errors)):
             try:

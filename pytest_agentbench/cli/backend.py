@@ -120,11 +120,11 @@ def run_down(options: argparse.Namespace) -> None:
 def run_check(options: argparse.Namespace) -> None:
     """Each rung as it holds; the first that does not ends it with status 1."""
     from pytest_agentbench.backends.proof.probe import probe
-    from pytest_agentbench.backends.proof.ready import Ladder
+    from pytest_agentbench.backends.proof.ready import ProofSequence
 
     endpoint, ready = _endpoint(options.name)
     print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
-    ladder = Ladder(endpoint, ready, time.monotonic() + PATIENCE)
+    ladder = ProofSequence(endpoint, ready, time.monotonic() + PATIENCE)
     for rung in ladder.climb():
         print(f"✓ {rung.name:<8} {rung.detail}  ({rung.seconds:.2f} s)")
     speed = probe(ladder.answering)

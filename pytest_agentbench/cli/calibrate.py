@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_agentbench.gate.calibration import Calibration
+    from pytest_agentbench.gate.calibration import ScoreNoise
     from pytest_agentbench.gate.evidence import Evidence
 
 SHOWN = 5  # scenarios
@@ -77,7 +77,7 @@ def _differ(runs: list[Evidence], group: str, *parts: str) -> list[str]:
     return [part for part in parts if len({frozenset(run.hashes(group, part)) for run in runs}) > 1]
 
 
-def _said(score: str, found: Calibration) -> Iterator[str]:
+def _said(score: str, found: ScoreNoise) -> Iterator[str]:
     means = ", ".join(f"{mean:.3f}" for mean in found.means)
     yield f"# {score}: means {means}, {max(found.means) - min(found.means):.3f} apart"
     most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in found.flaky[:SHOWN])

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.cli.plain import Plain
+from pytest_agentbench.cli.plain import PlainOutput
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_agentbench.gate.several import Several
+    from pytest_agentbench.gate.run_comparison import RunComparison
 
 FORMATS = ("text", "markdown")
 
@@ -27,21 +27,21 @@ def add(commands: Any) -> None:
 
 def run_compare(options: argparse.Namespace) -> None:
     """The tables on standard output."""
-    from pytest_agentbench.reports.several import markdown, write_several
+    from pytest_agentbench.reports.run_comparison import markdown, write_several
 
     runs = _read(options)
     if options.format == "text":
-        write_several(Plain(), runs)
+        write_several(PlainOutput(), runs)
         return
     for line in markdown(runs):
         print(line)
 
 
-def _read(options: argparse.Namespace) -> Several:
+def _read(options: argparse.Namespace) -> RunComparison:
     """The runs, the reference first; raises ConfigError where there are not two."""
     from pytest_agentbench.cli.run_names import runs_of
     from pytest_agentbench.gate.diff import read
-    from pytest_agentbench.gate.several import Several, distinct
+    from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.runs.directory import name_of
     from pytest_agentbench.runs.tally import find_run
 
@@ -53,4 +53,4 @@ def _read(options: argparse.Namespace) -> Several:
     if len(found) < 2:
         raise ConfigError(f"{', '.join(map(str, found.values()))} is one run, and it takes two or more to compare")
     names = [name_of(directory) or directory.name for directory in found]
-    return Several(distinct(names), tuple(map(read, found.values())))
+    return RunComparison(distinct(names), tuple(map(read, found.values())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pytest_agentbench.cli.plain import Plain
+from pytest_agentbench.cli.plain import PlainOutput
 
 
 def add(commands: Any) -> None:
@@ -23,4 +23,4 @@ def run_diff(options: argparse.Namespace) -> None:
     from pytest_agentbench.runs.tally import find_run
 
     old, new = (read(find_run(name, options.reports)) for name in (options.old, options.new))
-    write_diff(Plain(), old, new)
+    write_diff(PlainOutput(), old, new)

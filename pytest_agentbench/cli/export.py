@@ -14,7 +14,7 @@ from pytest_agentbench.exports import EXPORTS, Writer, load_writer
 from pytest_agentbench.runs.directory import PRIVATE
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
 
 
 def add(commands: Any) -> None:
@@ -33,24 +33,24 @@ def add(commands: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> None:
     """Each file that was written."""
-    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
     from pytest_agentbench.runs.tally import find_run
 
     writer = load_writer(options.tool)
-    chosen = Chosen([find_run(name, options.reports) for name in options.names])
+    chosen = ChosenRuns([find_run(name, options.reports) for name in options.names])
     folder = re.sub(r"[^\w-]", "_", options.tool)
     for file in written(writer, chosen, options.output or in_run(chosen, folder, "files")):
         print(f"wrote {file}")
 
 
-def in_run(chosen: Chosen, folder: str, what: str) -> Path:
+def in_run(chosen: ChosenRuns, folder: str, what: str) -> Path:
     """A folder in the directory of the one run that was chosen; raises ConfigError, which says for `what`, where there are several."""
     if (count := len(chosen.origins)) > 1:
         raise ConfigError(f"{count} runs belong into no one of their directories; name one for the {what} with --output DIR")
     return chosen.origins[0].directory / folder
 
 
-def written(writer: Writer, chosen: Chosen, output: Path) -> list[Path]:
+def written(writer: Writer, chosen: ChosenRuns, output: Path) -> list[Path]:
     """The files of a new directory, which is there as a whole or not at all; raises ConfigError."""
     if output.exists():
         raise ConfigError(f"{output} exists already; remove it, or name another directory with --output DIR")

@@ -13,7 +13,7 @@ from pytest_agentbench.records import suite_of
 if TYPE_CHECKING:
     from pytest_agentbench.gate.evidence import Evidence
     from pytest_agentbench.runs.contents import Run
-    from pytest_agentbench.session.discovery import Found
+    from pytest_agentbench.session.discovery import DiscoveredSuite
     from pytest_agentbench.suites.arms import Arm
 
 
@@ -54,7 +54,7 @@ def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
     from dataclasses import replace
 
-    from pytest_agentbench.cli.plain import Plain
+    from pytest_agentbench.cli.plain import PlainOutput
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.runs.tally import find_run, read_run
@@ -66,7 +66,7 @@ def run_gate(options: argparse.Namespace) -> int:
     found, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     if found is None:
         raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
-    write_gate(Plain(), found, run.rounds)
+    write_gate(PlainOutput(), found, run.rounds)
     return status_of(replace(run, gate=found), evidence, options.inconclusive)
 
 
@@ -75,21 +75,21 @@ def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool =
 
     Of its tests those failed that could not measure, and with `failed` others, too.
     """
-    from pytest_agentbench.gate.exit_status import Ending, deciding, exit_status
+    from pytest_agentbench.gate.exit_status import SessionEnd, deciding, exit_status
 
     errors = any(trial.status in ("infra_error", "cancelled") for trials in evidence.groups.values() for trial in trials)
     failure = bool(run.backend.failure or run.unknown_suites)
-    ending = Ending(int(errors or failed), only_unmeasured=not failed, failure=failure, gate=deciding(run))
+    ending = SessionEnd(int(errors or failed), only_unmeasured=not failed, failure=failure, gate=deciding(run))
     return exit_status(ending, inconclusive)
 
 
-def suites_of(run: Run) -> Iterator[Found]:
+def suites_of(run: Run) -> Iterator[DiscoveredSuite]:
     """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
-    from pytest_agentbench.session.discovery import Found
+    from pytest_agentbench.session.discovery import DiscoveredSuite
     from pytest_agentbench.suites.suite import Suite
 
     for group, part in run.suites.items():
         name = suite_of(group, part.variant)
         scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
         suite = Suite(name, folder, (), part.dataset, scorers=scorers, gate=part.gate, deterministic=part.deterministic)
-        yield Found(folder, suite, part.thresholds, (part.variant,), 1)
+        yield DiscoveredSuite(folder, suite, part.thresholds, (part.variant,), 1)

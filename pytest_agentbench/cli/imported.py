@@ -19,7 +19,7 @@ from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
 from pytest_agentbench.runs.directory import discard, named_directory
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
@@ -27,17 +27,17 @@ from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.tally import redacted, unknown_environment, write_run
 from pytest_agentbench.suites.disclosure import public_of
-from pytest_agentbench.suites.hashes import Contents
+from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
-class Importing:
+class ImportPass:
     """One pass over the rollouts, one in memory at a time."""
 
     def __init__(self, tool: str, source: Source, suite: Suite | None) -> None:
         self.tool, self.source, self.suite = tool, source, suite
         self.scenarios = {each.id: each for each in suite.scenarios} if suite else {}
-        self.contents = Contents({suite.name: suite} if suite else {}, "", prompt_hashes)
+        self.contents = ContentHashes({suite.name: suite} if suite else {}, "", prompt_hashes)
         self.variants: dict[str, str] = {}  # group -> the variant that it is of
         self.tallies = Tallies(Performance(source.concurrency or 1))
         self.seen: set[RolloutKey] = set()
@@ -92,11 +92,11 @@ class Importing:
         assert run.imported is not None
         return dataclasses.replace(run, imported=dataclasses.replace(run.imported, means=tuple(self._means(run))))
 
-    def _asked(self) -> Iterator[AskedSuite]:
+    def _asked(self) -> Iterator[PlannedSuite]:
         suite = self._suite()
         for group, variant in self.variants.items():
             own = dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={})
-            yield AskedSuite(group, own, variant)
+            yield PlannedSuite(group, own, variant)
 
     def _suite(self) -> Suite:
         scorers: Mapping[str, Json] = {name: {} for name in self.source.scores}
@@ -146,7 +146,7 @@ def write(tool: str, source: Source, path: Path, suite: Suite | None, reports: P
     """Writes the run; returns its directory and the run. Nothing is left behind where the results turn out to be unreadable."""
     name = re.sub(r"[^\w.-]", "-", f"{tool}-{path.resolve().name}")
     target, redact = named_directory(reports, name), Redactor(public=public_of([suite] if suite else []))
-    importing = Importing(tool, source, suite)
+    importing = ImportPass(tool, source, suite)
     try:
         with (target / FILE).open("xb") as lines:
             for rollout in source.rollouts:

@@ -30,7 +30,7 @@ def run_import(options: argparse.Namespace) -> None:
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.exports import load_reader
     from pytest_agentbench.lib.foreign import one_line
-    from pytest_agentbench.reports.wording import own_mean_text, score_text, statuses_text
+    from pytest_agentbench.reports.words import own_mean_text, score_text, statuses_text
     from pytest_agentbench.suites.folder import load_suite, suite_file
 
     reader = load_reader(options.tool)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from pytest_agentbench.lib.foreign import Output, one_line
+from pytest_agentbench.lib.foreign import ForeignOutput, one_line
 
 
-class Plain:
+class PlainOutput:
     """Standard output as a terminal without colours, one line at a time."""
 
     def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
@@ -24,7 +24,7 @@ def mean_text(value: float | None) -> str:
 def draw(line: str) -> None:
     """Replaces the last line of a terminal, on standard error."""
     sequence = f"\r\x1b[2K{one_line(line)}"
-    if isinstance(sys.stderr, Output):
+    if isinstance(sys.stderr, ForeignOutput):
         sys.stderr.draw(sequence)
     else:
         sys.stderr.write(sequence)

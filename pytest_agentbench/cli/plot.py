@@ -27,10 +27,10 @@ def add(commands: Any) -> None:
 
 def run_plot(options: argparse.Namespace) -> None:
     """Each file that was written, and what is in none of them."""
-    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
     from pytest_agentbench.reports import markdown
 
-    chosen = Chosen([directory for name in options.names for directory in runs_of(name, options.reports)])
+    chosen = ChosenRuns([directory for name in options.names for directory in runs_of(name, options.reports)])
     writer = partial(draw, score=options.score, color_by=options.color_by, format=options.format)
     for file in written(writer, chosen, options.output or in_run(chosen, FOLDER, "pictures")):
         print(f"wrote {file}")

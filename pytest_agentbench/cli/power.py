@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.power import Design, Level
+    from pytest_agentbench.stats.power import Design, ScoreLevel
     from pytest_agentbench.suites.suite import Suite
 
 DROPS = (0.01, 0.03, 0.05, 0.1)
@@ -91,15 +91,15 @@ def size_of(suite: Suite) -> tuple[int, str]:
     return worth, f"{total} scenarios in {len(clusters.sizes)} clusters, counted as {worth}"
 
 
-def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float, Level, str]:
+def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float, ScoreLevel, str]:
     """(variance of a trial around its scenario's mean, where scores lie, where that is from)."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.baselines import find_baseline, read_evidence
     from pytest_agentbench.gate.values import samples
-    from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, Level, spread
+    from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, ScoreLevel, spread
 
     if options.name is None:
-        level = Level(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)
+        level = ScoreLevel(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)
         return ASSUMED, level, "an assumption: that of suites whose mean is 0.8 and whose scenarios differ; --run takes it from a run"
     evidence = read_evidence(find_baseline(options.name, options.reports))
     if suite.name not in evidence.groups:
@@ -110,7 +110,7 @@ def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float
         raise ConfigError(f"{options.name} has one trial of a scenario, which does not show how trials vary; run --agentbench-trials=3")
     within = spread(scores).within
     means = [each.mean for each in measured.values() if each.scores]
-    level = Level.of(means, within, len(scores) / sum(1 / len(each) for each in scores.values()))
+    level = ScoreLevel.of(means, within, len(scores) / sum(1 / len(each) for each in scores.values()))
     return within, level, f"as in {evidence.facts.run}"
 
 

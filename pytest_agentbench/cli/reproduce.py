@@ -18,7 +18,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAIL
 from pytest_agentbench.runs.option_values import interval, some_time, window
 
 if TYPE_CHECKING:
-    from pytest_agentbench.reproduction.plan import Cell, Plan
+    from pytest_agentbench.reproduction.plan import Cell, ReproductionPlan
 
 EXPERIMENT = "hle-throughput"
 SUITE, VARIANT = "scenarios/hle", "orchestrator"
@@ -80,14 +80,16 @@ def _methods(text: str) -> dict[str, str]:
 
 def run_reproduce(options: argparse.Namespace) -> None:
     """Measures the cells that are not measured yet; the table of all after each of them."""
-    from pytest_agentbench.reproduction.plan import Plan, hours, settle
+    from pytest_agentbench.reproduction.plan import ReproductionPlan, hours, settle
     from pytest_agentbench.reproduction.results import is_measured
 
     if options.window[0] >= options.duration:
         raise ConfigError(f"the window begins after {options.window[0]:g} s, when no rollout begins any more; give a longer --duration")
     output: Path = options.output or options.reports / EXPERIMENT
     variant = options.variant or (VARIANT if Path(options.suite) == Path(SUITE) else "")
-    plan = Plan(options.suite, variant, options.duration, options.window, options.sample_interval, tuple(options.rest), options.methods)
+    plan = ReproductionPlan(
+        options.suite, variant, options.duration, options.window, options.sample_interval, tuple(options.rest), options.methods
+    )
     cells = plan.cells(options.concurrency)
     left = [cell for cell in cells if not is_measured(cell, output)]
     lacking = _lacking(left)
@@ -129,9 +131,9 @@ def _lacking(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _measure(cell: Cell, plan: Plan, reports: Path, output: Path) -> bool:
+def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
     """Runs a cell's session and keeps what it measured. The rollouts that the time limit left out are no reason to discard it."""
-    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
     from pytest_agentbench.reproduction.results import keep
 
     print(f"{cell.name}: {plan.duration_s / 60:g} min")
@@ -140,7 +142,7 @@ def _measure(cell: Cell, plan: Plan, reports: Path, output: Path) -> bool:
         print(f"{cell.name}: the session ended with status {ended.status}, see above")
         return False
     try:
-        written(partial(keep, cell), Chosen([ended.directory]), output / cell.name)
+        written(partial(keep, cell), ChosenRuns([ended.directory]), output / cell.name)
     except ConfigError as error:
         print(f"{cell.name}: {error}")
         return False
@@ -148,7 +150,7 @@ def _measure(cell: Cell, plan: Plan, reports: Path, output: Path) -> bool:
     return True
 
 
-def _sum_up(plan: Plan, output: Path) -> None:
+def _sum_up(plan: ReproductionPlan, output: Path) -> None:
     from pytest_agentbench.reproduction.results import lines, measured, write_table
 
     cells = measured(output)

@@ -36,7 +36,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
     import asyncio
 
-    from pytest_agentbench.cli.plain import Plain, mean_text
+    from pytest_agentbench.cli.plain import PlainOutput, mean_text
     from pytest_agentbench.lib.foreign import one_line
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
@@ -72,7 +72,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     for floor in missed:
         print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
     if new.gate:
-        write_gate(Plain(), new.gate, new.rounds)
+        write_gate(PlainOutput(), new.gate, new.rounds)
     print(f"wrote {target}")
 
 

@@ -14,20 +14,20 @@ from pytest_agentbench.cli.termination import tidy_termination
 QUIET = ("-q", "--tb=no", "-rN")  # of tests that fail: what was measured is what the command is about
 
 
-class Ended(NamedTuple):
+class SessionOutcome(NamedTuple):
     """How a session went."""
 
     status: int  # exit status
     directory: Path | None  # of its run; None where it made none
 
 
-def run_session(words: Sequence[str], reports: Path) -> Ended:
+def run_session(words: Sequence[str], reports: Path) -> SessionOutcome:
     """Runs pytest with these words to its end."""
     latest = reports / "latest"
     before = latest.resolve()
     sys.stdout.flush()
     status = _wait([sys.executable, "-m", "pytest", *words, f"--agentbench-reports={reports.resolve()}"])
-    return Ended(status, latest.resolve() if latest.exists() and latest.resolve() != before else None)
+    return SessionOutcome(status, latest.resolve() if latest.exists() and latest.resolve() != before else None)
 
 
 def _wait(command: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.cli.plain import Plain
+from pytest_agentbench.cli.plain import PlainOutput
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics.other_tools import PEERS
 
@@ -36,7 +36,7 @@ def run_show(options: argparse.Namespace) -> None:
         _show_profile(directory)
         return
     if options.tool is None:
-        write_whole(Plain(), run, str(directory))
+        write_whole(PlainOutput(), run, str(directory))
         return
     peer = load_peer(options.tool)
     if run.imported and run.stopwatch.verdict is None:
@@ -52,4 +52,4 @@ def _show_profile(directory: Path) -> None:
     from pytest_agentbench.profile import read_profile
     from pytest_agentbench.reports.profile import write_profile
 
-    write_profile(Plain(), read_profile(directory))
+    write_profile(PlainOutput(), read_profile(directory))

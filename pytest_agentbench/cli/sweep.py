@@ -13,7 +13,7 @@ from pytest_agentbench.cli.what_if import counts
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAILED, OK
 from pytest_agentbench.runs.option_values import objective
-from pytest_agentbench.sweep.judgement import Terms
+from pytest_agentbench.sweep.verdict import Criteria
 
 FOLDER = "sweep"  # in the run's directory
 
@@ -51,11 +51,11 @@ def add(commands: Any) -> None:
         metavar="NAME=TIME",
         help="what a good call is: ttft=500ms",
     )
-    command.add_argument("--target", type=_share, default=Terms.target, metavar="SHARE", help="of good calls, wanted (default: 0.9)")
+    command.add_argument("--target", type=_share, default=Criteria.target, metavar="SHARE", help="of good calls, wanted (default: 0.9)")
     command.add_argument(
         "--margin",
         type=_share,
-        default=Terms.margin,
+        default=Criteria.margin,
         metavar="M",
         help="the main score may be lower by this (default: 0.05)",
     )
@@ -86,14 +86,14 @@ def run_sweep(options: argparse.Namespace) -> None:
         raise ConfigError(f"{options.output} is there; name a new directory")
     if options.find and options.output:
         raise ConfigError("--find is several sessions, each with files in its own run directory; leave out --output")
-    terms = Terms(dict(options.slo), options.target, options.margin)
+    terms = Criteria(dict(options.slo), options.target, options.margin)
     if options.find:
         _find(options, terms)
     else:
         _measure(options, options.concurrency, terms)
 
 
-def _find(options: argparse.Namespace, terms: Terms) -> None:
+def _find(options: argparse.Namespace, terms: Criteria) -> None:
     from pytest_agentbench.reports.sweep import greatest_text
     from pytest_agentbench.sweep.search import search
 
@@ -102,11 +102,11 @@ def _find(options: argparse.Namespace, terms: Terms) -> None:
     print(f"search from {low} to {high}: {greatest_text(found, terms)}")
 
 
-def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Terms) -> Mapping[int, str]:
+def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:
     """Runs one session and says what it measured; level -> verdict."""
     from pytest_agentbench.reports.sweep import lines, write
-    from pytest_agentbench.sweep.judgement import judgements, verdicts
     from pytest_agentbench.sweep.levels import read_sweep
+    from pytest_agentbench.sweep.verdict import judgements, verdicts
 
     directory, status = _session(options, concurrencies)
     sweep = read_sweep(directory)

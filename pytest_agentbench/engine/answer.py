@@ -13,8 +13,8 @@ from uuid import uuid4
 import orjson
 
 from pytest_agentbench.engine.chat import forced_tool, stop_texts, token_limit
-from pytest_agentbench.engine.pace import Event
-from pytest_agentbench.engine.protocol import Call, Reply
+from pytest_agentbench.engine.pace import TimedBytes
+from pytest_agentbench.engine.protocol import PolicyReply, ReplyCall
 from pytest_agentbench.engine.tokens import tokenise
 from pytest_agentbench.records import Json
 
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineAnswer:
     """What is sent back for one request."""
 
     pieces: list[Piece]  # one per token
@@ -49,7 +49,7 @@ class Answer:
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": self.prompt_tokens + sent}
 
 
-def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int) -> Answer:
+def compose(request: Mapping[str, Any], reply: PolicyReply, prompt_tokens: int) -> EngineAnswer:
     """The answer to `request` that says what `reply` says, within the limits that the request sets."""
     text, stopped = _until_stop(reply.text, stop_texts(request))
     pieces = [Piece(token) for token in tokenise(text)]
@@ -60,16 +60,18 @@ def compose(request: Mapping[str, Any], reply: Reply, prompt_tokens: int) -> Ans
         pieces, finish_reason = pieces[:limit], "length"
     else:
         finish_reason = reply.finish_reason or _finish_reason(request, pieces)
-    return Answer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens)
+    return EngineAnswer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens)
 
 
-def whole_body(answer: Answer, usage: Json) -> bytes:
+def whole_body(answer: EngineAnswer, usage: Json) -> bytes:
     """The answer as one JSON object, for a request that does not stream."""
     choice = {"index": 0, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish_reason}
     return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": usage})
 
 
-def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, usage: Json | None, *, running: bool = False) -> list[Event]:
+def stream_events(
+    answer: EngineAnswer, due: Sequence[float], tokens_per_chunk: int, usage: Json | None, *, running: bool = False
+) -> list[TimedBytes]:
     """The answer as server-sent events, the usage last if there is one; `due` has a time per token, a chunk is due with its last one.
 
     With `running` every event has the usage so far, as vLLM has it under `continuous_usage_stats`.
@@ -87,8 +89,8 @@ def stream_events(answer: Answer, due: Sequence[float], tokens_per_chunk: int, u
         events.append(_chunk_event(head(sent), _delta(piece, answer), due[sent - 1], piece.tokens))
     events.append(_chunk_event(head(sent), {}, due[-1], finish_reason=answer.finish_reason))
     if usage is not None:
-        events.append(Event(_sse({**envelope, "choices": [], "usage": usage}), due[-1]))
-    return [*events, Event(DONE, due[-1])]
+        events.append(TimedBytes(_sse({**envelope, "choices": [], "usage": usage}), due[-1]))
+    return [*events, TimedBytes(DONE, due[-1])]
 
 
 def _until_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
@@ -97,7 +99,7 @@ def _until_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     return (text[: min(ends)], True) if ends else (text, False)
 
 
-def _call_pieces(index: int, call: Call) -> list[Piece]:
+def _call_pieces(index: int, call: ReplyCall) -> list[Piece]:
     arguments = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()
     return [Piece(call.name, index, is_name=True), *(Piece(token, index) for token in tokenise(arguments))]
 
@@ -113,11 +115,11 @@ def _call_ids(request: Mapping[str, Any]) -> str:
     return f"call_{blake2b(orjson.dumps(request['messages']), digest_size=9).hexdigest()}"
 
 
-def _envelope(answer: Answer, kind: str) -> Json:
+def _envelope(answer: EngineAnswer, kind: str) -> Json:
     return {"id": f"chatcmpl-{uuid4().hex}", "object": kind, "created": int(time.time()), "model": answer.model}
 
 
-def _message(answer: Answer) -> Json:
+def _message(answer: EngineAnswer) -> Json:
     texts = {call: list(pieces) for call, pieces in groupby(answer.pieces, key=lambda piece: piece.call)}
     content = "".join(piece.text for piece in texts.pop(None, ()))
     message: Json = {"role": "assistant", "content": content or None, "refusal": None}
@@ -126,7 +128,7 @@ def _message(answer: Answer) -> Json:
     return message
 
 
-def _whole_call(answer: Answer, index: int, pieces: Sequence[Piece]) -> Json:
+def _whole_call(answer: EngineAnswer, index: int, pieces: Sequence[Piece]) -> Json:
     name, *arguments = (piece.text for piece in pieces)
     return {"id": f"{answer.call_ids}{index}", "type": "function", "function": {"name": name, "arguments": "".join(arguments)}}
 
@@ -145,7 +147,7 @@ def _chunks(pieces: Sequence[Piece], size: int) -> list[Piece]:
     return chunks
 
 
-def _delta(piece: Piece, answer: Answer) -> Json:
+def _delta(piece: Piece, answer: EngineAnswer) -> Json:
     if piece.call is None:
         return {"content": piece.text}
     if not piece.is_name:
@@ -154,9 +156,9 @@ def _delta(piece: Piece, answer: Answer) -> Json:
     return {"tool_calls": [{**opening, "function": {"name": piece.text, "arguments": ""}}]}
 
 
-def _chunk_event(envelope: Json, delta: Json, due: float, tokens: int = 0, finish_reason: str | None = None) -> Event:
+def _chunk_event(envelope: Json, delta: Json, due: float, tokens: int = 0, finish_reason: str | None = None) -> TimedBytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return Event(_sse({**envelope, "choices": [choice]}), due, tokens)
+    return TimedBytes(_sse({**envelope, "choices": [choice]}), due, tokens)
 
 
 def _sse(data: Json) -> bytes:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from pytest_agentbench.engine.tokens import Prompt
 
 
-class Room(NamedTuple):
+class HeldBlocks(NamedTuple):
     """What a request holds while it runs."""
 
     cached: int  # tokens of its prompt that were known
     waited: bool  # whether there was no room at first
 
 
-class Blocks:
+class BlockCache:
     """A cache of `capacity` blocks with `size` tokens each.
 
     A full block of a prompt is shared by all requests whose prompts begin alike up to its end; the last part of a prompt and its answer
@@ -49,7 +49,7 @@ class Blocks:
         return self._count(tokens) <= self.capacity
 
     @asynccontextmanager
-    async def room(self, prompt: Prompt, answer: int) -> AsyncIterator[Room]:
+    async def room(self, prompt: Prompt, answer: int) -> AsyncIterator[HeldBlocks]:
         """Holds what a prompt and so many tokens of an answer need, for as long as the block lasts; waits until it is free."""
         own = self._count(prompt.tokens + answer) - len(prompt.blocks)
         self.waiting += 1
@@ -63,7 +63,7 @@ class Blocks:
         finally:
             self.waiting -= 1
         try:
-            yield Room(cached, waited)
+            yield HeldBlocks(cached, waited)
         finally:
             self._give_back(prompt, own)
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.engine.lexical.policy import Lexical
-from pytest_agentbench.engine.protocol import Call, Reply
+from pytest_agentbench.engine.protocol import PolicyReply, ReplyCall
 
 
 class Careless:
@@ -23,7 +23,7 @@ class Careless:
         self._policy = Lexical()
         self._seen: Counter[bytes] = Counter()
 
-    def reply(self, request: Mapping[str, Any]) -> Reply:
+    def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         reply = self._policy.reply(request)
         said = sha256(orjson.dumps(request["messages"])).digest()
         self._seen[said] += 1
@@ -31,6 +31,6 @@ class Careless:
         names = [tool["function"]["name"] for tool in request.get("tools") or ()]
         return replace(reply, tool_calls=tuple(self._perhaps_wrong(call, names, chance) for call in reply.tool_calls))
 
-    def _perhaps_wrong(self, call: Call, names: list[str], chance: random.Random) -> Call:
+    def _perhaps_wrong(self, call: ReplyCall, names: list[str], chance: random.Random) -> ReplyCall:
         others = [name for name in names if name != call.name]
         return call._replace(name=chance.choice(others)) if others and chance.random() < self._error_rate else call

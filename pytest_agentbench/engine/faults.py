@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from pytest_agentbench.engine.answer import DONE
-from pytest_agentbench.engine.pace import Event
+from pytest_agentbench.engine.pace import TimedBytes
 from pytest_agentbench.engine.protocol import Delivery
 
 BROKEN_EVENT = b'data: {"id": "chatcmpl-broken", "choices": [{"delta": {"content": "\n\n'
@@ -16,16 +16,16 @@ ERROR = orjson.dumps(
 )
 
 
-def spoil_stream(events: Sequence[Event], delivery: Delivery) -> list[Event]:
+def spoil_stream(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
     """The events of a streamed answer, with the faults of `delivery`; `cut_after` leaves only what is sent before the cut."""
     spoilt = list(events)
     if delivery.malformed_json_after is not None:
         place = _place(spoilt, delivery.malformed_json_after)
-        spoilt.insert(place, Event(BROKEN_EVENT, spoilt[place - 1].due))
+        spoilt.insert(place, TimedBytes(BROKEN_EVENT, spoilt[place - 1].due))
     if delivery.error_event_after is not None:
         place = _place(spoilt, delivery.error_event_after)
         due = spoilt[place - 1].due
-        spoilt[place:] = [Event(b"data: %b\n\n" % ERROR, due), Event(DONE, due)]
+        spoilt[place:] = [TimedBytes(b"data: %b\n\n" % ERROR, due), TimedBytes(DONE, due)]
     if delivery.cut_after is not None:
         del spoilt[_place(spoilt, delivery.cut_after) :]
     return [] if delivery.empty else spoilt
@@ -46,7 +46,7 @@ def split_characters(data: bytes) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-def _place(events: Sequence[Event], tokens: int) -> int:
+def _place(events: Sequence[TimedBytes], tokens: int) -> int:
     """Index behind the event with token number `tokens`, or behind the last token of a shorter answer; 0 is behind the role."""
     sent, place = 0, 1
     for index, event in enumerate(events[1:], start=1):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pytest_agentbench.engine.protocol import Delivery
 
 
-class Event(NamedTuple):
+class TimedBytes(NamedTuple):
     """Bytes to send, and when."""
 
     data: bytes
@@ -21,7 +21,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pace:
+class EnginePace:
     """The speed of an engine; an answer's Delivery may differ from it."""
 
     ttft_ms: float
@@ -42,7 +42,7 @@ class Pace:
         return list(accumulate(gaps))
 
 
-class Slots:
+class RequestSlots:
     """At most `limit` requests run at a time; the others wait in the order in which they came."""
 
     def __init__(self, limit: int | None) -> None:
@@ -68,10 +68,10 @@ class Slots:
             self._free.release()
 
 
-async def batches(events: Sequence[Event], started: float) -> AsyncIterator[list[Event]]:
+async def batches(events: Sequence[TimedBytes], started: float) -> AsyncIterator[list[TimedBytes]]:
     """The events as they come due, those due together in one list; due times are absolute, so lateness does not add up."""
     now = asyncio.get_running_loop().time
-    ready: list[Event] = []
+    ready: list[TimedBytes] = []
     for event in events:
         wait = started + event.due - now()
         if wait > 0:

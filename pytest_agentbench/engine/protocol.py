@@ -14,7 +14,7 @@ from pytest_agentbench.lib.config import Spec
 Tokens = Annotated[int, Field(ge=0)]  # of the answer, sent before something happens
 
 
-class Call(NamedTuple):
+class ReplyCall(NamedTuple):
     """One tool call of an answer."""
 
     name: str
@@ -50,11 +50,11 @@ AS_USUAL = Delivery()
 
 
 @dataclass(frozen=True)
-class Reply:
+class PolicyReply:
     """What a policy answers: text, then tool calls."""
 
     text: str = ""
-    tool_calls: tuple[Call, ...] = ()
+    tool_calls: tuple[ReplyCall, ...] = ()
     finish_reason: str | None = None  # None: what the answer itself says, stop or tool_calls
     delivery: Delivery = AS_USUAL
 
@@ -62,4 +62,4 @@ class Reply:
 class Policy(Protocol):
     """Decides answers. It sees the request body, which the server has checked, and nothing else."""
 
-    def reply(self, request: Mapping[str, Any]) -> Reply: ...
+    def reply(self, request: Mapping[str, Any]) -> PolicyReply: ...

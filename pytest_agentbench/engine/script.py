@@ -46,7 +46,7 @@ import orjson
 from pydantic import Field, field_validator, model_validator
 
 from pytest_agentbench.engine.chat import last_user_text
-from pytest_agentbench.engine.protocol import Call, Delivery, Reply
+from pytest_agentbench.engine.protocol import Delivery, PolicyReply, ReplyCall
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, parse_yaml, read_text, validate
 
@@ -78,7 +78,7 @@ class ScriptedCall(Spec):
         return arguments
 
 
-class Rule(Delivery):
+class ScriptEntry(Delivery):
     """One entry of a script: whom it is for, what it says, and how that is delivered."""
 
     match: Match = Match()
@@ -87,13 +87,13 @@ class Rule(Delivery):
     finish_reason: str | None = None
 
     @model_validator(mode="after")
-    def _error_has_a_status(self) -> Rule:
+    def _error_has_a_status(self) -> ScriptEntry:
         if self.status is None and {"message", "retry_after"} & self.model_fields_set:
             raise ValueError("message and retry_after only go with status")
         return self
 
-    def reply(self) -> Reply:
-        return Reply(self.text, tuple(Call(call.name, call.arguments) for call in self.tool_calls), self.finish_reason, self)
+    def reply(self) -> PolicyReply:
+        return PolicyReply(self.text, tuple(ReplyCall(call.name, call.arguments) for call in self.tool_calls), self.finish_reason, self)
 
 
 class Script:
@@ -104,7 +104,7 @@ class Script:
         self._rules = load_rules(path)
         self._calls: Counter[int] = Counter()  # by the rule's index
 
-    def reply(self, request: Mapping[str, Any]) -> Reply:
+    def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         text = last_user_text(request["messages"])
         turn = sum(message["role"] == "assistant" for message in request["messages"])
         concerned = [index for index, rule in enumerate(self._rules) if rule.match.concerns(text, turn)]
@@ -112,12 +112,12 @@ class Script:
         for index in concerned:
             if self._rules[index].match.call in (None, self._calls[index]):
                 return self._rules[index].reply()
-        return Reply(delivery=Delivery(status=400, message=f"No rule of {self._path.name} fits this request."))
+        return PolicyReply(delivery=Delivery(status=400, message=f"No rule of {self._path.name} fits this request."))
 
 
-def load_rules(path: Path) -> list[Rule]:
+def load_rules(path: Path) -> list[ScriptEntry]:
     """The rules of a script; raises ConfigError, with file, rule and key, for what it cannot mean."""
     rules = parse_yaml(read_text(path), str(path))
     if not isinstance(rules, list):
         raise ConfigError(f"{path}: should be a list of rules, not {rules!r}")
-    return [validate(Rule, rule, f"{path}: rule {index}") for index, rule in enumerate(rules, start=1)]
+    return [validate(ScriptEntry, rule, f"{path}: rule {index}") for index, rule in enumerate(rules, start=1)]

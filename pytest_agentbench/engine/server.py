@@ -17,15 +17,15 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pytest_agentbench.engine import POLICIES
-from pytest_agentbench.engine.answer import Answer, compose, stream_events, whole_body
-from pytest_agentbench.engine.blocks import Blocks
+from pytest_agentbench.engine.answer import EngineAnswer, compose, stream_events, whole_body
+from pytest_agentbench.engine.blocks import BlockCache
 from pytest_agentbench.engine.chat import ApiError, parse_chat
 from pytest_agentbench.engine.config import WHERE, EngineConfig
 from pytest_agentbench.engine.embeddings import embeddings_body
 from pytest_agentbench.engine.faults import spoil_stream
 from pytest_agentbench.engine.metrics import Metrics, TokenClock
-from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
-from pytest_agentbench.engine.protocol import Policy, Reply
+from pytest_agentbench.engine.pace import EnginePace, RequestSlots, TimedBytes, batches
+from pytest_agentbench.engine.protocol import Policy, PolicyReply
 from pytest_agentbench.engine.tokens import read_prompt
 from pytest_agentbench.engine.writer import error_response, json_response, send_stream, send_whole
 from pytest_agentbench.errors import ConfigError, unknown_name
@@ -41,7 +41,7 @@ class _Exchange:
 
     http: web.Request
     request: Json
-    reply: Reply
+    reply: PolicyReply
     arrived: float  # seconds, time.monotonic()
     started: float  # seconds, time.monotonic(): what tokens are due from
 
@@ -52,9 +52,9 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self._model = config.model
         self._policy = _load_policy(config)
-        self._pace = Pace(config.ttft_ms, config.itl_ms, config.jitter, config.seed)
-        self._slots = Slots(config.max_concurrency)
-        self._blocks = Blocks(config.kv_blocks, config.block_size)
+        self._pace = EnginePace(config.ttft_ms, config.itl_ms, config.jitter, config.seed)
+        self._slots = RequestSlots(config.max_concurrency)
+        self._blocks = BlockCache(config.kv_blocks, config.block_size)
         self._request_log = _open_log(config.request_log)
         self._metrics = Metrics(config.model)
         self._metrics.watch("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
@@ -128,7 +128,7 @@ class Engine:
             most = self._blocks.capacity * self._blocks.size
             raise ApiError(f"This model's maximum context length is {most} tokens, and {prompt + answer} are needed.", "messages")
 
-    async def _send(self, exchange: _Exchange, answer: Answer, cached: int) -> web.StreamResponse:
+    async def _send(self, exchange: _Exchange, answer: EngineAnswer, cached: int) -> web.StreamResponse:
         http, request, delivery = exchange.http, exchange.request, exchange.reply.delivery
         due = self._pace.due(max(1, len(answer.pieces)), delivery, await http.read())
         usage = answer.usage(cached)
@@ -154,7 +154,7 @@ class Engine:
         self._request_log.write(line + b"\n")
 
 
-async def _timed(events: Sequence[Event], started: float, clock: TokenClock) -> AsyncIterator[bytes]:
+async def _timed(events: Sequence[TimedBytes], started: float, clock: TokenClock) -> AsyncIterator[bytes]:
     """What is to be sent, when it is due."""
     async for batch in batches(events, started):
         clock.tick(sum(event.tokens for event in batch))

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.records import Json, Rollout
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ EXPORTS: Mapping[str, str] = {
 
 #: `write(chosen, directory) -> None`: puts its files into a directory that is there and empty. Raises ConfigError for runs of which the
 #: tool could make nothing.
-Writer = Callable[["Chosen", Path], None]
+Writer = Callable[["ChosenRuns", Path], None]
 
 
 def load_writer(name: str) -> Writer:

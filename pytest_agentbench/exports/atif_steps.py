@@ -9,13 +9,13 @@ from typing import Any
 
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, LLMCall
-from pytest_agentbench.tables.places import Place
+from pytest_agentbench.tables.places import RolloutPlace
 
 SCHEMA_VERSION = "ATIF-v1.8"
 SOURCES = {"assistant": "agent", "system": "system"}  # roles; all others are the user's
 
 
-def trajectory(place: Place, agent: Json) -> Json | None:
+def trajectory(place: RolloutPlace, agent: Json) -> Json | None:
     """None of a rollout without a transcript: a trajectory has a step."""
     rollout = place.rollout
     steps = [*_steps(place)]
@@ -48,7 +48,7 @@ def known(values: Mapping[str, Any]) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _steps(place: Place) -> Iterator[Json]:
+def _steps(place: RolloutPlace) -> Iterator[Json]:
     """A step for each message but for results of tools, which belong to the step before them."""
     messages, calls = place.rollout.messages, iter(_calls(place))
     starts = [number for number, message in enumerate(messages) if message.get("role") != "tool"]
@@ -62,7 +62,7 @@ def _steps(place: Place) -> Iterator[Json]:
         yield step
 
 
-def _calls(place: Place) -> Sequence[LLMCall]:
+def _calls(place: RolloutPlace) -> Sequence[LLMCall]:
     """The calls that went well, where there is one for each answer of the transcript; none where nobody knows which is which."""
     good = [call for call in place.rollout.calls if call.error_kind is None]
     answers = sum(message.get("role") == "assistant" for message in place.rollout.messages)
@@ -101,7 +101,7 @@ def _tool_call(number: int, call: Json) -> Json:
     return {**found, "arguments": arguments if fits else {}, **({} if fits else {"extra": {"raw": raw}})}
 
 
-def _measured(place: Place, call: LLMCall) -> Json:
+def _measured(place: RolloutPlace, call: LLMCall) -> Json:
     """When a call was made, what it cost, and how long it took; durations in milliseconds, under the names of run.json."""
     values = {metric.key: metric.of_call(call) for metric in registry.METRICS if metric.level == "call" and metric.of_call}
     durations = {name: value / 1e6 for name, value in values.items() if value is not None}

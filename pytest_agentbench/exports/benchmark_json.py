@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.contents import Run
@@ -21,7 +21,7 @@ VERSION = "5.1.0"  # of pytest-benchmark, whose form it is
 FENCE = 1.5  # interquartile ranges beyond which it calls a value an outlier
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """A file for each run: a benchmark for each suite and duration, a round of it for each call or rollout."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.tables.columns import Table
 
 COLUMNS = ("table", "column", "unit", "is")
@@ -33,7 +33,7 @@ class CsvFile:
         self._stream.close()
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """A value that is not known is empty; a text that is empty looks the same."""
     for table in chosen.tables.all:
         write_rows(directory / f"{table.name}.csv", [head.name for head in table.heads], table.rows())

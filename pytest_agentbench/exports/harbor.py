@@ -36,7 +36,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Trial:
+class HarborTrial:
     """A trial's directory and what it says."""
 
     folder: Path
@@ -93,7 +93,7 @@ def read(path: Path) -> Source:
     )
 
 
-def _means(trials: Sequence[Trial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:
+def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:
     """(score, Harbor's own mean of it) under a variant, where the job has one mean of all its trials.
 
     Of a single reward Harbor calls the mean `mean`; of several, older versions give that of `reward`, later ones each by its name.
@@ -115,15 +115,15 @@ def _dataset(config: Json) -> Path:
     return Path(str(dig(datasets[0], "path") or dig(datasets[0], "name") or "")) if len(datasets) == 1 else Path()
 
 
-def _trials(path: Path) -> Sequence[Trial]:
+def _trials(path: Path) -> Sequence[HarborTrial]:
     """Trials by task, then by when they began; a variant is an agent with its model where a job has several."""
     folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     if not folders:
         raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; name the directory of a job")
-    found = [Trial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
+    found = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
     names = {str(trial.agent) for trial in found if trial.result}
     if len(names) > 1:
-        found = [Trial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
+        found = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
     return sorted(found, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
 
 
@@ -135,7 +135,7 @@ def _variant(agent: Json) -> str:
     return re.sub(r"\W+", "_", f"{agent['kind']}_{agent['model'] or ''}".lower()).strip("_")
 
 
-def _rollouts(trials: Sequence[Trial], scores: Sequence[str], notes: list[str]) -> Iterator[Rollout]:
+def _rollouts(trials: Sequence[HarborTrial], scores: Sequence[str], notes: list[str]) -> Iterator[Rollout]:
     numbers: Counter[tuple[str, str]] = Counter()
     without = despite = several = 0
     for trial in trials:
@@ -155,7 +155,7 @@ def _rollouts(trials: Sequence[Trial], scores: Sequence[str], notes: list[str]) 
         notes.append(f"{several} steps made several LLM calls, which are one call here")
 
 
-def _rollout(trial: Trial, number: int, done: Trajectory, scores: Sequence[str]) -> Rollout:
+def _rollout(trial: HarborTrial, number: int, done: Trajectory, scores: Sequence[str]) -> Rollout:
     status, reason = outcome(trial)
     times = dig(trial.result, "agent_execution") or {}
     start, end = (iso_ns(times.get(name), trial.folder / RESULT) for name in ("started_at", "finished_at"))
@@ -184,14 +184,14 @@ def _rollout(trial: Trial, number: int, done: Trajectory, scores: Sequence[str])
     )
 
 
-def _scores(trial: Trial) -> dict[str, Score]:
+def _scores(trial: HarborTrial) -> dict[str, Score]:
     for name, value in trial.rewards.items():
         if not isinstance(value, int | float) or not is_score(value):
             raise ConfigError(f"{trial.folder / RESULT}: the reward {name!r} is {value!r}, should be a number")
     return {name: Score(value) for name, value in trial.rewards.items()}
 
 
-def outcome(trial: Trial) -> tuple[str, str]:
+def outcome(trial: HarborTrial) -> tuple[str, str]:
     """(status, reason): who is to blame for an exception follows from the phase in which it was raised.
 
     An agent that ran out of time, or whose program failed, is graded all the same; where it has a reward the reward counts.

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_agentbench.exports.atif_steps import iso, known, total, trajectory
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import Place
+from pytest_agentbench.tables.places import RolloutPlace
 
 #: Status -> what Harbor calls such an end, and the last phase that began.
 EXCEPTIONS = {
@@ -27,7 +27,7 @@ EXCEPTIONS = {
 
 
 @dataclass
-class Job:
+class HarborJob:
     """The trials of a suite of a run, as its result counts them."""
 
     folder: Path
@@ -38,16 +38,16 @@ class Job:
     graded: int = 0
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """A job for each suite of each run."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, HarborJob] = {}
         for place in places(origin):
             group = place.rollout.key.group
             if place.rollout.kind == "scenario":
                 if group not in jobs:
-                    jobs[group] = Job(directory / f"{origin.run}-{group}", _agent(run, group))
+                    jobs[group] = HarborJob(directory / f"{origin.run}-{group}", _agent(run, group))
                 _write_trial(jobs[group], place, run)
         for group, job in jobs.items():
             _write_json(job.folder / CONFIG, _configuration(job, run, group))
@@ -65,7 +65,7 @@ def _agent(run: Run, group: str) -> Json:
     return known(agent)
 
 
-def _write_trial(job: Job, place: Place, run: Run) -> None:
+def _write_trial(job: HarborJob, place: RolloutPlace, run: Run) -> None:
     rollout = place.rollout
     name = re.sub(r"[^\w.-]", "_", f"{rollout.scenario}__{rollout.trial}")
     folder = job.folder / name
@@ -82,7 +82,7 @@ def _write_trial(job: Job, place: Place, run: Run) -> None:
     _count(job, rollout, name, rewards)
 
 
-def _asked(job: Job) -> Json:
+def _asked(job: HarborJob) -> Json:
     return {name: job.agent[name] for name in ("name", "model_name") if name in job.agent}
 
 
@@ -93,7 +93,7 @@ def _reward(score: str, run: Run, rollout: Rollout) -> str:
     return "reward" if score == main else score.removeprefix("harbor_")
 
 
-def _trial_result(job: Job, place: Place, name: str, rewards: Json) -> Json:
+def _trial_result(job: HarborJob, place: RolloutPlace, name: str, rewards: Json) -> Json:
     rollout, calendar = place.rollout, place.origin.calendar
     good = [call for call in rollout.calls if call.error_kind is None]
     start, end = (calendar.epoch_ns(rollout.session, stamp) for stamp in (rollout.started_ns, rollout.ended_ns))
@@ -136,11 +136,11 @@ def _phases(times: Json, last: str) -> Json:
     return {phase: moments.get(phase, before) if phase in begun else None for phase in PHASES}
 
 
-def _model(job: Job) -> Json | None:
+def _model(job: HarborJob) -> Json | None:
     return {"name": job.agent["model_name"], "provider": None} if "model_name" in job.agent else None
 
 
-def _count(job: Job, rollout: Rollout, name: str, rewards: Json) -> None:
+def _count(job: HarborJob, rollout: Rollout, name: str, rewards: Json) -> None:
     job.trials += 1
     job.graded += bool(rewards)
     for reward, value in rewards.items():
@@ -149,7 +149,7 @@ def _count(job: Job, rollout: Rollout, name: str, rewards: Json) -> None:
         job.exceptions[EXCEPTIONS[rollout.status][0]].append(name)
 
 
-def _configuration(job: Job, run: Run, group: str) -> Json:
+def _configuration(job: HarborJob, run: Run, group: str) -> Json:
     """As much of a job's configuration as a run knows."""
     return {
         "job_name": job.folder.name,
@@ -159,7 +159,7 @@ def _configuration(job: Job, run: Run, group: str) -> Json:
     }
 
 
-def _result(job: Job, run: Run, group: str) -> Json:
+def _result(job: HarborJob, run: Run, group: str) -> Json:
     """What a job counts. Its mean is Harbor's: a trial without a reward is 0, and all trials are alike."""
     errors = sum(map(len, job.exceptions.values()))
     counted = {
@@ -184,7 +184,7 @@ def _result(job: Job, run: Run, group: str) -> Json:
     }
 
 
-def _mean(job: Job) -> float:
+def _mean(job: HarborJob) -> float:
     return sum(value * len(names) for value, names in job.rewards["reward"].items()) / job.trials
 
 

@@ -16,18 +16,18 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Attempt, Json, LLMCall
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import Place
+from pytest_agentbench.tables.places import RolloutPlace
 from pytest_agentbench.tables.prompts import prompts
 
 BLOCK = 64  # tokens, for `--trace-block-size`
 CHARACTERS = 4  # of a token: what English has
 
 
-class Timed(NamedTuple):
+class SentCall(NamedTuple):
     """A call that went well; nanoseconds since 1970."""
 
     id: str
@@ -38,7 +38,7 @@ class Timed(NamedTuple):
 
 
 @dataclass
-class Blocks:
+class BlockNumbers:
     """Numbers of prompt blocks: the same number where all up to there is the same."""
 
     _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -51,14 +51,14 @@ class Blocks:
         return chain
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """A trace for each run; raises ConfigError for one without a timed call."""
     calls = chosen.tables.calls
     for origin in chosen.origins:
         sent = calls.where((calls["run"] == origin.run) & calls["measured"] & (calls["kind"] == "scenario"))["sent_s"]
         if np.isnan(sent).all():
             raise ConfigError(f"{origin.directory} has no call of a scenario whose time is known, so there is nothing to replay")
-        began, blocks = math.floor(np.nanmin(sent) * 1e3), Blocks()
+        began, blocks = math.floor(np.nanmin(sent) * 1e3), BlockNumbers()
         with (directory / f"{origin.run}.jsonl").open("w", encoding="utf-8") as file:
             for place in places(origin):
                 if place.rollout.kind == "scenario":
@@ -67,7 +67,7 @@ def write(chosen: Chosen, directory: Path) -> None:
                 raise ConfigError(f"{origin.directory}: all calls of its scenarios failed, so there is nothing to replay")
 
 
-def _rows(place: Place, blocks: Blocks, began: int) -> Iterator[Json]:
+def _rows(place: RolloutPlace, blocks: BlockNumbers, began: int) -> Iterator[Json]:
     """The calls of a rollout; each attempt is a session."""
     for attempt in place.rollout.attempts:
         timed = sorted(timed_calls(place, attempt), key=lambda call: call.start)
@@ -84,7 +84,7 @@ def _rows(place: Place, blocks: Blocks, began: int) -> Iterator[Json]:
             }
 
 
-def timed_calls(place: Place, attempt: Attempt) -> Iterator[Timed]:
+def timed_calls(place: RolloutPlace, attempt: Attempt) -> Iterator[SentCall]:
     """The calls of an attempt that a trace has."""
     text, calls, ends = prompts(place.rollout, attempt)
     first = ends[0] if ends else 0  # characters of which every prompt has more
@@ -92,10 +92,10 @@ def timed_calls(place: Place, attempt: Attempt) -> Iterator[Timed]:
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (call.sent_ns, call.ended_ns))
         if start is not None and end is not None:
             asked = text[: ends[number] if number < len(ends) else first]
-            yield Timed(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, asked)
+            yield SentCall(f"{place.rollout.key}-{attempt.attempt}-{number + 1}", start, end, call, asked)
 
 
-def _length(call: Timed) -> int:
+def _length(call: SentCall) -> int:
     """Tokens of a prompt: the server's count, or else an estimate."""
     return call.call.prompt_tokens or max(1, len(call.text) // CHARACTERS)
 
@@ -105,19 +105,19 @@ def _stretches(text: str) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def _shared(timed: Sequence[Timed]) -> int:
+def _shared(timed: Sequence[SentCall]) -> int:
     """How many blocks stand before the transcript: those that the first prompt has beyond it."""
     return max(0, math.ceil(_length(timed[0]) / BLOCK) - len(_stretches(timed[0].text))) if timed else 0
 
 
-def _names(group: str, call: Timed, shared: int) -> list[str]:
+def _names(group: str, call: SentCall, shared: int) -> list[str]:
     """What a prompt's blocks are called: by the suite, by what stands in them, and where that is unknown by the call."""
     count = math.ceil(_length(call) / BLOCK)
     told = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
     return [*told, *(f"{call.id} {number}" for number in range(len(told), count))]
 
 
-def _when(place: Place, call: Timed, earlier: Sequence[Timed], began: int) -> Json:
+def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:
     """When a call began: at a time or, where one of its session had ended before, so long after that."""
     ended = [each for each in earlier if each.end <= call.start]
     if not ended:
@@ -127,7 +127,7 @@ def _when(place: Place, call: Timed, earlier: Sequence[Timed], began: int) -> Js
     return {"wait_for": [last.id], "delay": (call.start - last.end - tools) / 1e6, "tool_wait_ms": tools / 1e6}
 
 
-def _tool_ns(place: Place, start: int, end: int) -> int:
+def _tool_ns(place: RolloutPlace, start: int, end: int) -> int:
     """Nanoseconds of a gap in which a tool ran."""
     rollout, calendar = place.rollout, place.origin.calendar
     spans = (tuple(calendar.epoch_ns(rollout.session, stamp) for stamp in (tool.started_ns, tool.ended_ns)) for tool in rollout.tool_calls)

@@ -26,7 +26,7 @@ AVERAGES = "the toolkit counts an error as 0.0, and takes all items alike; a run
 
 
 @dataclass
-class Entry:
+class NatEntry:
     """One entry of the data set, as far as the files tell."""
 
     id: str
@@ -108,12 +108,12 @@ def _average(file: Path) -> float | None:
     return mean if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean) else None
 
 
-def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Entry]:
+def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[NatEntry]:
     """The entries in the order of the data set, with ids, questions and answers."""
     rows = list(map(_row, json_items(job / ANSWERS))) if (job / ANSWERS).is_file() else []
     if rows and all(row.id for row in rows):
         return rows
-    entries = [Entry(id) for id in items]
+    entries = [NatEntry(id) for id in items]
     if len(rows) != len(entries):
         notes.append(f"{ANSWERS} has no ids and {len(rows)} texts for {len(entries)} scores, so nobody knows whose answers they are")
         return entries
@@ -123,16 +123,16 @@ def _entries(job: Path, items: Mapping[str, Json], notes: list[str]) -> list[Ent
     return entries
 
 
-def _row(row: Any) -> Entry:
+def _row(row: Any) -> NatEntry:
     """An entry of workflow_output.json: an object with an id or, without structure, only the answer's text."""
     if not isinstance(row, dict):
-        return Entry("", str(row or ""))
+        return NatEntry("", str(row or ""))
     labels = row.get("expected_tool_calls")
     expected = [call for call in labels if isinstance(call, dict) and "tool" in call] if isinstance(labels, list) else []
-    return Entry(str(row.get("id", "")), str(row.get("generated_answer") or ""), str(row.get("question") or ""), tuple(expected))
+    return NatEntry(str(row.get("id", "")), str(row.get("generated_answer") or ""), str(row.get("question") or ""), tuple(expected))
 
 
-def _score(entries: Sequence[Entry], name: str, items: Mapping[str, Json], notes: list[str]) -> None:
+def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], notes: list[str]) -> None:
     """Puts an evaluator's scores to their entries. What the toolkit marks as an error is none, though it wrote 0.0."""
     failed = 0
     for entry in entries:
@@ -158,7 +158,7 @@ def _score(entries: Sequence[Entry], name: str, items: Mapping[str, Json], notes
         notes.append(f"{name}: {len(strangers)} items are of ids that {ANSWERS} does not have, such as {strangers[0]!r}; left out")
 
 
-def _joined(job: Path, entries: Sequence[Entry], notes: list[str]) -> dict[int, Example]:
+def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[int, Example]:
     """The events by position. They carry no ids, so positions are checked by the tools that evaluators saw."""
     if not (job / EVENTS).is_file():
         notes.append(f"no {EVENTS} (the profiler was off), so there are no calls, tools or times")
@@ -191,7 +191,7 @@ def _bare(name: str) -> str:
 
 
 def _rollouts(
-    entries: Sequence[Entry], events: Mapping[int, Example], inputs: dict[str, object], metadata: Json, notes: list[str]
+    entries: Sequence[NatEntry], events: Mapping[int, Example], inputs: dict[str, object], metadata: Json, notes: list[str]
 ) -> Iterator[Rollout]:
     trials: dict[str, int] = {}
     silent = zeros = 0
@@ -213,7 +213,7 @@ def _rollouts(
         notes.append(f"no {TRACES}, so the arguments of tools are not known")
 
 
-def _rollout(entry: Entry, scenario: str, trial: int, example: Example | None, inputs: dict[str, object], nothing: bool) -> Rollout:
+def _rollout(entry: NatEntry, scenario: str, trial: int, example: Example | None, inputs: dict[str, object], nothing: bool) -> Rollout:
     calls = example.calls() if example else ()
     return Rollout(
         suite="",

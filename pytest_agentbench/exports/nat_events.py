@@ -24,7 +24,7 @@ EMPTY = frozenset({"", "None"})  # what the text of a token event without text l
 
 
 @dataclass
-class Asked:
+class CallEvents:
     """The events of one LLM call."""
 
     started: int | None = None  # nanoseconds since 1970, as all here
@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass
-class Used:
+class ToolEvents:
     """The events of one tool call."""
 
     name: str
@@ -49,8 +49,8 @@ class Used:
 class Example:
     """The events of one example."""
 
-    asked: dict[str, Asked] = field(default_factory=dict)  # UUID -> LLM call
-    used: dict[str, Used] = field(default_factory=dict)
+    asked: dict[str, CallEvents] = field(default_factory=dict)  # UUID -> LLM call
+    used: dict[str, ToolEvents] = field(default_factory=dict)
     first: int = sys.maxsize
     last: int = 0
 
@@ -102,14 +102,14 @@ def _add(examples: dict[int, Example], row: dict[str, str]) -> None:
     if kind.startswith(("LLM_", "TOOL_")) and not uuid:
         raise ValueError(f"an event {kind} has no UUID, so nobody knows which call it belongs to")
     if kind.startswith("LLM_"):
-        _add_llm(example.asked.setdefault(uuid, Asked()), kind, at, row)
+        _add_llm(example.asked.setdefault(uuid, CallEvents()), kind, at, row)
     elif kind == "TOOL_START":
-        example.used[uuid] = Used(row.get("tool_name", ""), at)
+        example.used[uuid] = ToolEvents(row.get("tool_name", ""), at)
     elif kind == "TOOL_END" and uuid in example.used:
         example.used[uuid].ended = at
 
 
-def _add_llm(call: Asked, kind: str, at: int, row: dict[str, str]) -> None:
+def _add_llm(call: CallEvents, kind: str, at: int, row: dict[str, str]) -> None:
     match kind:
         case "LLM_START":
             call.started, call.model = at, row.get("llm_name", "")
@@ -126,7 +126,7 @@ def _count(row: dict[str, str], name: str) -> int | None:
     return int(float(row.get(name) or 0)) or None
 
 
-def _call(asked: Asked, started: int) -> LLMCall:
+def _call(asked: CallEvents, started: int) -> LLMCall:
     events = sorted(zip(asked.tokens, asked.with_text, strict=True))
     ended = max([started, *asked.tokens]) if asked.ended is None else asked.ended
     return LLMCall(
@@ -144,7 +144,7 @@ def _call(asked: Asked, started: int) -> LLMCall:
     )
 
 
-def _tool_call(used: Used, turn: int, given: object) -> ToolCall:
+def _tool_call(used: ToolEvents, turn: int, given: object) -> ToolCall:
     arguments = understood(given)
     raw = str(given) if arguments is None and given is not None else None
     return ToolCall(used.name, arguments or {}, max(1, turn), raw=raw, started_ns=used.started, ended_ns=used.ended)

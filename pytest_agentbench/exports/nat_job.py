@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.nat_optimization import Optimization
 from pytest_agentbench.exports.nat_profile import write_profile
-from pytest_agentbench.exports.nat_report import Report
+from pytest_agentbench.exports.nat_report import NatReport
 from pytest_agentbench.exports.nat_schema import (
     ANSWERS,
     BENCHMARK_COLUMNS,
@@ -36,7 +36,7 @@ from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import Origin, Place
+from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 #: Our scores of tools -> what the toolkit calls that evaluator; others keep their names.
 EVALUATORS = {"tsq": MAIN}
@@ -44,7 +44,7 @@ WHOLE_NUMBERS = ("concurrency", "total_llm_calls", "total_tokens")
 
 
 @dataclass
-class Job:
+class NatJob:
     """A suite of a run."""
 
     group: str
@@ -53,16 +53,16 @@ class Job:
     entries: dict[int, Json] = field(default_factory=dict)  # by position: of ANSWERS
     items: defaultdict[str, dict[int, Json]] = field(default_factory=lambda: defaultdict(dict))  # evaluator -> by position
     optimization: Optimization = field(default_factory=Optimization)
-    report: Report = field(default_factory=Report)
+    report: NatReport = field(default_factory=NatReport)
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """All jobs, and a benchmark for each suite."""
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
     for origin in chosen.origins:
         run = chosen.run_of(origin)
         for group, positions in _positions(chosen, origin).items():
-            job = Job(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
+            job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
             throughput = _write_job(job, origin, run)
             rows[group].append((run.settings.concurrency, throughput))
@@ -75,7 +75,7 @@ def _experiment(run: Run, group: str) -> str:
     return "-".join(filter(None, (run.name, group if len(run.suites) > 1 or not run.name else "")))
 
 
-def _positions(chosen: Chosen, origin: Origin) -> dict[str, dict[RolloutKey, int]]:
+def _positions(chosen: ChosenRuns, origin: Origin) -> dict[str, dict[RolloutKey, int]]:
     """Group -> rollout -> its position: by id, in which numbers count as such, then by trial. The toolkit's plots join by it."""
     rollouts = chosen.tables.rollouts
     own = rollouts.where((rollouts["run"] == origin.run) & (rollouts["kind"] == "scenario"))
@@ -92,7 +92,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _write_job(job: Job, origin: Origin, run: Run) -> Throughput:
+def _write_job(job: NatJob, origin: Origin, run: Run) -> Throughput:
     throughput = Throughput()
     for number, events in write_profile(_examples(job, origin), job.folder):
         throughput.add(number, events)
@@ -110,7 +110,7 @@ def _write_job(job: Job, origin: Origin, run: Run) -> Throughput:
     return throughput
 
 
-def _examples(job: Job, origin: Origin) -> Iterator[tuple[int, Place]]:
+def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]:
     """The rollouts of a job, each once its entry and its items are noted."""
     for place in places(origin):
         rollout = place.rollout
@@ -152,7 +152,7 @@ def _evaluator(score: str) -> str:
     return EVALUATORS.get(score, score.removeprefix("nat_"))
 
 
-def _write_configuration(job: Job, run: Run) -> None:
+def _write_configuration(job: NatJob, run: Run) -> None:
     """The configurations, and what is known of the call."""
     suite = run.suites.get(job.group)
     settings = json.dumps(_configuration(job, run, suite), indent=2) + "\n"  # JSON is YAML
@@ -179,7 +179,7 @@ def _write_configuration(job: Job, run: Run) -> None:
     _write_json(job.folder / METADATA, metadata)
 
 
-def _configuration(job: Job, run: Run, suite: SuiteResult | None) -> Json:
+def _configuration(job: NatJob, run: Run, suite: SuiteResult | None) -> Json:
     """As much of a configuration as a run knows."""
     dataset = {"_type": "json", "file_path": suite.dataset.file if suite else ""}
     return {

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from pytest_agentbench.exports.nat_profile import Event, seconds
+from pytest_agentbench.exports.nat_profile import ProfilerEvent, seconds
 from pytest_agentbench.metrics.other_tools.common import deviation, mean
 from pytest_agentbench.profile.prefixes import PromptTree, PromptTrees
 from pytest_agentbench.records import Json, Rollout
@@ -38,7 +38,7 @@ class Optimization:
         for model, count in _new_words(rollout):
             self._new_words[model].append(count)
 
-    def add_events(self, events: Sequence[Event]) -> None:
+    def add_events(self, events: Sequence[ProfilerEvent]) -> None:
         """The events of an example, in the order of time."""
         self._requests += 1
         times = [float(seconds(event.at)) for event in events]

@@ -13,13 +13,13 @@ from pytest_agentbench.exports.csv_files import CsvFile
 from pytest_agentbench.exports.nat_schema import EVENT_COLUMNS, EVENTS, FRAMEWORK, TRACES
 from pytest_agentbench.metrics.other_tools.common import called_ns
 from pytest_agentbench.records import OUTPUT_KINDS, Attempt, Json, LLMCall
-from pytest_agentbench.tables.places import Place
+from pytest_agentbench.tables.places import RolloutPlace
 
 TOKEN = "…"  # the text of an event with output: what it was nobody kept
 WORKFLOW = "<workflow>"
 
 
-class Event(NamedTuple):
+class ProfilerEvent(NamedTuple):
     """One event of the profiler."""
 
     at: int  # nanoseconds since 1970
@@ -32,7 +32,7 @@ class Event(NamedTuple):
     chunk: str | None = None
 
 
-def write_profile(examples: Iterator[tuple[int, Place]], job: Path) -> Iterator[tuple[int, list[Event]]]:
+def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path) -> Iterator[tuple[int, list[ProfilerEvent]]]:
     """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time."""
     with (job / TRACES).open("w", encoding="utf-8") as traces, CsvFile(job / EVENTS, EVENT_COLUMNS) as table:
         separator = "[\n"
@@ -47,15 +47,15 @@ def write_profile(examples: Iterator[tuple[int, Place]], job: Path) -> Iterator[
         traces.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-def events_of(place: Place) -> Iterator[Event]:
+def events_of(place: RolloutPlace) -> Iterator[ProfilerEvent]:
     """What happened in a rollout whose times are known, unordered."""
     rollout, calendar = place.rollout, place.origin.calendar
     start, end = (calendar.epoch_ns(rollout.session, stamp) for stamp in (rollout.started_ns, rollout.ended_ns))
     if start is None or end is None:
         return
     whole = _id(place, "workflow")
-    yield Event(start, "WORKFLOW_START", whole, WORKFLOW)
-    yield Event(end, "WORKFLOW_END", whole, WORKFLOW, made=rollout.answer)
+    yield ProfilerEvent(start, "WORKFLOW_START", whole, WORKFLOW)
+    yield ProfilerEvent(end, "WORKFLOW_END", whole, WORKFLOW, made=rollout.answer)
     texts = _texts(place)
     for attempt in rollout.attempts:
         for number, call in enumerate(attempt.calls):
@@ -63,35 +63,35 @@ def events_of(place: Place) -> Iterator[Event]:
     for number, tool in enumerate(rollout.tool_calls):
         begun, done = (calendar.epoch_ns(rollout.session, stamp) for stamp in (tool.started_ns, tool.ended_ns))
         if begun is not None:
-            yield Event(begun, "TOOL_START", _id(place, "tool", number), tool.name, given=tool.arguments)
+            yield ProfilerEvent(begun, "TOOL_START", _id(place, "tool", number), tool.name, given=tool.arguments)
         if begun is not None and done is not None:
-            yield Event(done, "TOOL_END", _id(place, "tool", number), tool.name)
+            yield ProfilerEvent(done, "TOOL_END", _id(place, "tool", number), tool.name)
 
 
-def _call(place: Place, attempt: Attempt, number: int, call: LLMCall, text: str | None) -> Iterator[Event]:
+def _call(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCall, text: str | None) -> Iterator[ProfilerEvent]:
     """The events of a call. One that failed has no end, as the toolkit would have it."""
     calendar, id = place.origin.calendar, _id(place, "call", attempt.attempt, number)
     begun, ended = (calendar.epoch_ns(attempt.session, stamp) for stamp in (called_ns(call), call.ended_ns))
     if begun is None or ended is None:
         return
-    yield Event(begun, "LLM_START", id, call.model)
+    yield ProfilerEvent(begun, "LLM_START", id, call.model)
     shift = begun - called_ns(call)
     for chunk in call.chunks:
-        yield Event(chunk.at_ns + shift, "LLM_NEW_TOKEN", id, chunk=TOKEN if chunk.kind in OUTPUT_KINDS else "")
+        yield ProfilerEvent(chunk.at_ns + shift, "LLM_NEW_TOKEN", id, chunk=TOKEN if chunk.kind in OUTPUT_KINDS else "")
     if call.error_kind is None:
         prompt, completion = call.prompt_tokens or 0, call.completion_tokens or 0
         tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        yield Event(ended, "LLM_END", id, call.model, {**tokens, "cached_tokens": call.cached_tokens or 0}, made=text)
+        yield ProfilerEvent(ended, "LLM_END", id, call.model, {**tokens, "cached_tokens": call.cached_tokens or 0}, made=text)
 
 
-def _texts(place: Place) -> dict[int, str]:
+def _texts(place: RolloutPlace) -> dict[int, str]:
     """Call -> what the model said, where the transcript has a message of it for each call that went well."""
     good = [number for number, call in enumerate(place.rollout.calls) if call.error_kind is None]
     said = [str(message.get("content") or "") for message in place.rollout.messages if message.get("role") == "assistant"]
     return dict(zip(good, said, strict=True)) if len(good) == len(said) else {}
 
 
-def _id(place: Place, *parts: object) -> str:
+def _id(place: RolloutPlace, *parts: object) -> str:
     """The same for the same thing, whenever it is exported."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(map(str, (place.origin.run, *place.rollout.key, *parts)))))
 
@@ -101,7 +101,7 @@ def seconds(at: int) -> str:
     return f"{at // 10**9}.{at % 10**9:09}"
 
 
-def _row(event: Event, number: int) -> list[object]:
+def _row(event: ProfilerEvent, number: int) -> list[object]:
     """The columns of EVENTS."""
     whole = event.kind.startswith("LLM_")
     values: Json = {
@@ -120,7 +120,7 @@ def _row(event: Event, number: int) -> list[object]:
     return [values.get(name) for name in EVENT_COLUMNS]
 
 
-def _step(event: Event) -> Json:
+def _step(event: ProfilerEvent) -> Json:
     """A step of TRACES."""
     usage = {"token_usage": {**dict(event.tokens), "reasoning_tokens": 0}, "num_llm_calls": 1, "seconds_between_calls": 0}
     return {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_agentbench.exports.nat_profile import Event
+from pytest_agentbench.exports.nat_profile import ProfilerEvent
 from pytest_agentbench.metrics.windows import at_least, total_ns
 from pytest_agentbench.profile.levels import Levels, level_at
 
@@ -49,13 +49,13 @@ class Node:
         return max(0, self.duration - total_ns(at_least(clamped, 1)))
 
 
-class Report:
+class NatReport:
     """The calls of a job's examples."""
 
     def __init__(self) -> None:
         self._examples: dict[int, list[Node]] = {}
 
-    def add(self, example: int, events: Sequence[Event]) -> None:
+    def add(self, example: int, events: Sequence[ProfilerEvent]) -> None:
         """The events of an example, in the order of time."""
         self._examples[example] = _nodes(events)
 
@@ -64,7 +64,7 @@ class Report:
         return GAP + GAP.join("\n".join(lines) for lines in (_nested(examples), _spikes([*_all(examples)])))
 
 
-def _nodes(events: Sequence[Event]) -> list[Node]:
+def _nodes(events: Sequence[ProfilerEvent]) -> list[Node]:
     """The calls of an example in the order of their starts, which is that of their tree from top to bottom."""
     nodes: list[Node] = []
     stack: list[int] = []

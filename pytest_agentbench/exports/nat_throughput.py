@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.nat_profile import Event, seconds
+from pytest_agentbench.exports.nat_profile import ProfilerEvent, seconds
 from pytest_agentbench.exports.nat_schema import CALL_COLUMNS, CALLS, GAP_COLUMNS, GAPS, WHOLE
 from pytest_agentbench.metrics.timings import speedup
 
@@ -45,7 +45,7 @@ class Throughput:
     gaps: array[float] = field(default_factory=lambda: array("d"))  # seconds
     wall_s: float | None = None  # seconds in which they were made, where others were made between; None: from first start to last end
 
-    def add(self, example: int, events: Iterable[Event]) -> None:
+    def add(self, example: int, events: Iterable[ProfilerEvent]) -> None:
         """Takes the events of an example, in the order of time."""
         timed = [(float(seconds(event.at)), event) for event in events if event.kind.startswith("LLM_")]
         tokens = [at for at, event in timed if event.kind == "LLM_NEW_TOKEN"]

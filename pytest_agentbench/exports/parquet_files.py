@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.tables.columns import Column, Table
 
 COMMAND = "pip install 'pytest-agentbench[parquet]'"
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """A value that is not known is null; raises ConfigError where pyarrow is missing."""
     try:
         import pyarrow.parquet

@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Attempt, Json, LLMCall, RolloutKey
 from pytest_agentbench.tables import places, samples
-from pytest_agentbench.tables.places import Origin, Place
+from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 FILE = "trace.json"
 SUMS = ("_bucket", "_sum", "_count", "_total", "_created")  # ends of series that only grow, and would hide all others
@@ -52,7 +52,7 @@ class Thread:
         return True
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """One file for all runs: a process of the trace is a run, and each begins at 0."""
     with (directory / FILE).open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
@@ -83,7 +83,7 @@ def _events(origin: Origin, process: int) -> Iterator[Json]:
     yield from _counters(origin, process, began)
 
 
-def _attempts(place: Place) -> Iterator[tuple[tuple[RolloutKey, int], Slice]]:
+def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], Slice]]:
     """The attempts of a rollout that have times."""
     for attempt in place.rollout.attempts:
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (attempt.started_ns, attempt.ended_ns))
@@ -106,7 +106,7 @@ def _slots(spans: dict[tuple[RolloutKey, int], Slice]) -> dict[tuple[RolloutKey,
     return slots
 
 
-def _within(place: Place, number: int) -> Iterator[Slice]:
+def _within(place: RolloutPlace, number: int) -> Iterator[Slice]:
     """What happened in an attempt, as far as its times are known. Tools and programs are known of the last one."""
     rollout = place.rollout
     attempt = next(each for each in rollout.attempts if each.attempt == number)
@@ -121,7 +121,7 @@ def _within(place: Place, number: int) -> Iterator[Slice]:
         yield from _slice(place, attempt, (program.started_ns, program.ended_ns), "program", "program", facts)
 
 
-def _call(place: Place, attempt: Attempt, call: LLMCall, category: str) -> Iterator[Slice]:
+def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[Slice]:
     """A call from when the tap had it, with what it waited for."""
     facts = {
         "error_kind": call.error_kind,
@@ -138,7 +138,9 @@ def _call(place: Place, attempt: Attempt, call: LLMCall, category: str) -> Itera
         yield slice._replace(parts=[(name, start + shift, end + shift) for name, (start, end) in parts if end > start])
 
 
-def _slice(place: Place, attempt: Attempt, stamps: tuple[int | None, int | None], name: str, category: str, facts: Json) -> Iterator[Slice]:
+def _slice(
+    place: RolloutPlace, attempt: Attempt, stamps: tuple[int | None, int | None], name: str, category: str, facts: Json
+) -> Iterator[Slice]:
     """One slice, or none where nobody took the times."""
     start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in stamps)
     if start is not None and end is not None:

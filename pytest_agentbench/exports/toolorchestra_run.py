@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytest_agentbench.exports.atif_steps import iso
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
@@ -25,13 +25,13 @@ from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import places
 from pytest_agentbench.tables.columns import Table
-from pytest_agentbench.tables.places import Origin, Place
+from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 WINDOW: Offsets = (600, 7800)  # the evaluation's own, for runs that have none
 ANSWER = "answer"  # the tool that ends a task
 
 
-def write(chosen: Chosen, directory: Path) -> None:
+def write(chosen: ChosenRuns, directory: Path) -> None:
     """A directory for each run; tasks of later trials have directories of their own within it."""
     for origin in chosen.origins:
         folder = directory / origin.run
@@ -69,7 +69,7 @@ def _write_tasks(origin: Origin, run: Run, folder: Path) -> tuple[list[float], l
     return sorted(steps), sorted(ends)
 
 
-def _rounds(place: Place) -> Iterator[float]:
+def _rounds(place: RolloutPlace) -> Iterator[float]:
     """When the last tool of each round was done."""
     done: dict[int, int] = {}
     for tool in place.rollout.tool_calls:

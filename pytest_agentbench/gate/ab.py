@@ -23,11 +23,11 @@ from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
-from pytest_agentbench.stats.latency import Timing
-from pytest_agentbench.stats.paired import Sample, compare
+from pytest_agentbench.stats.latency import RolloutLatencies
+from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.stats.step_down import step_down
-from pytest_agentbench.suites.arms import Arm, Side
+from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.models import Models, names
 
 PERCENTILES = (50, 90)
@@ -92,7 +92,7 @@ class SuiteInArms(NamedTuple):
     """What a comparison has to know of a suite."""
 
     score_names: Sequence[str]
-    sides: Mapping[str, Side]  # variant -> the suite's own, and the arm
+    sides: Mapping[str, VariantOrigin]  # variant -> the suite's own, and the arm
 
 
 class Comparison:
@@ -107,10 +107,10 @@ class Comparison:
         with_each_other: bool = False,
     ) -> None:
         self._arms = arms
-        every = starmap(Pair, combinations([arm.name for arm in arms], 2))
+        every = starmap(ArmPair, combinations([arm.name for arm in arms], 2))
         self._pairs = [pair for pair in every if with_each_other or pair.base == arms[0].name]
         self._suites = suites
-        self._trials: defaultdict[tuple[str, Side], list[Trial]] = defaultdict(list)
+        self._trials: defaultdict[tuple[str, VariantOrigin], list[Trial]] = defaultdict(list)
         self._totals = {arm.name: Totals(Goodput(slo)) for arm in arms}
 
     def add(self, rollout: Rollout) -> None:
@@ -131,11 +131,11 @@ class Comparison:
             warnings=tuple(_warnings(arms, blocks, sequence=facts.in_sequence)),
         )
 
-    def _questions(self, stopwatch: Stopwatch) -> Iterator[Question]:
+    def _questions(self, stopwatch: Stopwatch) -> Iterator[ArmQuestion]:
         for name, suite in self._suites.items():
             for variant in dict.fromkeys(side.variant for side in suite.sides.values()):
                 group = RolloutKey(name, "", variant).group
-                trials = {arm.name: self._trials[name, Side(variant, arm.name)] for arm in self._arms}
+                trials = {arm.name: self._trials[name, VariantOrigin(variant, arm.name)] for arm in self._arms}
                 yield from (_of_score(group, score, trials) for score in suite.score_names)
                 for metric in registry.asked():
                     times = {arm: latencies(each, metric) for arm, each in trials.items()}
@@ -143,7 +143,7 @@ class Comparison:
                         yield _of_latency(group, f"{metric}.p{q}", q, times, doubt(stopwatch, f"{metric}.p{q}"))
 
 
-class Pair(NamedTuple):
+class ArmPair(NamedTuple):
     """Two arms, by their names."""
 
     base: str
@@ -151,35 +151,35 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Question:
+class ArmQuestion:
     """One metric of a suite, asked of pairs of arms."""
 
     suite: str  # suite, or `suite-variant`
     metric: str
     values: Mapping[str, float | None]  # arm -> milliseconds, or a mean
-    compare: Callable[[Pair, float], Decision]  # at a confidence
+    compare: Callable[[ArmPair, float], Decision]  # at a confidence
     words: tuple[str, str]  # for PASS and FAIL
     doubt: str = ""  # with which nothing is concluded
 
 
-def _of_score(group: str, score: str, trials: Mapping[str, Sequence[Trial]]) -> Question:
+def _of_score(group: str, score: str, trials: Mapping[str, Sequence[Trial]]) -> ArmQuestion:
     measured = {arm: samples(each, score, falling=score in LOWER_IS_BETTER) for arm, each in trials.items()}
 
-    def compare_pair(pair: Pair, confidence: float) -> Decision:
+    def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_scores(score, measured[pair.new], measured[pair.base], confidence)
 
-    return Question(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE))
+    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE))
 
 
-def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[Timing]], doubt: str) -> Question:
-    def compare_pair(pair: Pair, confidence: float) -> Decision:
+def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], doubt: str) -> ArmQuestion:
+    def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_interleaved(times[pair.new], times[pair.base], q, confidence=confidence)
 
     values = {arm: percentile(chain(*(timing.values for timing in each)), q) for arm, each in times.items()}
-    return Question(group, name, values, compare_pair, (FASTER, SLOWER), doubt)
+    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), doubt)
 
 
-def answers(question: Question, pairs: Sequence[Pair], facts: ArmFacts) -> Iterator[MetricCompared]:
+def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:
     """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
     doubts = {pair: facts.failure or _loss(pair, facts) or question.doubt for pair in pairs}
     asked = [pair for pair in pairs if not doubts[pair]]
@@ -199,7 +199,7 @@ def answers(question: Question, pairs: Sequence[Pair], facts: ArmFacts) -> Itera
         )
 
 
-def _loss(pair: Pair, facts: ArmFacts) -> str:
+def _loss(pair: ArmPair, facts: ArmFacts) -> str:
     """Why an arm of the pair is not there, or is gone."""
     return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
 
@@ -225,7 +225,9 @@ def hit_ratio(arm: ArmResult) -> float | None:
     return arm.cached_share if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
 
 
-def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sample], confidence: float = CONFIDENCE) -> Decision:
+def compare_scores(
+    score: str, new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], confidence: float = CONFIDENCE
+) -> Decision:
     """With a margin of 0: PASS is better, FAIL is worse."""
     falling = score in LOWER_IS_BETTER
     limits = score_limits(new, base, falling=falling)
@@ -233,7 +235,7 @@ def compare_scores(score: str, new: Mapping[str, Sample], base: Mapping[str, Sam
     return decision if decision.low is None else replace(decision, reason="")  # nobody asked for a margin that could be missed
 
 
-def mean_of(measured: Mapping[str, Sample]) -> float | None:
+def mean_of(measured: Mapping[str, ScenarioSample]) -> float | None:
     """Trials averaged within their scenarios first."""
     means = [each.mean for each in measured.values() if each.scores]
     return sum(means) / len(means) if means else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import SCHEMA, Evidence, Facts, trial_of
+from pytest_agentbench.gate.evidence import SCHEMA, Evidence, RunFacts, trial_of
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal
@@ -33,7 +33,7 @@ def read_evidence(path: Path) -> Evidence:
     """The evidence in a baseline file or a run directory, one record in memory at a time; raises ConfigError."""
     if path.is_dir():
         trials = (trial_of(rollout) for rollout in read_journal(path) if rollout.kind == "scenario")
-        return Evidence.of(Facts.of(read_run(path)), trials)
+        return Evidence.of(RunFacts.of(read_run(path)), trials)
     try:
         lines = _lines(path)
         header = next(lines, {})

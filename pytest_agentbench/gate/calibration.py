@@ -11,7 +11,7 @@ from itertools import permutations
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.values import samples
-from pytest_agentbench.gate.verdict import Asked, judge_rules
+from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
 from pytest_agentbench.stats.decisions import judge
 
 MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested
@@ -28,7 +28,7 @@ class Flaky:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ScoreNoise:
     """What runs of one setup say about one score, of which more is better."""
 
     means: tuple[float, ...]  # of each run
@@ -42,7 +42,7 @@ class Calibration:
     fewest: int  # trials of any scenario in any run
 
 
-def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
+def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
     """Raises ValueError for fewer than two runs, and for a run without a score."""
     measured = [{name: each for name, each in samples(run.groups[group], score, falling=False).items() if each.scores} for run in runs]
     if len(runs) < 2 or not all(measured):
@@ -60,7 +60,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
         for scenario, each in found.items():
             every.setdefault(scenario, []).extend(each.scores)
     flaky = [Flaky(scenario, min(scores), max(scores)) for scenario, scores in every.items() if min(scores) < max(scores)]
-    return Calibration(
+    return ScoreNoise(
         means=tuple(math.fsum(each.mean for each in found.values()) / len(found) for found in measured),
         scenarios=len(every),
         flaky=tuple(sorted(flaky, key=lambda each: (each.low - each.high, each.scenario))),
@@ -76,8 +76,8 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> Calibration:
     )
 
 
-def _asked(group: str, text: str, score: str) -> Asked:
-    return Asked(group, parse_rule(text, [score]), any_part=True)
+def _asked(group: str, text: str, score: str) -> SuiteRule:
+    return SuiteRule(group, parse_rule(text, [score]), any_part=True)
 
 
 def _above(values: Sequence[float | None]) -> float | None:

@@ -20,7 +20,7 @@ from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import Decision
-from pytest_agentbench.stats.latency import Timing, compare_latency
+from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency
 from pytest_agentbench.stats.paired import ROUNDING, compare, pair
 from pytest_agentbench.suites.hashes import changes
 
@@ -55,7 +55,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Moved:
+class ScenarioChange:
     """A scenario whose score changed."""
 
     scenario: str
@@ -64,7 +64,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreDiff:
     """A score of a suite under a variant."""
 
     group: str
@@ -72,11 +72,11 @@ class Scored:
     old: Mean | None
     new: Mean | None
     decision: Decision  # of new - old, on the scenarios that both runs have
-    moved: tuple[Moved, ...]  # most first
+    moved: tuple[ScenarioChange, ...]  # most first
 
 
 @dataclass(frozen=True)
-class Timed:
+class MedianLatency:
     """The median of a latency."""
 
     name: str  # of a metric
@@ -122,7 +122,7 @@ def _of_groups(part: Json, groups: Sequence[str]) -> Json:
     return {group: part.get(group) for group in groups}
 
 
-def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Scored]:
+def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[ScoreDiff]:
     """The scores that both runs have, paired by scenarios with equal content."""
     for group in common(old, new):
         means, before = (run.facts.suites[group].scores for run in (new, old))
@@ -132,19 +132,19 @@ def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Scored]:
             limits = score_limits(base, now, falling=falling)
             decision = compare(now, base, 0.0, limits=limits, higher_is_better=not falling)
             pairs, _ = pair(now, base)
-            moved = [Moved(name, each.base.mean, each.new.mean) for name, each in pairs.items() if abs(each.difference) > ROUNDING]
+            moved = [ScenarioChange(name, each.base.mean, each.new.mean) for name, each in pairs.items() if abs(each.difference) > ROUNDING]
             most = sorted(moved, key=lambda each: (-abs(each.new - each.old), each.scenario))[:MOST]
-            yield Scored(group, score, before[score].mean, means[score].mean, decision, tuple(most))
+            yield ScoreDiff(group, score, before[score].mean, means[score].mean, decision, tuple(most))
 
 
-def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Timed]:
+def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[MedianLatency]:
     """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
     shared = shared_scenarios(old, new)
     doubtful = any(True for _ in doubts(old, new))
     for name in registry.asked():
         base, now = (latencies_of(run, name, shared) for run in (old, new))
         before, after = (spread.p50 if (spread := run.facts.performance.latency(name)) else None for run in (old, new))
-        yield Timed(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
+        yield MedianLatency(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
 
 
 def shared_scenarios(old: ComparedRun, new: ComparedRun) -> set[tuple[str, str]]:
@@ -160,7 +160,7 @@ def _content(trial: Trial) -> str:
     return str(trial.content.get("scenario", ""))
 
 
-def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> list[Timing]:
+def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> list[RolloutLatencies]:
     """Milliseconds of a run's rollouts, or of their calls, in those of (suite under a variant, scenario)."""
     return [
         timing._replace(scenario=f"{group}[{timing.scenario}]")

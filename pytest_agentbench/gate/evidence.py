@@ -62,7 +62,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """What is known of a run as a whole."""
 
     run: str  # its id
@@ -92,7 +92,7 @@ class Facts:
         return self.rates.get(metric) if metric in registry.rates() else self.efficiency.get(group, {}).get(metric)
 
     @classmethod
-    def of(cls, run: Run) -> Facts:
+    def of(cls, run: Run) -> RunFacts:
         """What a gate wants to know of a run."""
         return cls(
             run=run.id,
@@ -120,11 +120,11 @@ class Facts:
 class Evidence:
     """A run, as a gate sees it: measured just now, read from a run directory, or from a baseline file."""
 
-    facts: Facts
+    facts: RunFacts
     groups: Mapping[str, Sequence[Trial]]  # suite, or suite-variant -> its rollouts
 
     @classmethod
-    def of(cls, facts: Facts, trials: Iterable[Trial]) -> Evidence:
+    def of(cls, facts: RunFacts, trials: Iterable[Trial]) -> Evidence:
         groups: dict[str, list[Trial]] = {}
         for trial in trials:
             groups.setdefault(trial.group, []).append(trial)
@@ -166,7 +166,7 @@ class Evidence:
         if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
         del header["replaces"], header["reason"]
-        return cls.of(Facts(**{**header, "unusable": tuple(header["unusable"])}), map(Trial.from_dict, every))
+        return cls.of(RunFacts(**{**header, "unusable": tuple(header["unusable"])}), map(Trial.from_dict, every))
 
 
 def trial_of(rollout: Rollout) -> Trial:

@@ -43,7 +43,7 @@ EXITS = {
 VERDICTS = (*(each.verdict for each in EXITS.values()), SKIPPED, IMPORTED)
 
 
-class Ending(NamedTuple):
+class SessionEnd(NamedTuple):
     """What is known when the tests of a session are over."""
 
     status: int  # pytest's
@@ -62,7 +62,7 @@ def deciding(run: Run) -> GateResult | None:
     return replace(gate, verdict=overall(rule.verdict for rule in facts), rules=facts) if facts else None
 
 
-def exit_status(ending: Ending, inconclusive: str) -> int:
+def exit_status(ending: SessionEnd, inconclusive: str) -> int:
     """The exit status of a session: 1 a regression, 4 a wrong suite, 6 not measured, 7 not told (`inconclusive` is `fail`), else pytest's.
 
     Sessions that pytest or its user has broken off keep their status.

@@ -23,7 +23,7 @@ ROUNDING = 1e-9  # a mean that fell by less did not fall
 
 
 @dataclass(frozen=True)
-class Change:
+class ScoreChange:
     """One score of one suite under one variant: its mean over scenarios, before and now."""
 
     group: str
@@ -50,10 +50,10 @@ class Promotion:
     old: Evidence | None
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[ScoreChange]:
         now, was = _means(self.new, self.suite), _means(self.old, self.suite) if self.old else {}
         return [
-            Change(group, score, was.get((group, score), (None, 0))[0], *now.get((group, score), (None, 0)))
+            ScoreChange(group, score, was.get((group, score), (None, 0))[0], *now.get((group, score), (None, 0)))
             for group, score in {**now, **was}
         ]
 

@@ -13,7 +13,7 @@ from pytest_agentbench.gate.baselines import FOLDER, read_evidence
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.values import latencies, samples, score_limits
-from pytest_agentbench.gate.verdict import Asked, judge_rules
+from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.runs.tally import FILE
 from pytest_agentbench.scorers import LOWER_IS_BETTER
@@ -42,7 +42,7 @@ class TrendRun:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedRun:
     """What lies in the directory and is not in the history."""
 
     source: str  # name of the directory or file
@@ -86,7 +86,7 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class Series:
+class TrendSeries:
     """One metric of a suite under a variant."""
 
     metric: str  # as in rules: `tsq.mean`, `ttft.p50`
@@ -101,7 +101,7 @@ class SuiteTrend:
     """A suite under a variant."""
 
     setups: tuple[SetupChange, ...]  # in the order of time
-    series: tuple[Series, ...]  # scores first
+    series: tuple[TrendSeries, ...]  # scores first
 
 
 @dataclass(frozen=True)
@@ -110,24 +110,24 @@ class Trend:
 
     schema: str  # `agentbench-trend/1`
     runs: tuple[TrendRun, ...]  # in the order of time
-    left_out: tuple[LeftOut, ...]  # what could not be read
+    left_out: tuple[ExcludedRun, ...]  # what could not be read
     suites: Mapping[str, SuiteTrend]  # suite, or `suite-variant`, -> its history
 
-    def regressions(self) -> Iterator[tuple[str, Series, Regression]]:
+    def regressions(self) -> Iterator[tuple[str, TrendSeries, Regression]]:
         """All of them, each with its suite and its series."""
         for group, suite in self.suites.items():
             yield from ((group, series, each) for series in suite.series for each in series.regressions)
 
 
 @dataclass(frozen=True)
-class Past:
+class History:
     """What was read from a directory."""
 
     evidence: tuple[tuple[str, Evidence], ...]  # (name of the directory or file, what a gate knows of it), in the order of time
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedRun, ...]
 
 
-def read_past(directory: Path) -> Past:
+def read_past(directory: Path) -> History:
     """The runs and baselines of a directory, each run once; raises ConfigError where there is none."""
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}; name the one that runs lie in")
@@ -141,7 +141,7 @@ def read_past(directory: Path) -> Past:
         try:
             evidence = read_evidence(path)
         except ConfigError as error:
-            left_out.append(LeftOut(path.name, str(error)))
+            left_out.append(ExcludedRun(path.name, str(error)))
             continue
         fresh = {group: trials for group, trials in evidence.groups.items() if (evidence.facts.run, group) not in known}
         part = path.name, Evidence(evidence.facts, fresh)
@@ -151,7 +151,7 @@ def read_past(directory: Path) -> Past:
     if not known:
         raise ConfigError(f"{directory} has no finished runs and no baselines; name the directory that runs lie in, such as reports")
     parts = {id(part): part for part in known.values()}
-    return Past(tuple(sorted(parts.values(), key=lambda part: _time(part[1]))), tuple(left_out))
+    return History(tuple(sorted(parts.values(), key=lambda part: _time(part[1]))), tuple(left_out))
 
 
 def _time(evidence: Evidence) -> tuple[float, str]:
@@ -161,7 +161,7 @@ def _time(evidence: Evidence) -> tuple[float, str]:
         return 0.0, evidence.facts.run
 
 
-def trend_of(past: Past) -> Trend:
+def trend_of(past: History) -> Trend:
     """The history of all suites."""
     runs = [evidence for _, evidence in past.evidence]
     groups = dict.fromkeys(group for run in runs for group in run.groups)
@@ -211,30 +211,32 @@ def _setup(group: str, run: Evidence) -> dict[str, str]:
     return {"cache": run.facts.cache, **{part: digest(value) if value else "" for part, value in parts.items()}}
 
 
-def _score_asked(group: str, score: str) -> Asked:
+def _score_asked(group: str, score: str) -> SuiteRule:
     falling = score in LOWER_IS_BETTER
     rule = parse_rule(f"{score}.mean {'<=' if falling else '>='} 0 vs baseline", (score,), LOWER_IS_BETTER)
-    return Asked(group, rule, falling=falling)
+    return SuiteRule(group, rule, falling=falling)
 
 
-def _latency_asked(group: str, metric: str) -> Asked:
-    return Asked(group, parse_rule(f"{metric}.p50 <= +{SLOWER}% vs baseline", ()))
+def _latency_asked(group: str, metric: str) -> SuiteRule:
+    return SuiteRule(group, parse_rule(f"{metric}.p50 <= +{SLOWER}% vs baseline", ()))
 
 
 # ------------------------------------------------------------------------------------------------------------------ one metric
 
 
-def _series(asked: Asked, runs: Iterable[Evidence]) -> Series:
+def _series(asked: SuiteRule, runs: Iterable[Evidence]) -> TrendSeries:
     measured = [(run, point) for run in runs if (point := _point(asked, run))]
     steps = Steps(asked)
     for run, _ in measured:
         steps.add(run)
     rule = asked.rule
     unit = "ms" if rule.kind == "latency" else ""
-    return Series(f"{rule.metric}.{rule.statistic}", unit, rule.at_least, tuple(point for _, point in measured), tuple(steps.regressions))
+    return TrendSeries(
+        f"{rule.metric}.{rule.statistic}", unit, rule.at_least, tuple(point for _, point in measured), tuple(steps.regressions)
+    )
 
 
-def _point(asked: Asked, run: Evidence) -> Point | None:
+def _point(asked: SuiteRule, run: Evidence) -> Point | None:
     """The metric with the interval that a run has alone; None where it was not measured."""
     trials = run.groups[asked.group]
     if asked.rule.kind == "latency":
@@ -255,7 +257,7 @@ class Steps:
     has a risk of RISK / k (k + 1), so all that there will ever be have RISK together, and what was claimed stays claimed.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: SuiteRule) -> None:
         self.regressions: list[Regression] = []
         self._asked = asked
         self._first: Evidence | None = None  # of the level

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.stats.intervals import Limits
-from pytest_agentbench.stats.latency import Timing
-from pytest_agentbench.stats.paired import Sample
+from pytest_agentbench.stats.latency import RolloutLatencies
+from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar
 
 SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
 LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
 
 
-def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, Sample]:
+def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, ScenarioSample]:
     """Scenario -> what was measured of it. An agent's error counts as 0, the worst; where less is better nothing is the worst."""
 
     def measured(trial: Trial) -> float | None:
@@ -24,13 +24,13 @@ def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, 
     return _samples(trials, measured)
 
 
-def score_limits(*measured: Mapping[str, Sample], falling: bool) -> Limits | None:
+def score_limits(*measured: Mapping[str, ScenarioSample], falling: bool) -> Limits | None:
     """The least and the greatest value that a score can have; None where less is better, and of one that has been outside of 0 to 1."""
     values = (value for found in measured for each in found.values() for value in each.scores)
     return (0.0, 1.0) if not falling and all(0 <= value <= 1 for value in values) else None
 
 
-def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, Sample]:
+def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, ScenarioSample]:
     """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
 
     def measured(trial: Trial) -> float | None:
@@ -42,7 +42,7 @@ def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, Sample]:
     return _samples(trials, measured)
 
 
-def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, Sample]:
+def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, ScenarioSample]:
     found: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
     lost: Counter[str] = Counter()
@@ -52,14 +52,14 @@ def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) ->
         found.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
         lost[trial.scenario] += trial.status in LOST
     return {
-        name: Sample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster, lost[name])
+        name: ScenarioSample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster, lost[name])
         for name, scores in found.items()
     }
 
 
-def latencies(trials: Iterable[Trial], metric: str) -> list[Timing]:
+def latencies(trials: Iterable[Trial], metric: str) -> list[RolloutLatencies]:
     """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
-    return [Timing(trial.scenario, trial.trial, trial.began_at, _milliseconds(trial, metric)) for trial in trials]
+    return [RolloutLatencies(trial.scenario, trial.trial, trial.began_at, _milliseconds(trial, metric)) for trial in trials]
 
 
 def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
     return tuple(max(value, SHORTEST_MS) for value in values)
 
 
-def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, Sample]:
+def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, ScenarioSample]:
     """Scenario -> of each trial the share of calls that met all objectives (milliseconds), as far as that is known."""
 
     def measured(trial: Trial) -> float | None:

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
-from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule
 from pytest_agentbench.gate.values import good_shares, latencies, passes, samples, score_limits
 from pytest_agentbench.metrics.registry import single
 from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.stats import multiple
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, Missing, judge
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, MissingScenarios, judge
 from pytest_agentbench.stats.latency import compare_latency, latency_limit
 from pytest_agentbench.stats.multiple import Suspect
 from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar, against_share
-from pytest_agentbench.stats.sequential import FIRST_LOOK, Looks
+from pytest_agentbench.stats.sequential import FIRST_LOOK, InterimLooks
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
@@ -43,7 +43,7 @@ DIFFERENT = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class SuiteRule:
     """A rule for one suite under one variant."""
 
     group: str
@@ -78,10 +78,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Judged:
+class RuleFinding:
     """What a rule found."""
 
-    asked: Asked
+    asked: SuiteRule
     decision: Decision
     notes: tuple[str, ...] = ()  # what a reader should know beside the decision's own reason
     suspects: tuple[Suspect, ...] = ()  # scenarios that may have got worse
@@ -96,7 +96,9 @@ class Judged:
         return judge(found.low, found.high, found.threshold) == INCONCLUSIVE
 
 
-def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE) -> list[Judged]:
+def judge_rules(
+    asked: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
+) -> list[RuleFinding]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
     doubts = {group: tuple(_doubts(group, asked, run)) for group in {each.group for each in asked}}
     shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, asked)))
@@ -113,39 +115,39 @@ def judge_rules(asked: Sequence[Asked], run: Evidence, baselines: Mapping[str, E
     ]
 
 
-def _confidence(asked: Asked, facts: Facts, base: Evidence | None, alone: float) -> float:
+def _confidence(asked: SuiteRule, facts: RunFacts, base: Evidence | None, alone: float) -> float:
     """Of a rule's interval, which would have that of `alone` if nobody had looked before."""
     if not facts.most_rounds or not asked.is_looked_at:
         return alone
     old = base.groups.get(asked.group, ()) if base and asked.rule.versus else ()
     base_trials = len(old) / len({trial.scenario for trial in old}) if old else 0.0
-    return Looks(facts.most_rounds, base_trials).confidence(facts.rounds, alone)
+    return InterimLooks(facts.most_rounds, base_trials).confidence(facts.rounds, alone)
 
 
-def _without_margin(asked: Asked) -> bool:
+def _without_margin(asked: SuiteRule) -> bool:
     """Whether a rule may fail by chance as often as its level says; several of them share it (Bonferroni)."""
     return asked.rule.kind == "score" and asked.rule.versus and asked.rule.margin == 0
 
 
-def session_verdict(judged: Iterable[Judged]) -> str:
+def session_verdict(judged: Iterable[RuleFinding]) -> str:
     """FAIL if a rule fails, PASS if all pass, else INCONCLUSIVE (an intersection-union test)."""
     return multiple.overall(each.decision.verdict for each in judged)
 
 
-def cannot_measure(group: str, asked: Sequence[Asked], run: Evidence) -> bool:
+def cannot_measure(group: str, asked: Sequence[SuiteRule], run: Evidence) -> bool:
     """Whether a group has lost so many rollouts, so many to errors of the infrastructure, or a score, that this is its verdict."""
     own = [each for each in asked if each.group == group]
     return any(True for _ in _unmeasured(group, asked, run)) or any(_unscored(each, run) for each in own)
 
 
-def _doubts(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[str]:
+def _doubts(group: str, asked: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
     """Why nothing about this group may pass."""
     yield from _unmeasured(group, asked, run)
     if not any(trial.status in ("ok", "limit") for trial in run.groups.get(group, ())):
         yield "no rollout was evaluable"
 
 
-def _unmeasured(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[str]:
+def _unmeasured(group: str, asked: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
     statuses = Counter(trial.status for trial in run.groups.get(group, ()))
     if lost := run.facts.lost + statuses["cancelled"]:
         yield f"{lost} of {run.facts.planned} planned rollouts were not run"
@@ -155,16 +157,16 @@ def _unmeasured(group: str, asked: Sequence[Asked], run: Evidence) -> Iterator[s
         yield f"{statuses['infra_error']} of {total} rollouts ended as infra_error, more than {allowed * 100:g} %"
 
 
-def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> Judged:
+def _judged(asked: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> RuleFinding:
     group, rule = asked.group, asked.rule
     left_out = run.facts.quarantined.get(group, ()) if asked.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
-        return Judged(asked, _undecided(rule, f"{where}; --agentbench-baseline names one"))
+        return RuleFinding(asked, _undecided(rule, f"{where}; --agentbench-baseline names one"))
     if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
         run, base = run.without(group, left_out), base.without(group, left_out) if base else None
     if why := _incomparable(asked, run, base):
-        return Judged(asked, _undecided(rule, why))
+        return RuleFinding(asked, _undecided(rule, why))
     decision = _decide(asked, run, base if rule.versus else None, confidence)
     part = (*_rests_on_too_little(asked, decision, run),)
     doubts = (*doubts, *part)
@@ -177,10 +179,10 @@ def _judged(asked: Asked, run: Evidence, base: Evidence | None, doubts: Sequence
         notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
     notes += _notes(asked, run, base) if base and rule.versus else ()
     notes += _broken_word(asked, run, base) if base and asked.deterministic and rule.versus and rule.of == SUITE else ()
-    return Judged(asked, decision, tuple(notes), _suspects(asked, run, base) if base and rule.versus else ())
+    return RuleFinding(asked, decision, tuple(notes), _suspects(asked, run, base) if base and rule.versus else ())
 
 
-def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
+def _incomparable(asked: SuiteRule, run: Evidence, base: Evidence | None) -> str:
     """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
     group, rule = asked.group, asked.rule
     if _is_timed(rule) and (why := _badly_timed(rule, run, base if rule.versus else None)):
@@ -201,7 +203,7 @@ def _incomparable(asked: Asked, run: Evidence, base: Evidence | None) -> str:
     return ""
 
 
-def _unscored(asked: Asked, run: Evidence) -> int:
+def _unscored(asked: SuiteRule, run: Evidence) -> int:
     """How many of the scores that a rule looks at are missing because their scorer failed."""
     return sum(asked.score in trial.unscored for trial in run.groups.get(asked.group, ())) if asked.score else 0
 
@@ -228,7 +230,7 @@ def _needs(rule: Rule, evidence: Evidence) -> list[str]:
     return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []
 
 
-def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Iterator[str]:
+def _rests_on_too_little(asked: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
     """Whether a claim about a suite rests on a part of it."""
     if asked.rule.kind not in OF_SCENARIOS:
         return
@@ -240,7 +242,7 @@ def _rests_on_too_little(asked: Asked, decision: Decision, run: Evidence) -> Ite
         yield f"{decision.n} of the suite's {size} scenarios were measured; on the command line it judges any part"
 
 
-def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
+def _notes(asked: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """What may have changed beside the thing under test."""
     for part, sentence in DIFFERENT.items():
         here, there = run.hashes(asked.group, part), base.hashes(asked.group, part)
@@ -251,7 +253,7 @@ def _notes(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
-def _broken_word(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
+def _broken_word(asked: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """That a suite is not what it says, and how to find out."""
     new, old = (samples(each.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for each in (run, base))
     pairs, _ = pair(new, old)
@@ -262,7 +264,7 @@ def _broken_word(asked: Asked, run: Evidence, base: Evidence) -> Iterator[str]:
         yield "that the suite is deterministic is its word: one trial of each scenario cannot show it, two in a baseline can"
 
 
-def _suspects(asked: Asked, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
+def _suspects(asked: SuiteRule, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
     if asked.rule.kind != "score":
         return ()
     both = [samples(evidence.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for evidence in (run, base)]
@@ -276,7 +278,7 @@ def _suspects(asked: Asked, run: Evidence, base: Evidence) -> tuple[Suspect, ...
 # ------------------------------------------------------------------------------------------------------------------ one rule
 
 
-def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: float) -> Decision:
+def _decide(asked: SuiteRule, run: Evidence, base: Evidence | None, confidence: float) -> Decision:
     rule = asked.rule
     trials = run.groups.get(asked.group, ())
     old = base.groups[asked.group] if base else ()
@@ -297,7 +299,7 @@ def _decide(asked: Asked, run: Evidence, base: Evidence | None, confidence: floa
     return _fact(rule, sum(trial.status == rule.metric for trial in trials) / len(trials) if trials else None, None, trials)
 
 
-def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
+def _score(asked: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
     rule, better = asked.rule, not asked.falling
     if rule.of == RUN:
         values = _measured(asked, trials)
@@ -321,7 +323,7 @@ def _score(asked: Asked, trials: Sequence[Trial], old: Sequence[Trial], confiden
     return against_limit(new, rule.limit, of=rule.of, limits=limits, confidence=confidence, higher_is_better=better)
 
 
-def _measured(asked: Asked, trials: Sequence[Trial]) -> list[float]:
+def _measured(asked: SuiteRule, trials: Sequence[Trial]) -> list[float]:
     """The mean, or the pass rate, of each scenario that has one; the means of reports are over the same."""
     rule = asked.rule
     if rule.kind == "passes":
@@ -352,4 +354,4 @@ def _undecided(rule: Rule, reason: str) -> Decision:
     """Nothing known."""
     sign = -1 if rule.at_least else 1
     threshold = (1 + sign * rule.margin if rule.relative else sign * rule.margin) if rule.versus else rule.limit
-    return Decision(INCONCLUSIVE, threshold, CONFIDENCE, 0, (0, 0), Missing(), reason=reason)
+    return Decision(INCONCLUSIVE, threshold, CONFIDENCE, 0, (0, 0), MissingScenarios(), reason=reason)

@@ -43,7 +43,7 @@ def _escape(letter: re.Match[str]) -> str:
     return {0x0D: "\\r"}.get(code, f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-class Output:
+class ForeignOutput:
     """A stream to which others' text is written, line by line; it stands before `stream` and is all else that it is."""
 
     def __init__(self, stream: TextIO) -> None:

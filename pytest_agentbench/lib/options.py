@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 from pytest_agentbench.records import Json
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What a value may be, as a test and in words: `{name} should be {words}`."""
 
     allows: Callable[[Any], bool]
@@ -23,22 +23,22 @@ class Kind(NamedTuple):
 MOST = 2**63 - 1  # what 64 bits hold
 
 
-def whole(least: int, most: int = MOST) -> Kind:
+def whole(least: int, most: int = MOST) -> ValueKind:
     """A whole number in a range; true and false are none."""
     words = f"a whole number from {least} " + ("up" if most == MOST else f"to {most}")
-    return Kind(lambda value: type(value) is int and least <= value <= most, words)
+    return ValueKind(lambda value: type(value) is int and least <= value <= most, words)
 
 
-def number(least: float, most: float = inf) -> Kind:
+def number(least: float, most: float = inf) -> ValueKind:
     """A finite number in a range; true and false are none."""
     words = f"a number from {least:g} " + ("up" if most == inf else f"to {most:g}")
-    return Kind(lambda value: type(value) in {int, float} and least <= value <= most and value != inf, words)
+    return ValueKind(lambda value: type(value) in {int, float} and least <= value <= most and value != inf, words)
 
 
-def one_of(names: Iterable[str]) -> Kind:
+def one_of(names: Iterable[str]) -> ValueKind:
     """One of some names, of which there are two at least."""
     *others, last = known = tuple(names)
-    return Kind(lambda value: value in known, f"{', '.join(others)} or {last}")
+    return ValueKind(lambda value: value in known, f"{', '.join(others)} or {last}")
 
 
 def _are_texts(values: object) -> bool:
@@ -50,12 +50,12 @@ def _is_mapping_of_texts(value: object) -> bool:
 
 
 #: Annotation -> what it means; `Annotated[int, whole(1)]` brings its own.
-KINDS: Mapping[Any, Kind] = {
-    str: Kind(lambda value: isinstance(value, str), "a text"),
-    bool: Kind(lambda value: isinstance(value, bool), "true or false"),
-    Sequence[str]: Kind(_are_texts, "a list of texts"),
-    Mapping[str, str]: Kind(_is_mapping_of_texts, "names and texts"),
-    Json: Kind(lambda value: isinstance(value, dict), "a mapping"),
+KINDS: Mapping[Any, ValueKind] = {
+    str: ValueKind(lambda value: isinstance(value, str), "a text"),
+    bool: ValueKind(lambda value: isinstance(value, bool), "true or false"),
+    Sequence[str]: ValueKind(_are_texts, "a list of texts"),
+    Mapping[str, str]: ValueKind(_is_mapping_of_texts, "names and texts"),
+    Json: ValueKind(lambda value: isinstance(value, dict), "a mapping"),
 }
 
 
@@ -67,10 +67,10 @@ def check_options(options: object, where: str = "") -> None:
             raise ValueError(f"{where}{name} should be {kind.words}, not {value!r}")
 
 
-def _kind(hint: Any, value: object) -> Kind | None:
+def _kind(hint: Any, value: object) -> ValueKind | None:
     """Of `X | None` what it is besides nothing; None where a hint says nothing that can be checked."""
     if NoneType in get_args(hint):
         return None if value is None else _kind(next(each for each in get_args(hint) if each is not NoneType), value)
     if get_origin(hint) is Annotated:
-        return next(each for each in hint.__metadata__ if isinstance(each, Kind))
+        return next(each for each in hint.__metadata__ if isinstance(each, ValueKind))
     return KINDS.get(hint)

@@ -50,7 +50,7 @@ class _Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicText:
     """What suites say to everybody who reads them, as JSON with all its letters."""
 
     texts: str = ""  # names, ids, tools and data
@@ -60,7 +60,7 @@ class Public:
 class Redactor:
     """Replaces secrets in text that is about to be written. The environment is read once."""
 
-    def __init__(self, named: Collection[str] = (), public: Public = Public()) -> None:
+    def __init__(self, named: Collection[str] = (), public: PublicText = PublicText()) -> None:
         """`named`: further variables that hold secrets, whatever their names look like.
 
         A value that stands in the suites is no secret, and records keep it; so they do with a key that is expected of agents.

@@ -13,16 +13,16 @@ _LONGEST = 1 << 14  # bytes; no secret is longer, so one that begins before the 
 _BEFORE = 16  # bytes in front of a secret that say whether it is one
 
 
-class Scrubbed(NamedTuple):
+class ScrubResult(NamedTuple):
     """What became of logs."""
 
     cleaned: list[Path]  # in which there was something
     failed: dict[Path, OSError]  # that cannot be read or written
 
 
-def scrub(directory: Path, redactor: Redactor) -> Scrubbed:
+def scrub(directory: Path, redactor: Redactor) -> ScrubResult:
     """Scrubs all logs below a directory: one that cannot be scrubbed keeps no other from it."""
-    scrubbed = Scrubbed([], {})
+    scrubbed = ScrubResult([], {})
     for log in sorted(directory.rglob("*.log")):
         try:
             if log.is_file() and not log.is_symlink() and _scrub(log, redactor):

@@ -34,7 +34,7 @@ class AnswersSummary:
 
 
 @dataclass
-class Answers:
+class AnswerCounts:
     """Those of a suite's scores, counted while rollouts are read."""
 
     scored: dict[str, dict[str, list[tuple[float, float | None]]]] = field(

@@ -29,7 +29,7 @@ class DraftsSummary:
 
 
 @dataclass
-class Drafts:
+class DraftCounts:
     """Counts over the rollouts whose agent judges its own work."""
 
     rollouts: int = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pytest_agentbench.metrics import stamps, timings
 from pytest_agentbench.metrics.goodput import broken, values_of
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import HIGH, Pool, percentile, series
+from pytest_agentbench.stats.percentiles import HIGH, Distribution, percentile, series
 
 #: Objectives that look at stamps of events. E2E ends with a connection or the last event, and is late by the read lag at most.
 OF_EVENTS = ("ttft", "itl", "tpot")
@@ -29,7 +29,7 @@ class Lateness:
     late_firsts: int = 0  # of them, those whose first event is one
     flips: Counter[str] = field(default_factory=Counter)  # objective -> of them, those that would be judged differently
     latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds, spread evenly
-    itl: Pool = field(default_factory=Pool)
+    itl: Distribution = field(default_factory=Distribution)
 
     def add(self, call: LLMCall) -> None:
         """Counts a successful call."""

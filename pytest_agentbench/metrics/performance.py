@@ -15,13 +15,13 @@ from pytest_agentbench.metrics.goodput import Goodput, GoodputSummary
 from pytest_agentbench.metrics.lateness import Lateness
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.slow_calls import SlowCall, SlowCalls
-from pytest_agentbench.metrics.stopwatch import Reading, Stopwatch, busiest, judge
+from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, judge
 from pytest_agentbench.metrics.windows import InFlight, Span, Timeline
 from pytest_agentbench.records import OPEN, LLMCall, Rollout
 from pytest_agentbench.stats.percentiles import (
     AdjustedSpread,
+    Distribution,
     LatencySpread,
-    Pool,
     RateSpread,
     adjusted,
     latency_spread,
@@ -50,7 +50,7 @@ class SteadyRollouts(SteadyCalls):
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyRates:
     """Rates of the [steady window](metrics.md#throughput)."""
 
     asked: int  # concurrency asked for
@@ -88,7 +88,7 @@ class PerformanceSummary:
     # [output tokens per second](metrics.md#throughput) of the run / their mean of a call; null when no call has both
     speedup: float | None
     rollout_steps_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout
-    steady: Steady
+    steady: SteadyRates
     window: WindowSummary | None  # null without `--agentbench-window`
     goodput: GoodputSummary | None  # null without `--agentbench-slo`
     split: Mapping[str, PartOfTime] | None  # [who had the time](metrics.md#who-had-the-time): `decoding`, `first_token`, `tools`, ...
@@ -118,8 +118,8 @@ class Performance:
     asked_by: Mapping[int, int] = field(default_factory=dict)  # session -> rollouts in flight, where it asked for another number
     window: Offsets | None = None  # that the user chose
     latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds
-    gaps: defaultdict[str, Pool] = field(default_factory=lambda: defaultdict(Pool))  # of metrics that events have
-    lag: Pool = field(default_factory=Pool)
+    gaps: defaultdict[str, Distribution] = field(default_factory=lambda: defaultdict(Distribution))  # of metrics that events have
+    lag: Distribution = field(default_factory=Distribution)
     call_rates: array[float] = field(default_factory=numbers)  # output tokens per second
     step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
     parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
@@ -250,7 +250,7 @@ class Performance:
     def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Stopwatch:
         """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
         busy, late = windows.at_least(self.sessions[session].calls, 1), self.lateness
-        reading = Reading(
+        reading = StopwatchEvidence(
             clean_share=late.clean / late.events if late.events else None,
             late_share=late.late / late.events if late.events else 0.0,
             late_first_share=late.late_firsts / late.streams if late.streams else 0.0,
@@ -273,7 +273,7 @@ class Performance:
         ran_ns = windows.total_ns(windows.at_least(self.program_spans, 1))
         return self.programs_cpu_s * 1e9 / ran_ns if ran_ns else None
 
-    def _steady(self, span_s: float) -> Steady:
+    def _steady(self, span_s: float) -> SteadyRates:
         """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
         asked = {number: self.asked_by.get(number, self.asked) for number in self.sessions}
         rollouts = [(each, windows.steady(each.rollouts, asked[number])) for number, each in self.sessions.items()]
@@ -285,7 +285,7 @@ class Performance:
             if span[0] < span[1]
         )
         window = _window(rollouts, span_s)
-        return Steady(
+        return SteadyRates(
             asked=self.asked,
             calls_without_chunks=self.without_chunks,
             rollouts=SteadyRollouts(*window, rollouts_per_hour=done * 3600 / window[0]) if window else None,

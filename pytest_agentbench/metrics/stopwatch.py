@@ -44,7 +44,7 @@ class StopwatchFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(StopwatchFigures):
+class StopwatchEvidence(StopwatchFigures):
     """All that a verdict rests on."""
 
     cores: int | None = None  # of this machine
@@ -61,7 +61,7 @@ class Stopwatch(StopwatchFigures):
     unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that say nothing of the backend
 
 
-def judge(reading: Reading) -> Stopwatch:
+def judge(reading: StopwatchEvidence) -> Stopwatch:
     """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
 
     `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
@@ -97,12 +97,12 @@ def title(name: str) -> str:
     return f"goodput by {title_of(statistic)}" if metric == "goodput" else f"{title_of(metric)} {statistic}"
 
 
-def _unusable(reading: Reading) -> Iterator[str]:
+def _unusable(reading: StopwatchEvidence) -> Iterator[str]:
     yield from (name for name, effect in reading.late_effects.items() if effect > OFF)
     yield from (f"goodput.{objective}" for objective, share in reading.late_judgements.items() if share > OF_CALLS)
 
 
-def _saturated(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
+def _saturated(reading: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
     if "itl.p50" in unusable:
         yield _late(unusable)
     if reading.tap_cpu is not None and reading.tap_cpu > CORE:
@@ -111,7 +111,7 @@ def _saturated(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
         yield "the pool (the agents) has too little of the CPU; fewer in flight"
 
 
-def _warned(reading: Reading, unusable: Sequence[str]) -> Iterator[str]:
+def _warned(reading: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
     if unusable and "itl.p50" not in unusable:
         yield _late(unusable)
     if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > OF_EVENTS:
@@ -141,7 +141,7 @@ def _together(unusable: Sequence[str]) -> Iterator[str]:
             yield from map(title, names)
 
 
-def _notes(reading: Reading) -> list[str]:
+def _notes(reading: StopwatchEvidence) -> list[str]:
     """What the verdict could not take into account."""
     notes = []
     if "user" in reading.stamps:

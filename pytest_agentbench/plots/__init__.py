@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.chosen import Chosen
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
 
 FORMATS = ("png", "svg")
 FOLDER = "plots"  # in a run's directory
@@ -35,7 +35,7 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def draw(chosen: Chosen, directory: Path, *, score: str | None, color_by: str | None, format: str) -> None:
+def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: str | None, format: str) -> None:
     """Draws every picture of some runs into a directory that is there.
 
     `score` is the main score of the runs where it is None. `color_by` is then the run: of one that has arms the variant, and of more runs
@@ -58,12 +58,12 @@ def draw(chosen: Chosen, directory: Path, *, score: str | None, color_by: str | 
             save(figure, directory / f"{name}.{format}")
 
 
-def main_score(chosen: Chosen) -> str:
+def main_score(chosen: ChosenRuns) -> str:
     """The first score of the first suite."""
     return next((suite.main_score for origin in chosen.origins for suite in chosen.run_of(origin).suites.values()), "tsq")
 
 
-def left_out(chosen: Chosen, score: str | None) -> str:
+def left_out(chosen: ChosenRuns, score: str | None) -> str:
     """A sentence on what has no points, because no rollout of it has the score; empty where there is nothing."""
     from pytest_agentbench.plots.points import unscored
 

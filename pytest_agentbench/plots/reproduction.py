@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_agentbench.plots.canvas import axes, label, mark, save, style, whole
-from pytest_agentbench.reproduction.results import Measured, ratio
+from pytest_agentbench.reproduction.results import MeasuredCell, ratio
 
 
-def draw(cells: Sequence[Measured], baseline: str, file: Path) -> None:
+def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:
     """Writes the picture in the format that the file's name ends in; the baseline comes first."""
     with style():
         figure, [axis] = axes()

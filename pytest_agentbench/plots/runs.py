@@ -25,7 +25,7 @@ class Quality(NamedTuple):
     rollouts_per_hour: float
 
 
-class Load(NamedTuple):
+class RunLoad(NamedTuple):
     """What the backend of a run, or of an arm, gave."""
 
     name: str
@@ -57,15 +57,15 @@ def qualities_of(run: Run, title: str) -> Iterator[Quality]:
             yield Quality(f"{title} {name}", mean, speed)
 
 
-def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[Load]:
+def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[RunLoad]:
     """Of the run, or of each of its arms that was measured; `ttfts`: arm -> median TTFT in ms."""
     if run.ab:
         rates = {arm.name: arm.output_tokens_per_s for arm in run.ab.arms}
-        yield from (Load(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)
+        yield from (RunLoad(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)
         return
     ttft, rate = run.performance.latency("ttft"), run.performance.output_tokens_per_s
     if ttft and ttft.p50 is not None and rate:
-        yield Load(title, ttft.p50, rate)
+        yield RunLoad(title, ttft.p50, rate)
 
 
 def _quality(qualities: Sequence[Quality]) -> Figure:
@@ -81,7 +81,7 @@ def _quality(qualities: Sequence[Quality]) -> Figure:
     return figure
 
 
-def _throughput(loads: Sequence[Load]) -> Figure:
+def _throughput(loads: Sequence[RunLoad]) -> Figure:
     figure, [axis] = axes()
     for number, each in enumerate(loads):
         colour, shape = mark(number)
@@ -98,9 +98,9 @@ def _throughput(loads: Sequence[Load]) -> Figure:
     return figure
 
 
-def front(loads: Sequence[Load]) -> list[Load]:
+def front(loads: Sequence[RunLoad]) -> list[RunLoad]:
     """The Pareto front by latency: the runs than which none is at least as good in both, and better in one."""
-    best: list[Load] = []
+    best: list[RunLoad] = []
     for each in sorted(loads, key=lambda load: (load.ttft_ms, -load.output_tokens_per_s)):
         if not best or each.output_tokens_per_s > best[-1].output_tokens_per_s:
             best.append(each)

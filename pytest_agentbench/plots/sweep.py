@@ -8,12 +8,12 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from pytest_agentbench.plots.canvas import COLOURS, axes, save, style, whole
-from pytest_agentbench.plots.runs import Load, front
-from pytest_agentbench.sweep.judgement import Judgement, Terms
+from pytest_agentbench.plots.runs import RunLoad, front
 from pytest_agentbench.sweep.knee import Operation, knee
+from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict
 
 
-def draw(operations: Sequence[Operation], judged: Sequence[Judgement], terms: Terms, file: Path) -> None:
+def draw(operations: Sequence[Operation], judged: Sequence[LevelVerdict], terms: Criteria, file: Path) -> None:
     """Writes the picture in the format that the file's name ends in."""
     shares = [each for each in judged if each.share and each.share.mean is not None]
     with style():
@@ -26,7 +26,7 @@ def draw(operations: Sequence[Operation], judged: Sequence[Judgement], terms: Te
 
 def _trade(axis: Axes, operations: Sequence[Operation]) -> None:
     axis.plot([each.latency_ms for each in operations], [each.throughput for each in operations], color="#999999", zorder=1)
-    best = front([Load(str(each.concurrency), each.latency_ms, each.throughput) for each in operations])
+    best = front([RunLoad(str(each.concurrency), each.latency_ms, each.throughput) for each in operations])
     on_front, bend = {each.name for each in best}, knee(operations)
     for each in operations:
         colour = COLOURS[0] if str(each.concurrency) in on_front else "#999999"
@@ -41,7 +41,7 @@ def _trade(axis: Axes, operations: Sequence[Operation]) -> None:
     axis.set_title(f"rollouts in flight; {'ring: the knee; ' if bend else ''}grey: another is better in both", fontsize=12)
 
 
-def _shares(axis: Axes, shares: Sequence[Judgement], terms: Terms) -> None:
+def _shares(axis: Axes, shares: Sequence[LevelVerdict], terms: Criteria) -> None:
     for each in shares:
         if each.share is None or each.share.mean is None:
             continue

@@ -41,7 +41,7 @@ class Spike:
 
 
 @dataclass(frozen=True)
-class Level:
+class ConcurrencyLevel:
     """So many calls in flight."""
 
     least: int
@@ -61,7 +61,7 @@ class Concurrency:
     spikes: tuple[Spike, ...]  # the longest, in the order of time
     inside: Latencies
     outside: Latencies
-    levels: tuple[Level, ...]
+    levels: tuple[ConcurrencyLevel, ...]
 
 
 def concurrency(calls: Table) -> Concurrency | None:
@@ -101,14 +101,14 @@ def _spike(sent: Table, levels: Levels, span: tuple[float, float]) -> Spike:
     return Spike(start - float(levels.times[0]), end - start, int(counts.max()), _latencies(sent, within))
 
 
-def _levels(sent: Table, in_flight: NDArray[np.int64], durations: dict[int, float]) -> Iterator[Level]:
+def _levels(sent: Table, in_flight: NDArray[np.int64], durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
     """1, 2, 3 to 4, 5 to 8, and so on."""
     least, total = 1, sum(durations.values())
     while total and least <= max(durations):
         most = 1 if least == 1 else 2 * (least - 1)
         share = sum(length for level, length in durations.items() if least <= level <= most) / total
         if share:
-            yield Level(least, most, share, _latencies(sent, (in_flight >= least) & (in_flight <= most)))
+            yield ConcurrencyLevel(least, most, share, _latencies(sent, (in_flight >= least) & (in_flight <= most)))
         least = most + 1
 
 

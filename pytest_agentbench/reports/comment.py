@@ -10,7 +10,7 @@ from pytest_agentbench.reports.comparison import arms_text, comparison_text, ess
 from pytest_agentbench.reports.excerpts import cut
 from pytest_agentbench.reports.markup import code, known_name, prose, table
 from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
-from pytest_agentbench.reports.wording import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text
+from pytest_agentbench.reports.words import mean_text, statuses_text, stopwatch_text, throughput_text, tools_text
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import Failure, Run
 

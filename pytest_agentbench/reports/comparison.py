@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
 from pytest_agentbench.records import EVALUABLE
-from pytest_agentbench.reports.wording import number, percent
+from pytest_agentbench.reports.words import number, percent
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.suites.arms import CARRY, PRIMED

@@ -10,8 +10,8 @@ from typing import Any
 from pytest_agentbench.gate.diff import (
     Changed,
     ComparedRun,
-    Scored,
-    Timed,
+    MedianLatency,
+    ScoreDiff,
     common,
     compared_parts,
     doubts,
@@ -22,8 +22,8 @@ from pytest_agentbench.gate.diff import (
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.gates import MISSING
-from pytest_agentbench.reports.terminal import Terminal
-from pytest_agentbench.reports.wording import mean_text, number, retried_text, significant, statuses_text
+from pytest_agentbench.reports.terminal import TerminalReporter
+from pytest_agentbench.reports.words import mean_text, number, retried_text, significant, statuses_text
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
@@ -33,7 +33,7 @@ LONGEST = 60  # characters of a value
 NOTHING = {"packages": "not installed", **dict.fromkeys(("code", "model", "hardware", "host"), "unknown")}
 
 
-def write_diff(terminal: Terminal, old: ComparedRun, new: ComparedRun) -> None:
+def write_diff(terminal: TerminalReporter, old: ComparedRun, new: ComparedRun) -> None:
     """Everything, as `agentbench diff` prints it."""
     terminal.write_sep("=", "agentbench diff", bold=True)
     for word, run in (("old", old), ("new", new)):
@@ -100,7 +100,7 @@ def _short(value: Any, nothing: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def suite_lines(old: ComparedRun, new: ComparedRun, group: str, scores: Sequence[Scored]) -> Iterator[tuple[str, str]]:
+def suite_lines(old: ComparedRun, new: ComparedRun, group: str, scores: Sequence[ScoreDiff]) -> Iterator[tuple[str, str]]:
     """(what about, a line) of a suite under a variant."""
     was, now = (run.facts.suites[group] for run in (old, new))
     yield "rollouts", _both(statuses_text(was.rollouts), statuses_text(now.rollouts))
@@ -159,7 +159,7 @@ def speed_lines(old: ComparedRun, new: ComparedRun) -> Iterator[str]:
         yield f"{metric.title:<16}{_rate(old, metric):>10}{_rate(new, metric):>10}"
 
 
-def _ratio(timed: Timed) -> str:
+def _ratio(timed: MedianLatency) -> str:
     decision = timed.decision
     if decision.estimate is None or decision.low is None:
         return decision.reason

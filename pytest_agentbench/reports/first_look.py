@@ -10,7 +10,7 @@ from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports.gates import result_text, worst_first
 from pytest_agentbench.reports.markup import code, prose
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, flips, kinds_text, tool_text
-from pytest_agentbench.reports.wording import PARTS, percent, statuses_text, stopwatch_text
+from pytest_agentbench.reports.words import PARTS, percent, statuses_text, stopwatch_text
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import SuiteResult
 
@@ -19,22 +19,22 @@ FLIPS = 3  # scenarios that a line names
 GREAT = 0.5  # a share of the rollouts' time that is worth a line
 
 
-class Writing(NamedTuple):
+class Notation(NamedTuple):
     """How words of others are written in a format."""
 
     prose: Callable[[str], str]  # a sentence with names of others in it
     code: Callable[[str], str]  # a name
 
 
-MARKDOWN = Writing(prose, code)
+MARKDOWN = Notation(prose, code)
 
 
-def lines(run: Run, writing: Writing = MARKDOWN) -> list[str]:
+def lines(run: Run, writing: Notation = MARKDOWN) -> list[str]:
     """The lines in a format, each a sentence without its full stop."""
     return [*islice(_lines(run, writing), MOST)]
 
 
-def _lines(run: Run, writing: Writing) -> Iterator[str]:
+def _lines(run: Run, writing: Notation) -> Iterator[str]:
     if run.gate:
         yield from (writing.prose(result_text(rule)) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
     for name, suite in run.suites.items():
@@ -49,7 +49,7 @@ def _lines(run: Run, writing: Writing) -> Iterator[str]:
             yield f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
 
 
-def _of_suite(suite: SuiteResult, writing: Writing) -> Iterator[str]:
+def _of_suite(suite: SuiteResult, writing: Notation) -> Iterator[str]:
     if unmeasured := {status: count for status, count in suite.rollouts.items() if status != "ok" and count}:
         yield f"not all rollouts ended well: {statuses_text(unmeasured)}"
     if (triage := suite.triage) and triage.faulty:

@@ -17,7 +17,7 @@ from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.triage import kinds_text
-from pytest_agentbench.reports.wording import (
+from pytest_agentbench.reports.words import (
     chosen_text,
     damage_lines,
     goodput_text,
@@ -44,7 +44,7 @@ BY_HAND = "hand"  # the source of labels that somebody has read
 WORDS = "docs/metrics.md"  # says what they mean
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """A line, or what has to be folded into several."""
 
     label: str
@@ -53,123 +53,123 @@ class Row(NamedTuple):
     shape: str = "folded"  # folded | cut | whole: a command, a path or a line of a log, which is to be copied
 
 
-def rows(run: Run, shown: str) -> Iterator[Row]:
+def rows(run: Run, shown: str) -> Iterator[PageRow]:
     """The page from top to bottom; `shown` is the run directory as the reader can open it."""
-    yield Row(VERDICT, headline(run), verdict_colour(run.verdict))
+    yield PageRow(VERDICT, headline(run), verdict_colour(run.verdict))
     yield from trouble_rows(run)
     if run.imported:
-        yield Row("imported", next(imported_lines(run.imported)))
+        yield PageRow("imported", next(imported_lines(run.imported)))
     yield from _gate(run.gate, run.rounds)
     yield from _arms(run.ab)
     if run.ab:  # the arms are compared above; a number over both of them would be about nothing
-        yield from (Row(name, _rollouts_text(suite)) for name, suite in run.suites.items())
+        yield from (PageRow(name, _rollouts_text(suite)) for name, suite in run.suites.items())
     else:
         yield from _suites(run.suites)
         yield from _speed(run.performance)
     yield from _timings(run)
-    yield from (Row("model", sentence, "yellow") for sentence in run.backend.warnings)
+    yield from (PageRow("model", sentence, "yellow") for sentence in run.backend.warnings)
     if resume := resume_text(run):
-        yield Row("go on with", resume, "yellow", "whole")
-    yield Row("report", f"{shown}/report.md", shape="whole")
-    yield Row("more", f"agentbench show, or -v; {WORDS} explains every number")
+        yield PageRow("go on with", resume, "yellow", "whole")
+    yield PageRow("report", f"{shown}/report.md", shape="whole")
+    yield PageRow("more", f"agentbench show, or -v; {WORDS} explains every number")
 
 
 def verdict_colour(verdict: str) -> str:
     return {"PASS": "green", "FAIL": "red"}.get(verdict, "yellow")
 
 
-def _failure(run: Run) -> Iterator[Row]:
+def _failure(run: Run) -> Iterator[PageRow]:
     """Why the backend failed, which is told in all its lines by the first test that it keeps from running."""
     if failure := run.backend.failure:
         first, *others = [brief(failure)] if run.tests.errors else failure.split("\n")
-        yield Row("backend", first, "red", "whole")
-        yield from (Row("", f"    {other}", "red", "whole") for other in others)  # the end of a log may look like a section of ours
+        yield PageRow("backend", first, "red", "whole")
+        yield from (PageRow("", f"    {other}", "red", "whole") for other in others)  # the end of a log may look like a section of ours
 
 
-def trouble_rows(run: Run) -> Iterator[Row]:
+def trouble_rows(run: Run) -> Iterator[PageRow]:
     """What keeps a run from being one undisturbed session in which all was measured and all went well."""
     yield from _failure(run)
     yield from _tests(run.tests)
     if sessions := sessions_text(run):
-        yield Row("resumed", sessions)
-    yield from (Row("damaged", sentence, "yellow") for sentence in damage_lines(run))
+        yield PageRow("resumed", sessions)
+    yield from (PageRow("damaged", sentence, "yellow") for sentence in damage_lines(run))
     if interruptions := interruptions_text(run):
-        yield Row("interrupted", interruptions, "yellow")
+        yield PageRow("interrupted", interruptions, "yellow")
     if restarts := restarts_text(run.backend):
-        yield Row("restarted", f"{restarts}, in the middle of the run", "yellow")
+        yield PageRow("restarted", f"{restarts}, in the middle of the run", "yellow")
     if unknown := unknown_text(run):
-        yield Row("not known", unknown, "red")
+        yield PageRow("not known", unknown, "red")
     if (window := run.performance.window) and not window.seconds:
-        yield Row("window", chosen_text(window), "yellow")
+        yield PageRow("window", chosen_text(window), "yellow")
     if run.plan.not_run:
-        yield Row("not run", f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts", "yellow")
+        yield PageRow("not run", f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts", "yellow")
 
 
-def _tests(tests: OutcomeCounts) -> Iterator[Row]:
+def _tests(tests: OutcomeCounts) -> Iterator[PageRow]:
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
     if tests.failed or tests.errors:
-        yield Row("tests", ", ".join(f"{count} {word}" for name, word in words.items() if (count := getattr(tests, name))), "red")
+        yield PageRow("tests", ", ".join(f"{count} {word}" for name, word in words.items() if (count := getattr(tests, name))), "red")
 
 
-def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[Row]:
+def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[PageRow]:
     if gate is None:
         return
-    yield Row("gate", gate_text(gate, rounds), verdict_colour(gate.verdict))
+    yield PageRow("gate", gate_text(gate, rounds), verdict_colour(gate.verdict))
     for rule in worst_first(gate.rules)[:RULES]:
-        yield Row("rule", result_text(rule), verdict_colour(rule.verdict))
+        yield PageRow("rule", result_text(rule), verdict_colour(rule.verdict))
         if reason := reason_text(rule):
-            yield Row("", reason)
+            yield PageRow("", reason)
     yield from _more(len(gate.rules) - RULES)
     claims = [(score_of(rule), each) for rule in gate.rules for each in claims_of(rule)]
-    yield from (Row("worse", change_text(*each)) for each in claims[:LOWEST])
+    yield from (PageRow("worse", change_text(*each)) for each in claims[:LOWEST])
     yield from _more(len(claims) - LOWEST)
     ranking = [(score_of(rule), each) for rule in gate.rules if rule.verdict == "FAIL" for each in ranking_of(rule)]
-    yield from (Row("fell", change_text(*each)) for each in ranking[:LOWEST])
+    yield from (PageRow("fell", change_text(*each)) for each in ranking[:LOWEST])
     if ranking:
-        yield Row("", NO_CLAIM)
+        yield PageRow("", NO_CLAIM)
 
 
-def _more(count: int) -> Iterator[Row]:
+def _more(count: int) -> Iterator[PageRow]:
     if count > 0:
-        yield Row("", f"and {count} more")
+        yield PageRow("", f"and {count} more")
 
 
-def _arms(ab: ArmsCompared | None) -> Iterator[Row]:
+def _arms(ab: ArmsCompared | None) -> Iterator[PageRow]:
     """What is known to differ, and the first score of each suite, whatever is known of it."""
     if not ab:
         return
-    yield Row("A/B", arms_text(ab))
+    yield PageRow("A/B", arms_text(ab))
     if losses := losses_text(ab):
-        yield Row("", losses, "yellow")
+        yield PageRow("", losses, "yellow")
     told = essentials(ab)
     for each in told:
         short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
-        yield Row(each.suite, comparison_text(ab, short), COLOURS.get(each.finding, ""))
+        yield PageRow(each.suite, comparison_text(ab, short), COLOURS.get(each.finding, ""))
     if more := len(whole(ab)) - len(told):
-        yield Row("", f"of {more} other figures no difference is shown")
-    yield from (Row("not equal", warning, "yellow") for warning in ab.warnings)
+        yield PageRow("", f"of {more} other figures no difference is shown")
+    yield from (PageRow("not equal", warning, "yellow") for warning in ab.warnings)
 
 
-def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[Row]:
+def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[PageRow]:
     lowest = LOWEST // len(suites) if suites else 0
     for name, suite in suites.items():
-        yield Row(name, _rollouts_text(suite))
+        yield PageRow(name, _rollouts_text(suite))
         for score in suite.scorers if len(suites) == 1 else suite.scorers[:1]:
             mean = suite.scores[score].mean
             if mean is None or score not in LOWER_IS_BETTER or mean.value:  # of what can go wrong only what did
-                yield Row(score, _mean_text(mean))
-        yield from (Row(about, line) for about, line in answers.lines(suite))
+                yield PageRow(score, _mean_text(mean))
+        yield from (PageRow(about, line) for about, line in answers.lines(suite))
         if (triage := suite.triage) and triage.faulty:
-            yield Row("mistakes", kinds_text(triage))
+            yield PageRow("mistakes", kinds_text(triage))
         for score, count in suite.score_errors.items():
-            yield Row("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
+            yield PageRow("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
         if quarantined := len(suite.quarantined):
-            yield Row("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
+            yield PageRow("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
         if unsupported := len(suite.unsupported):
-            yield Row("unsupported", f"{unsupported} of {suite.dataset.size} tasks ask for what is not supported", "yellow")
+            yield PageRow("unsupported", f"{unsupported} of {suite.dataset.size} tasks ask for what is not supported", "yellow")
         for each in suite.worst[:lowest]:
             question = f' "{each.question}"' if each.question else ""
-            yield Row("lowest", f"{each.id} {each.score:.3f}{question}", shape="cut")
+            yield PageRow("lowest", f"{each.id} {each.score:.3f}{question}", shape="cut")
 
 
 def _rollouts_text(suite: SuiteResult) -> str:
@@ -188,22 +188,22 @@ def _mean_text(mean: Mean | None) -> str:
     return f"{mean.value:.3f}" + ("" if mean.low is None else f" (95 % interval {mean.low:.3f} to {mean.high:.3f})")
 
 
-def _speed(performance: PerformanceSummary) -> Iterator[Row]:
+def _speed(performance: PerformanceSummary) -> Iterator[PageRow]:
     if first := performance.latency("ttft"):
-        yield Row("first token", f"{number(first.p50)} ms after the call (median)")
+        yield PageRow("first token", f"{number(first.p50)} ms after the call (median)")
     if performance.output_tokens_per_s:
-        yield Row("speed", f"{number(performance.output_tokens_per_s)} output tokens a second")
+        yield PageRow("speed", f"{number(performance.output_tokens_per_s)} output tokens a second")
     if goodput := performance.goodput:
-        yield Row("goodput", goodput_text(goodput))
+        yield PageRow("goodput", goodput_text(goodput))
 
 
-def _timings(run: Run) -> Iterator[Row]:
+def _timings(run: Run) -> Iterator[PageRow]:
     """What is wrong with them."""
     performance, stopwatch = run.performance, run.stopwatch
     if failed := sum(performance.failed_calls.values()):
         kinds = ", ".join(f"{count} {kind}" for kind, count in performance.failed_calls.items())
-        yield Row("failed", f"{failed} of {performance.calls} LLM calls: {kinds}", "yellow")
+        yield PageRow("failed", f"{failed} of {performance.calls} LLM calls: {kinds}", "yellow")
     if stopwatch.verdict == SATURATED:
-        yield Row("timings", f"{SATURATED}: this machine could not keep up, see report.md", "red")
+        yield PageRow("timings", f"{SATURATED}: this machine could not keep up, see report.md", "red")
     elif stopwatch.verdict == WARN:
-        yield Row("timings", f"{WARN}: not all of them are usable, see report.md", "yellow")
+        yield PageRow("timings", f"{WARN}: not all of them are usable, see report.md", "yellow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pytest_agentbench.reports.wording import number, score_of, significant
+from pytest_agentbench.reports.words import number, score_of, significant
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult, RuleResult
 from pytest_agentbench.stats.decisions import RUN
 from pytest_agentbench.stats.multiple import FEWEST, Suspect

@@ -17,7 +17,7 @@ from pytest_agentbench.reports import answers, comparison, first_look, roles, sl
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
-from pytest_agentbench.reports.wording import (
+from pytest_agentbench.reports.words import (
     COLUMNS,
     PARTS,
     RATE_COLUMNS,

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.reports.gates import claims_of, worst_first
-from pytest_agentbench.reports.wording import mean_text, score_of
+from pytest_agentbench.reports.words import mean_text, score_of
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.verdicts import EarlierRuns, RuleResult
 from pytest_agentbench.stats.multiple import Suspect
 
 
-class Rule(NamedTuple):
+class RuleOutcome(NamedTuple):
     """A rule of the gate, and what became of it."""
 
     suite: str
@@ -48,15 +48,15 @@ def means(run: Run) -> Iterator[str]:
         yield f"{name} {suite.main_score} {mean_text(suite.main_mean)}"
 
 
-def rules(run: Run) -> list[Rule]:
+def rules(run: Run) -> list[RuleOutcome]:
     """The worst first: what failed, what is open, what holds."""
     return [*map(_told, worst_first(run.gate.rules if run.gate else ()))]
 
 
-def _told(rule: RuleResult) -> Rule:
+def _told(rule: RuleResult) -> RuleOutcome:
     interval = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
     found = "; ".join(filter(None, (f"{_value(rule.estimate)}{interval}", rule.reason)))
-    return Rule(rule.suite, rule.rule, rule.verdict, found)
+    return RuleOutcome(rule.suite, rule.rule, rule.verdict, found)
 
 
 def _value(value: float | None) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_agentbench.metrics.other_tools import Figures
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.metrics.other_tools import PeerTable
+from pytest_agentbench.reports.words import number
 
 
-def lines(figures: Figures) -> Iterator[str]:
+def lines(figures: PeerTable) -> Iterator[str]:
     """The tool's table, and how its numbers differ from ours."""
     yield f"{figures.title}, from the raw records of this run"
     width = max(map(len, figures.rows), default=0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.profile import Profile
-from pytest_agentbench.profile.concurrency import Concurrency, Latencies, Level, Spike
+from pytest_agentbench.profile.concurrency import Concurrency, ConcurrencyLevel, Latencies, Spike
 from pytest_agentbench.profile.prefixes import BLOCK, Prefix, PromptReuse
 from pytest_agentbench.profile.slowest import Explanation
 from pytest_agentbench.profile.tree import Branch, top
 from pytest_agentbench.reports.columns import columns
 from pytest_agentbench.reports.slow_calls import CALL_COLUMNS, call_cells, count_text
-from pytest_agentbench.reports.terminal import Terminal
-from pytest_agentbench.reports.wording import number, percent
+from pytest_agentbench.reports.terminal import TerminalReporter
+from pytest_agentbench.reports.words import number, percent
 
 Rows = Sequence[Sequence[str]]
 
 
-def write_profile(terminal: Terminal, profile: Profile) -> None:
+def write_profile(terminal: TerminalReporter, profile: Profile) -> None:
     """All sections."""
     sections = (
         ("slowest LLM calls", _slowest(profile)),
@@ -86,7 +86,7 @@ def _spike_row(spike: Spike) -> list[str]:
     return [number(spike.start_s, 3), number(spike.duration_s * 1e3), str(spike.peak), *_latency_cells(spike.sent)]
 
 
-def _level_row(level: Level) -> list[str]:
+def _level_row(level: ConcurrencyLevel) -> list[str]:
     span = str(level.least) if level.least == level.most else f"{level.least} to {level.most}"
     return [span, percent(level.share), *_latency_cells(level.sent)]
 

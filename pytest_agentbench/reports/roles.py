@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_agentbench.metrics.roles import AGENT, RoleUse
 from pytest_agentbench.reports.markup import code, prose, table
-from pytest_agentbench.reports.wording import costs_text, number
+from pytest_agentbench.reports.words import costs_text, number
 from pytest_agentbench.stats.percentiles import LatencySpread
 
 HEADS = ["role", "model", "endpoint", "calls", "failed", "tokens", "TTFT p50, p95 ms", "E2E p50, p95 ms", "cost"]

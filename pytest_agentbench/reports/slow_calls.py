@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.reports.markup import code, table
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.reports.words import number
 
 CALL_COLUMNS = ("ms", "rollout", "call", "queue", "first token", "decoding", "prompt", "cached", "output")
 WHY = "`agentbench show RUN --profile` says why, and has the agents' call tree, concurrency spikes, and what prompts share"

@@ -13,20 +13,20 @@ from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.records import EVALUABLE, Json
 from pytest_agentbench.reports.markup import prose, table
-from pytest_agentbench.reports.wording import number, percent
+from pytest_agentbench.reports.words import number, percent
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.stats.percentiles import percentile
-from pytest_agentbench.sweep.judgement import Greatest, Judgement, Terms, greatest, judgements, verdicts
 from pytest_agentbench.sweep.knee import Operation, knee
 from pytest_agentbench.sweep.levels import Level, Sweep, short_blocks
+from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, SustainedRange, greatest, judgements, verdicts
 
 LEVELS, PAGE, PICTURE = "levels.csv", "sweep.md", "sweep.png"
 SCHEMA = "agentbench-sweep/1"
 WORDS: Mapping[str, str] = {PASS: "good enough", FAIL: "not good enough", INCONCLUSIVE: "cannot tell"}
 
 
-def write(sweep: Sweep, terms: Terms, directory: Path) -> Iterator[Path]:
+def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
     """Writes all files of a sweep into a directory, which is made: those of the original's benchmark script, and our own."""
     write_benchmark([(level.concurrency, level.throughput) for level in sweep.levels], directory)
     judged = judgements(sweep, terms)
@@ -41,7 +41,7 @@ def write(sweep: Sweep, terms: Terms, directory: Path) -> Iterator[Path]:
     yield from sorted(directory.iterdir())
 
 
-def row(sweep: Sweep, level: Level, judged: Judgement) -> Json:
+def row(sweep: Sweep, level: Level, judged: LevelVerdict) -> Json:
     """A level as levels.csv has it; milliseconds, tokens per second, shares."""
     share = judged.share
     return {
@@ -74,7 +74,7 @@ def _quality(sweep: Sweep, level: Level) -> float | None:
     return mean_of(samples(level.trials, sweep.score, falling=sweep.score in LOWER_IS_BETTER))
 
 
-def lines(sweep: Sweep, judged: Sequence[Judgement], terms: Terms) -> Iterator[str]:
+def lines(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[str]:
     """For a terminal: the table, and what follows from it."""
     header, rows = cells(sweep, judged)
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -84,7 +84,7 @@ def lines(sweep: Sweep, judged: Sequence[Judgement], terms: Terms) -> Iterator[s
     yield from conclusions(sweep, judged, terms)
 
 
-def cells(sweep: Sweep, judged: Sequence[Judgement]) -> tuple[list[str], list[list[str]]]:
+def cells(sweep: Sweep, judged: Sequence[LevelVerdict]) -> tuple[list[str], list[list[str]]]:
     """Header and rows."""
     latencies = ("ttft p50 ms", "p95", "e2e p50 ms", "p95")
     header = ["in flight", "rollouts", "failed calls", "rollouts/h", "tokens/s", *latencies, sweep.score, "good calls", ""]
@@ -107,7 +107,7 @@ def cells(sweep: Sweep, judged: Sequence[Judgement]) -> tuple[list[str], list[li
     return header, rows
 
 
-def conclusions(sweep: Sweep, judged: Sequence[Judgement], terms: Terms) -> Iterator[str]:
+def conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[str]:
     """Sentences: the knee, the greatest level that is good enough, and what the numbers do not include."""
     yield from knee_text(operations(sweep))
     yield greatest_text(greatest(verdicts(judged)), terms)
@@ -130,14 +130,14 @@ def knee_text(levels: Sequence[Operation]) -> Iterator[str]:
         yield f"knee: {bend.concurrency} in flight, where tokens/s over the median duration of a call are the most{beyond}"
 
 
-def terms_text(terms: Terms) -> str:
+def terms_text(terms: Criteria) -> str:
     """What is asked of a level."""
     slo = ", ".join(f"{name} {number(value)} ms" for name, value in terms.slo.items())
     speed = f"{percent(terms.target)} of the calls within {slo}, and " if slo else ""
     return f"{speed}quality lower by no more than {terms.margin:g}"
 
 
-def greatest_text(found: Greatest, terms: Terms) -> str:
+def greatest_text(found: SustainedRange, terms: Criteria) -> str:
     """The answer with its interval."""
     asked = terms_text(terms)
     if found.shown is None:
@@ -150,7 +150,7 @@ def greatest_text(found: Greatest, terms: Terms) -> str:
     return f"{found.shown} in flight is good enough, {refuted}{between} ({asked})"
 
 
-def markdown(sweep: Sweep, judged: Sequence[Judgement], terms: Terms, directory: Path) -> Iterator[str]:
+def markdown(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, directory: Path) -> Iterator[str]:
     """sweep.md"""
     yield f"# Sweep of {prose(sweep.suite)} on {prose(sweep.run.backend.name)}"
     yield ""
@@ -167,7 +167,7 @@ def markdown(sweep: Sweep, judged: Sequence[Judgement], terms: Terms, directory:
     )
 
 
-def as_json(sweep: Sweep, judged: Sequence[Judgement], terms: Terms, rows: Sequence[Json]) -> Json:
+def as_json(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, rows: Sequence[Json]) -> Json:
     """sweep.json"""
     found, bend = greatest(verdicts(judged)), knee(operations(sweep))
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.reports.markup import code, prose, table
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.reports.words import number
 from pytest_agentbench.runs.tasks import TaskFailure, TaskResult, TasksSummary
 
 MOST = 50  # tasks of a table

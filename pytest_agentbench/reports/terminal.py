@@ -15,12 +15,12 @@ from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.reports import answers, roles
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
-from pytest_agentbench.reports.firstpage import VERDICT, Row, rows, trouble_rows, verdict_colour
+from pytest_agentbench.reports.firstpage import VERDICT, PageRow, rows, trouble_rows, verdict_colour
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.tasks import failure_lines, tasks_text
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, kinds_text
-from pytest_agentbench.reports.wording import (
+from pytest_agentbench.reports.words import (
     COLUMNS,
     boot_text,
     calls_text,
@@ -64,7 +64,7 @@ CONFUSED = 3  # pairs of tools
 LABEL = 11  # columns that labels have at least
 
 
-class Terminal(Protocol):
+class TerminalReporter(Protocol):
     """What is written to: pytest's terminal reporter, or one like it."""
 
     def write_sep(self, sep: str, title: str, **markup: bool) -> None: ...
@@ -75,7 +75,7 @@ class Terminal(Protocol):
 class OneLine:
     """A terminal on which nothing that is written can begin a line of its own, or do anything but be read."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: TerminalReporter) -> None:
         self._terminal = terminal
 
     def write_sep(self, sep: str, title: str, **markup: bool) -> None:
@@ -85,7 +85,7 @@ class OneLine:
         self._terminal.write_line(one_line(line), **markup)
 
 
-def write_section(terminal: Terminal, run: Run, directory: Path, shown: str, verbosity: int = 0, width: int = WIDTH) -> None:
+def write_section(terminal: TerminalReporter, run: Run, directory: Path, shown: str, verbosity: int = 0, width: int = WIDTH) -> None:
     """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each."""
     if verbosity < 0:
         terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
@@ -99,7 +99,7 @@ def write_section(terminal: Terminal, run: Run, directory: Path, shown: str, ver
     write_whole(terminal, run, shown, lambda: _write_rollouts(terminal, directory, with_tools=verbosity > 1))
 
 
-def write_rows(terminal: Terminal, page: Sequence[Row], width: int) -> None:
+def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) -> None:
     """Labels in a column, texts beside them in what is left of the width."""
     column = min(max([LABEL, *(columns(row.label) for row in page)]), width // 3)
     for row in page:
@@ -112,7 +112,7 @@ def write_rows(terminal: Terminal, page: Sequence[Row], width: int) -> None:
             label = ""
 
 
-def write_whole(terminal: Terminal, run: Run, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
+def write_whole(terminal: TerminalReporter, run: Run, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
     """All that a run says of itself, a line each however long, but for what only report.md has."""
     terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run.verdict))
     write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
@@ -135,7 +135,7 @@ def write_whole(terminal: Terminal, run: Run, shown: str, write_rollouts: Callab
     terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
 
 
-def write_gate(terminal: Terminal, gate: GateResult, rounds: RoundsResult | None = None) -> None:
+def write_gate(terminal: TerminalReporter, gate: GateResult, rounds: RoundsResult | None = None) -> None:
     """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have.
 
     `rounds` of trials, where their number was not fixed, come with what was seen after each.
@@ -160,14 +160,14 @@ def _colour(verdict: str) -> dict[str, bool]:
     return {verdict_colour(verdict): True}
 
 
-def _write_comparison(terminal: Terminal, run: Run) -> None:
+def _write_comparison(terminal: TerminalReporter, run: Run) -> None:
     if text := cache_text(run):
         terminal.write_line(f"cache       {text}")
     for about, line, colour in comparison_lines(run):
         terminal.write_line(f"{about:<11} {line}", **({colour: True} if colour else {}))
 
 
-def _write_backend(terminal: Terminal, backend: BackendUse) -> None:
+def _write_backend(terminal: TerminalReporter, backend: BackendUse) -> None:
     if booted := boot_text(backend):
         terminal.write_line(f"stack       {booted}")
     if backend.note:
@@ -183,7 +183,7 @@ def _in_one_line(run: Run) -> str:
     return "; ".join([run.verdict, *(suites or ["nothing measured"]), *verdict, *rules])
 
 
-def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
+def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> None:
     terminal.write_line(f"{name}", bold=True)
     terminal.write_line(f"data set    {dataset_text(suite)}")
     terminal.write_line(f"rollouts    {statuses_text(suite.rollouts)}")
@@ -209,7 +209,7 @@ def _write_suite(terminal: Terminal, name: str, suite: SuiteResult) -> None:
             terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
 
 
-def _write_scores(terminal: Terminal, suite: SuiteResult) -> None:
+def _write_scores(terminal: TerminalReporter, suite: SuiteResult) -> None:
     for score, means in suite.scores.items():
         terminal.write_line(f"{score:<11} {score_text(means.mean)}")
         if means.mean != means.mean_evaluable:
@@ -222,21 +222,21 @@ def _write_scores(terminal: Terminal, suite: SuiteResult) -> None:
         terminal.write_line(f"efficiency  {efficiency}")
 
 
-def _write_tasks(terminal: Terminal, tasks: TasksSummary | None) -> None:
+def _write_tasks(terminal: TerminalReporter, tasks: TasksSummary | None) -> None:
     if tasks:
         terminal.write_line(f"tasks       {tasks_text(tasks)}")
         for line in failure_lines(tasks):
             terminal.write_line(f"{'':<11} {line}")
 
 
-def _write_mistakes(terminal: Terminal, triage: Triage | None) -> None:
+def _write_mistakes(terminal: TerminalReporter, triage: Triage | None) -> None:
     if triage and triage.faulty:
         terminal.write_line(f"mistakes    {faulty_text(triage)}: {kinds_text(triage)}")
         for confusion in triage.confused[:CONFUSED]:
             terminal.write_line(f"{'':<11} {confusion_text(confusion)}")
 
 
-def _write_performance(terminal: Terminal, performance: PerformanceSummary, stopwatch: Stopwatch) -> None:
+def _write_performance(terminal: TerminalReporter, performance: PerformanceSummary, stopwatch: Stopwatch) -> None:
     terminal.write_line("serving", bold=True)
     verdict = stopwatch.verdict
     terminal.write_line(f"stopwatch   {stopwatch_text(stopwatch)}", red=verdict == SATURATED, yellow=verdict not in (OK, SATURATED))
@@ -261,14 +261,14 @@ def _write_performance(terminal: Terminal, performance: PerformanceSummary, stop
         terminal.write_line(why)
 
 
-def _write_serving(terminal: Terminal, serving: ServingSummary) -> None:
+def _write_serving(terminal: TerminalReporter, serving: ServingSummary) -> None:
     for about, line in server_lines(serving):
         terminal.write_line(f"{about:<11} {line}")
     for about, line in doubt_lines(serving):
         terminal.write_line(f"{about:<11} {line}", yellow=True)
 
 
-def _write_timings(terminal: Terminal, latencies: Mapping[str, LatencySpread | None]) -> None:
+def _write_timings(terminal: TerminalReporter, latencies: Mapping[str, LatencySpread | None]) -> None:
     terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS) + "   median, 95 %")
     for metric in registry.latencies().values():
         if spread := latencies.get(metric.key):
@@ -276,7 +276,7 @@ def _write_timings(terminal: Terminal, latencies: Mapping[str, LatencySpread | N
             terminal.write_line(f"{metric.title:<16}{cells}   {range_text(spread.intervals['p50'])}".rstrip())
 
 
-def _write_rollouts(terminal: Terminal, directory: Path, with_tools: bool) -> None:
+def _write_rollouts(terminal: TerminalReporter, directory: Path, with_tools: bool) -> None:
     for rollout in read_journal(directory, lambda _: None):  # damage has a line of its own above
         if rollout.kind == "scenario":
             scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())

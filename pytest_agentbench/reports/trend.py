@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from pytest_agentbench.gate.trend import FIXED, OPEN, Point, Regression, Series, SuiteTrend, Trend
+from pytest_agentbench.gate.trend import FIXED, OPEN, Point, Regression, SuiteTrend, Trend, TrendSeries
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.reports.chart import svg
@@ -102,7 +102,7 @@ def _regressions(trend: Trend) -> Iterator[str]:
     yield "</table></div>"
 
 
-def change_text(series: Series, each: Regression) -> str:
+def change_text(series: TrendSeries, each: Regression) -> str:
     """`-0.120 [-0.180, -0.060]`, or of latencies `x1.32 [1.20, 1.45]`."""
     if series.unit:
         return f"x{each.estimate:.2f} [{each.low:.2f}, {each.high:.2f}]"
@@ -123,7 +123,7 @@ def _setups(trend: Trend, suite: SuiteTrend) -> Iterator[str]:
         yield "</ul></details>"
 
 
-def _chart(trend: Trend, suite: SuiteTrend, series: Series) -> Iterator[str]:
+def _chart(trend: Trend, suite: SuiteTrend, series: TrendSeries) -> Iterator[str]:
     runs = {each.run: each for each in trend.runs}
     marks = {each.fixed_by: "rose" for each in series.regressions if each.state == FIXED and each.fixed_by}
     marks |= {each.run: "fell" for each in series.regressions}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pytest_agentbench.reports.markup import code, table
-from pytest_agentbench.reports.wording import percent
+from pytest_agentbench.reports.words import percent
 from pytest_agentbench.runs.results import Passes
 from pytest_agentbench.runs.triage import Confusion, ToolMistakes, Triage
 from pytest_agentbench.scorers.mistakes import KINDS

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from pytest_agentbench.reports.markup import prose, table
-from pytest_agentbench.reports.wording import number
+from pytest_agentbench.reports.words import number
 from pytest_agentbench.simulation.figures import Figures, Measure
 from pytest_agentbench.simulation.question import MOCKER
-from pytest_agentbench.simulation.ranking import change, percentage, spread
-from pytest_agentbench.simulation.timing import Line, Timing
-from pytest_agentbench.simulation.what_if import Answer, WhatIf
+from pytest_agentbench.simulation.ranks import change, percentage, spread
+from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
+from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed
 
 ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # in the first line
 
@@ -85,8 +85,8 @@ def notes(found: WhatIf) -> Iterator[str]:
     yield f"a worker's speed: {_speed(found.timing)}"
 
 
-def _speed(timing: Timing | str) -> str:
-    if isinstance(timing, Timing):
+def _speed(timing: WorkerSpeed | str) -> str:
+    if isinstance(timing, WorkerSpeed):
         reading, answering = _line(timing.prefill, "that no cache has"), _line(timing.decode, "in work")
         return f"as measured: a prompt takes {reading}, a token of an answer {answering}"
     if timing == MOCKER:
@@ -94,7 +94,7 @@ def _speed(timing: Timing | str) -> str:
     return f"as {timing} says"
 
 
-def _line(line: Line, which: str) -> str:
+def _line(line: StepLine, which: str) -> str:
     slope = f" + {line.per_token_ms * 1e3:.3g} ms for 1,000 tokens {which}" if line.per_token_ms else ""
     return f"{line.base_ms:.1f} ms{slope}"
 
@@ -106,7 +106,7 @@ def cells(found: WhatIf) -> tuple[list[str], list[list[str]]]:
     return header, [run, *(_row(answer, found.measures) for answer in found.answers)]
 
 
-def _row(answer: Answer, measures: Sequence[Measure]) -> list[str]:
+def _row(answer: SettingEstimate, measures: Sequence[Measure]) -> list[str]:
     """`2 workers, 800 blocks, kv`, and numbers with their places: `48.3 (1)`."""
     name = f"{answer.setting.text}{' (own)' if answer.own else ''}"
     places = (f" ({rank})" if (rank := answer.ranks.get(each.name)) else "" for each in measures)

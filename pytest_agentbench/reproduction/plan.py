@@ -30,7 +30,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """What all cells of a directory have in common."""
 
     suite: str  # folder, as pytest takes it
@@ -74,7 +74,7 @@ class Plan:
         }
 
 
-def settle(plan: Plan, output: Path) -> Plan:
+def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
     """The plan of a directory, with the methods that it had before; it is written down. Raises ConfigError where it was another one."""
     file = output / FILE
     if not file.exists():
@@ -116,7 +116,7 @@ def methods(text: str) -> dict[str, str]:
     return found
 
 
-def hours(cells: Sequence[Cell], plan: Plan) -> str:
+def hours(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
     """How long cells take at the least: `30 h 0 min`."""
     minutes = len(cells) * plan.duration_s / 60
     return f"{int(minutes // 60)} h {minutes % 60:.0f} min" if minutes >= 60 else f"{minutes:.3g} min"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.toolorchestra_run import write
 from pytest_agentbench.records import Json
@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """A cell's window."""
 
     method: str
@@ -36,7 +36,7 @@ class Measured:
     hit_ratio: float | None  # of the engine's prefix cache
 
 
-def keep(cell: Cell, chosen: Chosen, draft: Path) -> None:
+def keep(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
     """Writes a cell's files, those of the original for its run; raises ConfigError for a run without a call."""
     write(chosen, draft)
     [origin] = chosen.origins
@@ -50,20 +50,20 @@ def is_measured(cell: Cell, output: Path) -> bool:
     return (output / cell.name / FILE).is_file()
 
 
-def measured(output: Path) -> list[Measured]:
+def measured(output: Path) -> list[MeasuredCell]:
     """Of all cells of a directory, by concurrency and then by method."""
     cells = [_measured(file) for file in sorted(output.glob(f"*/{FILE}"))]
     return sorted(cells, key=lambda each: (each.concurrency, each.method))
 
 
-def _measured(file: Path) -> Measured:
+def _measured(file: Path) -> MeasuredCell:
     cell = _read(file)
     folder = file.parent / cell["run"]
     steps = _read(folder / "steps_summary.json")["steps"]
     window = next(iter(_read(folder / "window_summary.json")["windows"].values()))
     trials = window["trials"]["trials_per_sec"]
     rate = steps["steps_per_sec"]
-    return Measured(
+    return MeasuredCell(
         method=cell["method"],
         concurrency=cell["concurrency"],
         run=cell["run"],
@@ -75,26 +75,26 @@ def _measured(file: Path) -> Measured:
     )
 
 
-def ratio(cell: Measured, cells: Sequence[Measured], baseline: str) -> float | None:
+def ratio(cell: MeasuredCell, cells: Sequence[MeasuredCell], baseline: str) -> float | None:
     """Of its steps per minute to those of the baseline at its concurrency; None where either was not measured."""
     base = next((each.steps_per_min for each in cells if (each.method, each.concurrency) == (baseline, cell.concurrency)), None)
     return cell.steps_per_min / base if base and cell.steps_per_min is not None else None
 
 
-def write_table(cells: Sequence[Measured], baseline: str, output: Path) -> Path:
+def write_table(cells: Sequence[MeasuredCell], baseline: str, output: Path) -> Path:
     """throughput.csv, anew."""
     rows = [{**vars(cell), "ratio_to_baseline": ratio(cell, cells, baseline)} for cell in cells]
     write_rows(output / TABLE, COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
     return output / TABLE
 
 
-def lines(cells: Sequence[Measured], baseline: str) -> list[str]:
+def lines(cells: Sequence[MeasuredCell], baseline: str) -> list[str]:
     """A line for each cell, for people."""
     head = f"{'method':<24}{'in flight':>10}{'steps/min':>11}{'ratio':>8}{'hit ratio':>11}{'measured':>12}"
     return [head, *(_line(cell, ratio(cell, cells, baseline)) for cell in cells)]
 
 
-def _line(cell: Measured, to_baseline: float | None) -> str:
+def _line(cell: MeasuredCell, to_baseline: float | None) -> str:
     numbers = ((cell.steps_per_min, 2), (to_baseline, 2), (cell.hit_ratio, 3))
     rate, share, hits = ("-" if value is None else f"{value:.{digits}f}" for value, digits in numbers)
     return f"{cell.method:<24}{cell.concurrency:>10}{rate:>11}{share:>8}{hits:>11}{cell.measured_s:>10.0f} s"

@@ -23,7 +23,7 @@ LARGEST_BODY = 1 << 24  # bytes
 Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class Request(Spec):
+class RetrievalRequest(Spec):
     """The body of /retrieve."""
 
     queries: list[Query] = Field(min_length=1, max_length=256)
@@ -49,13 +49,13 @@ class Retriever:
         """Raises ConfigError where the embeddings do not fit the index, BackendError where there are none."""
         self._index.nearest(await self._embedder.vectors(["probe"]), 1)
 
-    async def hits(self, request: Request) -> list[list[Json]]:
+    async def hits(self, request: RetrievalRequest) -> list[list[Json]]:
         """For each query {document, score, source}, the nearest first."""
         vectors = await self._embedder.vectors(request.queries)
         nearest = await asyncio.to_thread(self._index.nearest, vectors, self._config.candidates)
         return [await self._of(query, found, request) for query, found in zip(request.queries, nearest, strict=True)]
 
-    async def _of(self, query: str, nearest: list[tuple[float, Json]], request: Request) -> list[Json]:
+    async def _of(self, query: str, nearest: list[tuple[float, Json]], request: RetrievalRequest) -> list[Json]:
         near = [
             {"document": document, "score": score, "source": "local"} for score, document in nearest if self._fits(score, document, request)
         ]
@@ -63,7 +63,7 @@ class Retriever:
             near += await self._tavily.search(query)
         return near[: request.topk]
 
-    def _fits(self, score: float, document: Json, request: Request) -> bool:
+    def _fits(self, score: float, document: Json, request: RetrievalRequest) -> bool:
         if self._allowed is not None and str(document["id"]) not in self._allowed.get(str(request.eid), ()):
             return False
         return score > self._config.least_score and len(text_of(document)) > self._config.least_characters
@@ -73,7 +73,7 @@ class Retriever:
 
     async def _retrieve(self, http: web.Request) -> web.Response:
         try:
-            request = validate(Request, orjson.loads(await http.read()), "request")
+            request = validate(RetrievalRequest, orjson.loads(await http.read()), "request")
             hits = await self.hits(request)
         except (ConfigError, orjson.JSONDecodeError) as error:
             return _json({"detail": str(error)}, 400)

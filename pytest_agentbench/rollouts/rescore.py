@@ -16,9 +16,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.records import EVALUABLE, Rollout, suite_of
-from pytest_agentbench.rollouts.scoring import no_judge, scored, wants_judge
+from pytest_agentbench.rollouts.scores import no_judge, scored, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared
-from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
@@ -34,7 +34,7 @@ from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 
 
-class Change(NamedTuple):
+class RescoredScore(NamedTuple):
     """What scoring again made of one score of one suite under one variant."""
 
     group: str
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 @dataclasses.dataclass
-class Group:
+class RescoredSuite:
     """A suite under one variant, while its rollouts are read."""
 
     suite: Suite
@@ -91,7 +91,7 @@ def refuse_empty(run: Run, source: Path) -> None:
         raise ConfigError(f"{source} has nothing to score: {f'its rollouts are {known}' if known else 'it has no rollouts'}")
 
 
-def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, Group]:
+def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, RescoredSuite]:
     """The groups of a run by their names; `folders` of suites take the place of those that the run names, `names` are scorers, or all.
 
     Raises ConfigError where a suite or a scorer is not found, and where the data are not those of the run.
@@ -109,7 +109,7 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
         found = {score: load_scorer(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
         kept = [score for score, scorer in found.items() if wants_judge(scorer)]
         again = {score: scorer for score, scorer in found.items() if score not in kept}
-        groups[group] = Group(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
+        groups[group] = RescoredSuite(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
     return groups
 
 
@@ -134,7 +134,7 @@ def _check_data(suite: Suite, old: SuiteResult) -> None:
         )
 
 
-async def rescore(run: Run, source: Path, groups: Mapping[str, Group]) -> tuple[Path, Run, Tallies]:
+async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -> tuple[Path, Run, Tallies]:
     """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
 
     No gate judges it, and reports are not written.
@@ -175,7 +175,7 @@ def _beside(source: Path) -> Path:
     raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
 
 
-async def _again(old: Rollout, group: Group) -> Rollout:
+async def _again(old: Rollout, group: RescoredSuite) -> Rollout:
     if old.scenario not in group.scenarios:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
@@ -193,7 +193,7 @@ async def _again(old: Rollout, group: Group) -> Rollout:
     )
 
 
-def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> Run:
+def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], tallies: Tallies) -> Run:
     """The new run: what is known of the old one, with other scores. No session has worked on it."""
     facts: SessionFacts = dataclasses.replace(
         run,
@@ -208,23 +208,23 @@ def _run(run: Run, name: str, groups: Mapping[str, Group], tallies: Tallies) -> 
     return dataclasses.replace(new, suites={group: _as_asked(each, new.suites[group]) for group, each in groups.items()})
 
 
-def _without_scores(ab: ArmsCompared, groups: Iterable[Group]) -> ArmsCompared:
+def _without_scores(ab: ArmsCompared, groups: Iterable[RescoredSuite]) -> ArmsCompared:
     """The comparison of two arms without that of scores which were computed again: it was one of other scores."""
     names = {score for group in groups for score in group.scorers}
     return dataclasses.replace(ab, comparisons=tuple(each for each in ab.comparisons if each.metric not in names))
 
 
-def _identity(old: RunIdentity, groups: Mapping[str, Group]) -> RunIdentity:
+def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdentity:
     """The identity of the run, with the scoring as it is now."""
     scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old.scoring.items()}
     return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
 
 
-def _asked(name: str, group: Group) -> AskedSuite:
+def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
     """The suite with the scores of the old run and the new ones, asked as it was then."""
     names = (group.names.get(score, score) for score in group.scores)
     suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names})
-    return AskedSuite(name, suite, group.old.variant, group.old.thresholds, population=[*_of_population(group.old)])
+    return PlannedSuite(name, suite, group.old.variant, group.old.thresholds, population=[*_of_population(group.old)])
 
 
 def _of_population(old: SuiteResult) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _of_population(old: SuiteResult) -> Iterator[str]:
         yield from (PassRate(every, rate.k).name for rate in rates if asked(rate))
 
 
-def _as_asked(group: Group, new: SuiteResult) -> SuiteResult:
+def _as_asked(group: RescoredSuite, new: SuiteResult) -> SuiteResult:
     """What is counted from the rollouts as they are now; what the session asked for, and what only its tests knew, as it was then."""
     old = group.old
     return dataclasses.replace(
@@ -263,7 +263,7 @@ class Floor(NamedTuple):
     rollouts: int
 
 
-def floors(groups: Mapping[str, Group], tallies: Tallies) -> Iterator[Floor]:
+def floors(groups: Mapping[str, RescoredSuite], tallies: Tallies) -> Iterator[Floor]:
     """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
     for name, group in groups.items():
         held, tally = {each.scenario for each in group.old.quarantined}, tallies.suites[name]
@@ -278,13 +278,13 @@ def floors(groups: Mapping[str, Group], tallies: Tallies) -> Iterator[Floor]:
                 yield Floor(name, score, floor, below, len(values) + crashed)
 
 
-def changes(groups: Mapping[str, Group], new: Run) -> Iterator[Change]:
+def changes(groups: Mapping[str, RescoredSuite], new: Run) -> Iterator[RescoredScore]:
     """What has become of each score that was computed again."""
     for name, group in groups.items():
         for score in group.scorers:
             was, now = (_value(suite, score) for suite in (group.old, new.suites[name]))
             failed = new.suites[name].score_errors.get(score, 0)
-            yield Change(name, score, was, now, group.changed[score], group.rollouts, failed, group.reasons.get(score, ""))
+            yield RescoredScore(name, score, was, now, group.changed[score], group.rollouts, failed, group.reasons.get(score, ""))
 
 
 def _value(suite: SuiteResult, score: str) -> float | None:

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, code_place, is_black_box, make_agent, needs_task
 from pytest_agentbench.agents.run import work
-from pytest_agentbench.agents.sampling import sampling_of
+from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.capture import capture
-from pytest_agentbench.lib.loading import is_import_path
+from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
 from pytest_agentbench.records import JUDGE, Access, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts.scoring import scored
-from pytest_agentbench.rollouts.underway import AGENT, VERIFIER, underway
+from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, underway
+from pytest_agentbench.rollouts.scores import scored
 from pytest_agentbench.rollouts.verified import agents_time, verified
-from pytest_agentbench.sandbox.harbor_opening import check_sandbox
-from pytest_agentbench.sandbox.opening import AtOnce, Opening, code_place_for, sandbox_for
+from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
+from pytest_agentbench.sandbox.harbor_factory import check_sandbox
 from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.suites.task import Task
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setup:
+class RolloutSetup:
     """What all rollouts of one suite and variant share."""
 
     agent: Agent
@@ -57,7 +57,7 @@ class Setup:
     unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
-def prepare(suite: Suite, variant: str) -> Setup:
+def prepare(suite: Suite, variant: str) -> RolloutSetup:
     """Resolves the names of a suite; raises ConfigError that names its suite.yaml."""
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
@@ -69,7 +69,7 @@ def prepare(suite: Suite, variant: str) -> Setup:
             check_answers(answers, map(tools.for_scenario, suite.scenarios))
         _check_agents_calls(suite, variant, agent)
     shared = suite.roles, suite.limits, tools, answers
-    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
+    return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
 
 
 def _scorer(name: str, folder: Path, options: Json) -> Scorer:
@@ -146,17 +146,17 @@ def _names_its_file(suite: Suite) -> Iterator[None]:
         raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
 
 
-AT_ONCE = AtOnce()
+AT_ONCE = UnlimitedSandboxes()
 
 
 async def run_rollout(
     key: RolloutKey,
     scenario: Scenario,
-    setup: Setup,
+    setup: RolloutSetup,
     tap: Tap,
     session: aiohttp.ClientSession | None,
     budget: float | None,
-    opening: Opening = AT_ONCE,
+    opening: SandboxFactory = AT_ONCE,
 ) -> Rollout:
     """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
 
@@ -173,7 +173,7 @@ async def run_rollout(
         return await _run(key, scenario, setup, lines, tools, budget)
 
 
-async def _run(key: RolloutKey, scenario: Scenario, setup: Setup, lines: Lines, tools: Toolbox, budget: float | None) -> Rollout:
+async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: Lines, tools: Toolbox, budget: float | None) -> Rollout:
     llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
     agents = agents_time(budget, scenario.task)
     started_at, started = time.time(), time.monotonic_ns()

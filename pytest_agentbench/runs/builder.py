@@ -19,7 +19,7 @@ from pytest_agentbench.suites.suite import Suite
 
 
 @dataclass(frozen=True)
-class AskedSuite:
+class PlannedSuite:
     """A suite under one variant, as a run asks it."""
 
     name: str  # the suite, or suite-variant
@@ -45,7 +45,7 @@ class Tallies:
             self.performance.add(rollout)
 
 
-def build_run(facts: SessionFacts, groups: Sequence[AskedSuite], tallies: Tallies) -> Run:
+def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], tallies: Tallies) -> Run:
     """The run of a session, of another tool's results, or of a run that is scored again."""
     suites = {
         each.name: build_suite(
@@ -67,7 +67,7 @@ def prices_of(backend: BackendUse, variant: str) -> Prices | None:
     return validate(Prices, prices, f"backend {backend.name}: prices") if prices else None
 
 
-def _with_roles(asked: AskedSuite, backend: BackendUse) -> Suite:
+def _with_roles(asked: PlannedSuite, backend: BackendUse) -> Suite:
     """The suite with the roles that the backend's YAML names in the place of its own."""
     return replace(asked.suite, roles={**asked.suite.roles, **_described(backend, asked.variant).get("roles", {})})
 

@@ -82,7 +82,7 @@ def _tuple(kinds: tuple[Any, ...], data: list[Any], path: str) -> tuple[Any, ...
     return tuple(_read(kind, each, f"{path}[{place}]") for place, (kind, each) in enumerate(zip(every, data, strict=True)))
 
 
-class Part(NamedTuple):
+class RecordField(NamedTuple):
     """A field of a record, as it is read."""
 
     name: str
@@ -91,10 +91,10 @@ class Part(NamedTuple):
 
 
 @functools.cache
-def parts_of(kind: type) -> tuple[Part, ...]:
+def parts_of(kind: type) -> tuple[RecordField, ...]:
     """The fields of a record with their types, those of the records that it inherits from among them."""
     hints = typing.get_type_hints(kind)
-    return tuple(Part(each.name, hints[each.name], is_open(each)) for each in fields(kind))
+    return tuple(RecordField(each.name, hints[each.name], is_open(each)) for each in fields(kind))
 
 
 def _record(kind: type, data: Mapping[str, Any], path: str) -> Any:

@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 
 @dataclass
-class Index:
+class JournalIndex:
     """The records of a journal: the last one of each rollout."""
 
     entries: dict[RolloutKey, Entry] = field(default_factory=dict)
@@ -77,9 +77,9 @@ def opened(line: bytes) -> bytes:
     return b"{" + line[_REST:]
 
 
-def read_index(directory: Path) -> Index:
+def read_index(directory: Path) -> JournalIndex:
     """Finds all records, one line in memory at a time."""
-    index = Index()
+    index = JournalIndex()
     contents: dict[bytes, Json] = {}
     with (directory / FILE).open("rb") as lines:
         for number, line in enumerate(lines, 1):

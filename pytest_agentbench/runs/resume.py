@@ -14,7 +14,7 @@ from pytest_agentbench.runs.directory import LATEST, runs_called
 from pytest_agentbench.runs.journal import FILE, Entry, Journal, record_line
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session
-from pytest_agentbench.suites.hashes import Contents, differences
+from pytest_agentbench.suites.hashes import ContentHashes, differences
 
 SHOWN = 5  # changed scenarios that a refusal names
 
@@ -22,7 +22,7 @@ SHOWN = 5  # changed scenarios that a refusal names
 UNKNOWN = Session(0, "", ())  # one that nothing is written down of
 
 
-class Change(NamedTuple):
+class HashChange(NamedTuple):
     """A hash that a kept rollout has, and another one that it would have today."""
 
     key: RolloutKey
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
+class EarlierSessions:
     """What earlier sessions left to this one."""
 
     kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # rollouts that stand -> their status
@@ -58,8 +58,8 @@ def find_resumable(name: str, reports: Path) -> Path:
 
 
 def take_up(
-    journal: Journal, contents: Contents, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session], rerun: Sequence[str]
-) -> Stored:
+    journal: Journal, contents: ContentHashes, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session], rerun: Sequence[str]
+) -> EarlierSessions:
     """What is kept of a run; what has one of the statuses `rerun` is forgotten, so that it runs again.
 
     `suites` and `backend` are the identities of today. Raises ConfigError with everything that has changed since a rollout that is kept.
@@ -73,7 +73,7 @@ def take_up(
     again = frozenset(entries.keys() - kept.keys())
     for key in again:
         journal.forget(key)
-    return Stored({key: entry.status for key, entry in kept.items()}, again)
+    return EarlierSessions({key: entry.status for key, entry in kept.items()}, again)
 
 
 def with_earlier(line: bytes, before: bytes) -> bytes:
@@ -93,7 +93,7 @@ def _attempts(line: bytes) -> tuple[Attempt, ...]:
 
 
 def refusals(
-    kept: Mapping[RolloutKey, Entry], contents: Contents, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session]
+    kept: Mapping[RolloutKey, Entry], contents: ContentHashes, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session]
 ) -> Iterator[str]:
     """A sentence for each thing that is not as it was: suites, the backend, agents, their prompts, scorers, scenarios."""
     for name, count in Counter(key.suite for key in kept if key.suite not in suites).items():
@@ -123,9 +123,9 @@ def refusals(
         yield f"{len(scenarios) - SHOWN} more scenarios have changed"
 
 
-def _changes(kept: Mapping[RolloutKey, Entry], contents: Contents) -> dict[tuple[str, ...], Change]:
+def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[tuple[str, ...], HashChange]:
     """(part, and whose) -> what has changed, each once."""
-    found: dict[tuple[str, ...], Change] = {}
+    found: dict[tuple[str, ...], HashChange] = {}
     for key, entry in kept.items():
         if entry.content != (today := contents.of(key)):
             whose = {
@@ -137,7 +137,7 @@ def _changes(kept: Mapping[RolloutKey, Entry], contents: Contents) -> dict[tuple
             }
             for part, hash in today.items():
                 if (was := entry.content.get(part)) != hash:
-                    found.setdefault((part, *whose[part]), Change(key, entry.session, _text(was, hash), _text(hash, was)))
+                    found.setdefault((part, *whose[part]), HashChange(key, entry.session, _text(was, hash), _text(hash, was)))
     return found
 
 
@@ -149,11 +149,11 @@ def _text(value: Any, other: Any) -> str:
     return ", ".join(f"{name} {hash}" for name, hash in value.items() if others.get(name) != hash)
 
 
-def _how(change: Change, was: Json | None, now: Json | None) -> str:
+def _how(change: HashChange, was: Json | None, now: Json | None) -> str:
     """What differs between two identities, and their hashes."""
     found = differences(was, now) if was else []
     return "; ".join([*found, _hashes(change)])
 
 
-def _hashes(change: Change) -> str:
+def _hashes(change: HashChange) -> str:
     return f"hash {change.old or 'unknown'} is now {change.new or 'none'}"

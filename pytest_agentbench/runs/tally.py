@@ -20,8 +20,8 @@ from statistics import fmean
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
-from pytest_agentbench.metrics.answers import Answers
-from pytest_agentbench.metrics.drafts import Drafts
+from pytest_agentbench.metrics.answers import AnswerCounts
+from pytest_agentbench.metrics.drafts import DraftCounts
 from pytest_agentbench.metrics.efficiency import Spending
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.roles import Roles
@@ -45,7 +45,7 @@ from pytest_agentbench.runs.results import (
     UnmeasuredRollout,
 )
 from pytest_agentbench.runs.tasks import Tasks
-from pytest_agentbench.runs.triage import Mistakes
+from pytest_agentbench.runs.triage import MistakeCounts
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.binary import binomial_interval
 from pytest_agentbench.stats.decisions import POPULATION, SUITE
@@ -92,10 +92,10 @@ class SuiteTally:
     worst: list[LowScore] = field(default_factory=list)  # scenarios, each by its lowest trial: lowest first, equal ones by id
     best: float = 1.0  # first score: what there is to reach, as far as is known
     errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
-    answers: Answers = field(default_factory=Answers)
-    drafts: Drafts = field(default_factory=Drafts)
+    answers: AnswerCounts = field(default_factory=AnswerCounts)
+    drafts: DraftCounts = field(default_factory=DraftCounts)
     roles: Roles = field(default_factory=Roles)
-    mistakes: Mistakes = field(default_factory=Mistakes)
+    mistakes: MistakeCounts = field(default_factory=MistakeCounts)
     tasks: Tasks = field(default_factory=Tasks)
     sandboxes: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)

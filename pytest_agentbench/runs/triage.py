@@ -54,7 +54,7 @@ class Triage:
 
 
 @dataclass
-class Mistakes:
+class MistakeCounts:
     """What is counted while rollouts are read."""
 
     rollouts: int = 0

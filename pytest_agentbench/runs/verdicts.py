@@ -31,7 +31,7 @@ class RuleResult(Decision):
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimLook:
     """At a run after a whole round of trials."""
 
     round: int  # after this one
@@ -48,7 +48,7 @@ class RoundsResult:
     ran: int  # whole ones, up to the last look; 0 where the run was broken off before the first
     stands: bool  # whether that look was the last because more trials would not change the verdict
     saved: int  # rollouts that were not run for it
-    looks: tuple[Look, ...]  # one after each round from the second on
+    looks: tuple[InterimLook, ...]  # one after each round from the second on
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.clip import Clip
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
 from pytest_agentbench.sandbox.command import KILL, unusable
-from pytest_agentbench.sandbox.sandbox import Command
+from pytest_agentbench.sandbox.sandbox import CommandResult
 
 PROCESSES = 128  # at once, threads included
 NOBODY = 65534  # user and group outside, where we are root: of root the kernel counts no processes
@@ -69,11 +69,11 @@ class Bubblewrap:
         user: str | None = None,  # noqa: ARG002 - it has one user
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Command:
+    ) -> CommandResult:
         if why := unusable(command):
             return why
         began, clip = time.monotonic(), Clip()
-        report = Report()
+        report = BubblewrapReport()
         try:
             words = _words(self._place, report.writer, seconds, workdir or HOME, env or {})
             process = await self._started([*words, command], report.writer)
@@ -89,7 +89,7 @@ class Bubblewrap:
             report.close()
         if ended and code is None:
             raise InfraError(f"{self._what} cannot be made: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
-        return Command(code, clip.text, clip.omitted, time.monotonic() - began)
+        return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
     async def _started(self, words: list[str], told: int) -> Process:
         nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
@@ -146,7 +146,7 @@ async def _read(process: Process, clip: Clip, seconds: float) -> bool:
     return True
 
 
-async def _killed(process: Process, report: Report, clip: Clip) -> None:
+async def _killed(process: Process, report: BubblewrapReport, clip: Clip) -> None:
     """Returns when nothing of it runs any more: its output is closed by the last process that could write there."""
     assert process.stdout is not None
     with suppress(ProcessLookupError):
@@ -160,7 +160,7 @@ async def _killed(process: Process, report: Report, clip: Clip) -> None:
             await process.wait()
 
 
-class Report:
+class BubblewrapReport:
     """What bubblewrap says of a command through a pipe: JSON objects, a line each."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.clip import Clip
-from pytest_agentbench.sandbox.sandbox import Command
+from pytest_agentbench.sandbox.sandbox import CommandResult
 
 #: Variable of all processes of one command, unless they clear their environment.
 VARIABLE = "AGENTBENCH_COMMAND"
@@ -51,12 +51,12 @@ done
 """
 
 
-def unusable(command: str) -> Command | None:
+def unusable(command: str) -> CommandResult | None:
     """What becomes of a command that no shell can be given; None of any other."""
     if (size := len(command.encode(errors="replace"))) <= LONGEST and "\0" not in command:
         return None
     why = "it has a NUL character" if "\0" in command else f"it has {size} bytes, and {LONGEST} is the most"
-    return Command(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
+    return CommandResult(CANNOT_RUN, f"bash: the command cannot be run: {why}\n")
 
 
 class Execution:
@@ -68,7 +68,7 @@ class Execution:
         self._socket: socket.socket | None = None
         self._abandoned = False
 
-    def run(self, command: str, seconds: float) -> Command:
+    def run(self, command: str, seconds: float) -> CommandResult:
         """Runs it for so many seconds at most."""
         if why := unusable(command):
             return why
@@ -80,7 +80,7 @@ class Execution:
             self._run(KILL_MARKED + KILL_ALL, f"{VARIABLE}={self._mark}")
         elif code in (None, _SIGKILL) and self._run(":") != 0 and not self._there():
             raise InfraError("the sandbox ended while a command ran")
-        return Command(code, clip.text, clip.omitted, time.monotonic() - began)
+        return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
     def abandon(self) -> None:
         """Nobody waits for it any more; what it started goes on."""

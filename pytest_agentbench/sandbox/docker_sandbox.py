@@ -17,7 +17,7 @@ from pytest_agentbench.sandbox.engine import beside, client, remove
 from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.limits import KIND, create
 from pytest_agentbench.sandbox.ownership import labels
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, Command, File
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
 from pytest_agentbench.suites.task import Task
 
 
@@ -65,11 +65,11 @@ class DockerSandbox:
         user: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Command:
+    ) -> CommandResult:
         container, workdir = self._there(), workdir or self._task.workdir
         execution = Execution(self._engine.api, container.id, user=user or self._user, workdir=workdir, env=env or {})
         try:
-            done: Command = await beside(self._what, execution.run, command, seconds)
+            done: CommandResult = await beside(self._what, execution.run, command, seconds)
             return done
         except asyncio.CancelledError:
             execution.abandon()

@@ -22,7 +22,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.archive import packed
 from pytest_agentbench.sandbox.clip import Clip
 from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, unusable
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, Command, File
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class HarborSandbox:
         user: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Command:
+    ) -> CommandResult:
         words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", command))
         if why := unusable(words):
             return why
@@ -133,8 +133,8 @@ class HarborSandbox:
         clip.add(f"{done.stdout or ''}{done.stderr or ''}".encode())
         if done.return_code == _KILLED and took >= seconds:
             await self._run(KILL_MARKED, f"{VARIABLE}={mark}", user=user)
-            return Command(None, clip.text, clip.omitted, took)
-        return Command(done.return_code, clip.text, clip.omitted, took)
+            return CommandResult(None, clip.text, clip.omitted, took)
+        return CommandResult(done.return_code, clip.text, clip.omitted, took)
 
     async def put(self, source: Path, target: str) -> None:
         with packed(source, target) as tar, tempfile.NamedTemporaryFile(prefix="agentbench-", suffix=".tar") as file:

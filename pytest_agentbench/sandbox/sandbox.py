@@ -11,7 +11,7 @@ LARGEST_FILE = 2**20  # bytes that are read of a file inside
 
 
 @dataclass(frozen=True)
-class Command:
+class CommandResult:
     """What became of a command."""
 
     exit_code: int | None  # None: it took longer than it may and was killed; below 0 never
@@ -28,7 +28,7 @@ class File:
     owner: int  # user id
 
 
-class Commands(Protocol):
+class CommandRunner(Protocol):
     """Where commands are carried out, and nothing else is asked of it. All raise InfraError where the sandbox itself fails, or is gone."""
 
     kind: str  # docker, bubblewrap, harbor:daytona; and which of its limits could not be kept
@@ -41,14 +41,14 @@ class Commands(Protocol):
         user: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Command:
+    ) -> CommandResult:
         """Runs `bash -c command` for so many seconds at most, after which all that it started is killed inside."""
 
     async def end(self) -> None:
         """Removes it, and all that runs in it. A second call does nothing."""
 
 
-class Sandbox(Commands, Protocol):
+class Sandbox(CommandRunner, Protocol):
     """One container, or what takes its place, in which a task is carried out and verified."""
 
     async def put(self, source: Path, target: str) -> None:

@@ -16,7 +16,7 @@ from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.sandbox.artifacts import handed_over
 from pytest_agentbench.sandbox.checks import read_checks
 from pytest_agentbench.sandbox.rewards import JSON, TEXT, main_reward, read_rewards
-from pytest_agentbench.sandbox.sandbox import Command, Sandbox
+from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
 from pytest_agentbench.suites.task import Task
 
 TESTS, LOGS = "/tests", "/logs/verifier"
@@ -110,7 +110,7 @@ async def _done(sandbox: Sandbox, command: str) -> None:
         raise _unusable(done)
 
 
-def _unusable(command: Command) -> Unusable:
+def _unusable(command: CommandResult) -> Unusable:
     why = command.output.strip()[-300:] or f"exit code {command.exit_code}"
     return Unusable(f"the sandbox is left in a state in which the verifier cannot be started: {why}")
 

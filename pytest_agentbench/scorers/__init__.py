@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.loading import check_takes, is_import_path, load_object, with_options
+from pytest_agentbench.lib.import_path import check_takes, is_import_path, load_object, with_options
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.suites.suite import SUITE_FILE
 

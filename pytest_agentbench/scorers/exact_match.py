@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
-from pytest_agentbench.scorers.matching import Made, Wanted, both_sides
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, both_sides
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -25,7 +25,7 @@ def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
     )
 
 
-def _fault(wanted: Wanted | None, made: Made | None) -> str:
+def _fault(wanted: ExpectedCall | None, made: ActualCall | None) -> str:
     """What is wrong with the call at one place; empty when nothing is."""
     if wanted is None or made is None:
         return f"{wanted.name} is missing" if wanted else f"{made.name} is not expected" if made else ""

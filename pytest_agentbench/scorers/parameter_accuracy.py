@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import accepted, faults
-from pytest_agentbench.scorers.matching import Made, Wanted, best_pairs, both_sides
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, best_pairs, both_sides
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -48,14 +48,14 @@ def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
     )
 
 
-def _pair(i: int, wanted: Wanted, j: int, made: Made) -> _Pair:
+def _pair(i: int, wanted: ExpectedCall, j: int, made: ActualCall) -> _Pair:
     names, wrong = accepted(wanted.label), faults(made.call, wanted.label, wanted.tool)
     correct = len(names.keys() - wrong.keys())
     told = tuple(dict.fromkeys(fault for name, fault in wrong.items() if name in names))
     return _Pair(correct / len(names) if names else 1.0, correct, i, j, told)
 
 
-def _best(wanted: Sequence[Wanted], made: Sequence[Made]) -> list[_Pair]:
+def _best(wanted: Sequence[ExpectedCall], made: Sequence[ActualCall]) -> list[_Pair]:
     """Pairs that share no call, with the greatest sum of shares; among those, with the most right parameters."""
     total = sum(len(accepted(each.label)) for each in wanted)
     pairs: list[_Pair] = []
@@ -69,7 +69,7 @@ def _best(wanted: Sequence[Wanted], made: Sequence[Made]) -> list[_Pair]:
     return pairs
 
 
-def _wrong(wanted: Sequence[Wanted], pairs: Sequence[_Pair]) -> list[str]:
+def _wrong(wanted: Sequence[ExpectedCall], pairs: Sequence[_Pair]) -> list[str]:
     return [
         f"{wanted[pair.expected].name}: {', '.join(pair.wrong)}" for pair in sorted(pairs, key=lambda each: each.expected) if pair.wrong
     ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.scorers.matching import Key, Made, Wanted, both_sides, f1, listed
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, Key, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -29,7 +29,7 @@ def tsq(scenario: Scenario, rollout: Rollout) -> Score:
     return f1(len(expected), len(actual), matched, f"missing: {listed(missing)}", f"unexpected: {listed(unexpected)}")
 
 
-def _distinct(calls: Iterable[Wanted | Made]) -> dict[Key, str]:
+def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[Key, str]:
     """Each tool once, with its name as it was first written, in order of appearance."""
     distinct: dict[Key, str] = {}
     for call in calls:

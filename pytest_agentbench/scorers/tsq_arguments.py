@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
-from pytest_agentbench.scorers.matching import both_sides, f1, listed, most_pairs
+from pytest_agentbench.scorers.matches import both_sides, f1, listed, most_pairs
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

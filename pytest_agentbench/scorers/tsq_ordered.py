@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.scorers.matching import Key, beyond, both_sides, f1, listed
+from pytest_agentbench.scorers.matches import Key, beyond, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.scorers.matching import beyond, both_sides, listed, one_side
+from pytest_agentbench.scorers.matches import beyond, both_sides, listed, one_side
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

@@ -16,7 +16,7 @@ from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.suites.arms import COLD
 
 
-class Turns:
+class BlockTurns:
     """The blocks of one session, as its controller sees them. One block at a time, told by the pool."""
 
     def __init__(self, backend: Backend, policy: str) -> None:

@@ -16,21 +16,21 @@ from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.causes import Causes, mark_crash
+from pytest_agentbench.session.escapes import WorkflowCommands, escape_report
 from pytest_agentbench.session.header import header
 from pytest_agentbench.session.marks import BELOW, QUARANTINED
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.refusals import refuse_distant, refuse_misspelt_hooks
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
 from pytest_agentbench.session.setup import Setup, find_suites, settle
-from pytest_agentbench.session.shown import Commands, escape_report
 from pytest_agentbench.session.worker_count import readers
 from pytest_agentbench.suites.arms import concurrencies
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
     from pytest_agentbench.session.finish import Finish
-    from pytest_agentbench.session.opened import Opened
-    from pytest_agentbench.session.summary import Gathered
+    from pytest_agentbench.session.opened import OpenSession
+    from pytest_agentbench.session.summary import SessionFindings
 
 #: Options with which pytest only looks at tests: nothing boots.
 LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
@@ -44,10 +44,10 @@ class Controller:
         self.readers = workers  # those of them that start
         self.concurrency = max(concurrencies(settings.ab).values(), default=settings.concurrency or len(workers) or DEFAULT_CONCURRENCY)
         self.started_at = datetime.now().astimezone()
-        self.causes, self.outcomes, self.commands = Causes(), Outcomes(config.rootpath), Commands()
+        self.causes, self.outcomes, self.commands = Causes(), Outcomes(config.rootpath), WorkflowCommands()
         self.left_out: Sequence[str] = ()  # why arms of the session cannot run here
         self.setup: Setup | None = None  # where the command line leads to suites
-        self.opened: Opened | None = None  # where rollouts run
+        self.opened: OpenSession | None = None  # where rollouts run
         self.finish: Finish | None = None  # when the tests are over
 
     # -------------------------------------------------------------------------------------------------- start
@@ -71,12 +71,12 @@ class Controller:
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:
         """The built-in implementation: a backend.yaml or a URL."""
-        from pytest_agentbench.backends.common_spec import Terms
+        from pytest_agentbench.backends.common_spec import SessionTerms
         from pytest_agentbench.backends.spec import load_backend
 
         settings = self.settings
         spec = load_backend(name, self.config.rootpath, changes)
-        return spec.make(Terms(settings.keep_backend, settings.gpu_wait, self.concurrency))
+        return spec.make(SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency))
 
     def _open(self, setup: Setup) -> None:
         from pytest_agentbench.session.start import open_session
@@ -163,7 +163,7 @@ class Controller:
         from pytest_agentbench.session.summary import gather
 
         self.finish = Finish(self.opened, self.outcomes, session)
-        gathered: Callable[[], Gathered] = functools.partial(gather, self.opened)
+        gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened)
         with ExitStack() as threads:
             if self.workers:
                 from concurrent.futures import ThreadPoolExecutor

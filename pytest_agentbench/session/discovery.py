@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites import arms as arms_of
-from pytest_agentbench.suites.arms import Arm, Side
+from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.quarantine import check_quarantine
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite, score_name
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredSuite:
     """A suite, or why there is none, and what a test process has to know of it."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Found:
     error: str = ""
     skip: bool = False  # whether the error is no fault: its tests are skipped
     marks: bool = True  # whether its name is a mark of its tests
-    sides: Mapping[str, Side] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
+    sides: Mapping[str, VariantOrigin] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
 
     @property
     def name(self) -> str:
@@ -136,7 +136,7 @@ def find(
     agent: str | None = None,
     *,
     insists: bool = False,
-) -> Found:
+) -> DiscoveredSuite:
     """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests.
 
     A data set that is not here is no fault, unless somebody `insists` on a verdict.
@@ -153,8 +153,8 @@ def find(
         today = datetime.now().astimezone().date()
         check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
     except ConfigError as error:
-        return Found(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
-    return Found(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
+        return DiscoveredSuite(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
+    return DiscoveredSuite(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
 
 
 def check_rules(suite: Suite) -> None:
@@ -193,16 +193,16 @@ def _check_limit(suite: Suite, score: str, limit: float, what: str) -> None:
         raise ConfigError(f"{what} is out of range: {score} is {span}, so it would decide nothing")
 
 
-def with_sound_code(found: Sequence[Found]) -> list[Found]:
+def with_sound_code(found: Sequence[DiscoveredSuite]) -> list[DiscoveredSuite]:
     """The suites; one whose own code cannot be loaded becomes the error of its tests. No code is imported in this process."""
     from pytest_agentbench.rollouts.isolation.codecheck import brings_any, faults
 
     own = [each for each in found if each.suite and brings_any(each.suite, each.variants)]
     faulty = dict(zip([each.folder for each in own], faults([(each.suite, each.variants) for each in own if each.suite]), strict=True))
-    return [Found(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in found]
+    return [DiscoveredSuite(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in found]
 
 
-def in_arms(found: Found, arms: Sequence[Arm]) -> Found:
+def in_arms(found: DiscoveredSuite, arms: Sequence[Arm]) -> DiscoveredSuite:
     """The suite under each arm of an A/B session."""
     from pytest_agentbench.rollouts.rollout import preflight
 
@@ -212,7 +212,7 @@ def in_arms(found: Found, arms: Sequence[Arm]) -> Found:
         suite, variants = arms_of.in_arms(found.suite, found.variants, arms)
         preflight(suite, variants)
     except ConfigError as error:
-        return Found(found.folder, None, {}, (), 1, str(error))
+        return DiscoveredSuite(found.folder, None, {}, (), 1, str(error))
     return dataclasses.replace(found, suite=suite, variants=variants, sides=arms_of.sides(found.variants, arms))
 
 
@@ -227,7 +227,7 @@ def choose_variants(suite: Suite, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def merged_thresholds(found: Found, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
+def merged_thresholds(found: DiscoveredSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
     """Command line over backend.yaml over suite.yaml; raises ConfigError for a score that the suite does not measure."""
     assert found.suite is not None
     merged = {**found.thresholds, **backend.get(found.suite.name, {}), **chosen}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, Ending, deciding, exit_status, verdict, with_losses
+from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, SessionEnd, deciding, exit_status, verdict, with_losses
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.scrub import scrub
 from pytest_agentbench.reports import REPORTS, ci, load_report
@@ -18,10 +18,10 @@ from pytest_agentbench.reports.annotations import commands
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import discard, point_latest
 from pytest_agentbench.runs.tally import FILE, redacted, write_run
-from pytest_agentbench.session.opened import Opened
+from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.recorder import remember_durations
-from pytest_agentbench.session.summary import Gathered, conclude
+from pytest_agentbench.session.summary import SessionFindings, conclude
 
 APPENDED = "summary"  # the report that is added to what other steps of a job have written, so it is written once
 
@@ -29,13 +29,13 @@ APPENDED = "summary"  # the report that is added to what other steps of a job ha
 class Finish:
     """What a session comes to: its run, and pytest's exit status as far as it is ours. Nobody else changes them."""
 
-    def __init__(self, opened: Opened, tests: Outcomes, session: pytest.Session | None) -> None:
+    def __init__(self, opened: OpenSession, tests: Outcomes, session: pytest.Session | None) -> None:
         """`session` is pytest's, when its tests are over; None where it never came to that."""
         self.run: Run | None = None  # once the session is summed up, and where it came to something
         self._opened, self._tests, self._session = opened, tests, session
         self._where = ci.system(opened.setup.settings.ci, os.environ)
 
-    def end(self, gather: Callable[[], Gathered]) -> None:
+    def end(self, gather: Callable[[], SessionFindings]) -> None:
         """Decides the exit status by what was measured, which `gather` gives; a session that came to nothing leaves nothing behind."""
         session = self._session
         assert session is not None
@@ -70,7 +70,7 @@ class Finish:
         went_on = self._opened.number > 1
         return bool(went_on or ledger.planned_keys or ledger.in_journal or ledger.selected or services.failure or logs)
 
-    def _sum_up(self, session: pytest.Session, gathered: Gathered) -> None:
+    def _sum_up(self, session: pytest.Session, gathered: SessionFindings) -> None:
         run = conclude(self._opened, self._tests, gathered, interrupted=session.exitstatus == INTERRUPTED)
         self.run = redacted(run, self._opened.hooks.redacted)
         session.exitstatus = self._status(session, self.run)
@@ -78,7 +78,7 @@ class Finish:
     def _status(self, session: pytest.Session, run: Run) -> int:
         services, tests = self._opened.services, self._tests
         ours = tests.cut_short and session.exitstatus == INTERRUPTED  # as xdist calls the end that a worker asks for
-        ending = Ending(
+        ending = SessionEnd(
             FAILED if ours else int(session.exitstatus),
             only_unmeasured=session.testsfailed == tests.unmeasured + tests.wrong_files,
             mistake=tests.wrong_files > 0,

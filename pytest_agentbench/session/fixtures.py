@@ -131,7 +131,7 @@ def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]
 FIXTURES = (_rollout_key, rollout, scenario, thresholds, suite, backend, llm)
 
 
-class Homes:
+class SuiteFixtures:
     """A pytest plugin beside the worker: it makes the fixtures known in suite folders, and nowhere else."""
 
     def __init__(self, worker: Worker) -> None:

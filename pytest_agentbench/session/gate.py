@@ -10,16 +10,16 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
-from pytest_agentbench.gate.evidence import Evidence, Facts, Trial
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule, mean_rules, parse_rule
 from pytest_agentbench.gate.values import samples
-from pytest_agentbench.gate.verdict import CONFIDENCE, Asked, Judged, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, SuiteRule, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import bar_of
-from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, Look, RuleResult
+from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, InterimLook, RuleResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.session.discovery import Found, check_rule
+from pytest_agentbench.session.discovery import DiscoveredSuite, check_rule
 from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
@@ -34,7 +34,7 @@ POWER = 0.8
 class Gate:
     """What this session is asked."""
 
-    asked: Sequence[Asked]
+    asked: Sequence[SuiteRule]
     baselines: Mapping[str, Evidence] = field(default_factory=dict)  # group -> where one is known
     decides: bool = True  # whether verdicts have a say in the exit status; else they are only shown
     insists: bool = False  # whether this session's options ask, so that silence is no answer
@@ -47,7 +47,7 @@ class Gate:
 
     def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
         """None where no suite ran that it is about."""
-        evidence = Evidence.of(Facts.of(run), trials)
+        evidence = Evidence.of(RunFacts.of(run), trials)
         ran = [each for each in self.asked if each.group in run.suites]
         if not ran and not self.insists:
             return None
@@ -63,23 +63,23 @@ class Gate:
         )
 
     @property
-    def looked_at(self) -> list[Asked]:
+    def looked_at(self) -> list[SuiteRule]:
         """Rules for which trials may be added until they are decided."""
         return [each for each in self.asked if each.is_looked_at]
 
-    def look(self, run: Evidence) -> Look:
+    def look(self, run: Evidence) -> InterimLook:
         """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
         rounds = run.facts.rounds
         judged = judge_rules([each for each in self.looked_at if each.group in run.groups], run, self.baselines)
         verdict = session_verdict(judged)
         stands = verdict == FAIL or not any(each.is_open(rounds) for each in judged)
-        return Look(rounds, verdict, stands, tuple(map(rule_result, judged)))
+        return InterimLook(rounds, verdict, stands, tuple(map(rule_result, judged)))
 
     def population(self, group: str) -> set[str]:
         """The scores of a suite of which a rule asks the population."""
         return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
 
-    def warnings(self, found: Sequence[Found], limit: int | None, rounds: int | None = None) -> Iterator[str]:
+    def warnings(self, found: Sequence[DiscoveredSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
         """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
 
         `rounds` is how many trials there may be where they are added until the verdict stands.
@@ -99,7 +99,7 @@ class Gate:
                 size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
                 yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
 
-    def _too_small(self, asked: Asked, scenarios: int, trials: int) -> str:
+    def _too_small(self, asked: SuiteRule, scenarios: int, trials: int) -> str:
         margin = asked.rule.margin
         within, base_trials = self._noise(asked)
         design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), asked.rule.of, CONFIDENCE)
@@ -112,7 +112,7 @@ class Gate:
             return f"with the baseline's noise they pass 4 times out of 5 from {smallest:.3f} on; run more trials, or widen the margin"
         return ""
 
-    def _noise(self, asked: Asked) -> tuple[float | None, int]:
+    def _noise(self, asked: SuiteRule) -> tuple[float | None, int]:
         """(the variance of a trial, trials of a scenario) of the baseline; None and 0 where they are not known."""
         base = self.baselines.get(asked.group)
         known = samples(base.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) if base else {}
@@ -122,7 +122,7 @@ class Gate:
         return spread(scores).within if repeated else None, fewest
 
 
-class Asking(Protocol):
+class GateOptions(Protocol):
     """The options that ask: those of a session, or of a command about a run that is over."""
 
     @property
@@ -144,7 +144,7 @@ class Asking(Protocol):
     def ab(self) -> tuple[Arm, ...]: ...
 
 
-def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
+def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate | None:
     """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked.
 
     Of an A/B session only what its thresholds ask of each arm.
@@ -156,7 +156,7 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
-    asked: list[Asked] = []
+    asked: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
     for text in settings.gate:
         _somebody_measures(text, found)
@@ -166,7 +166,7 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)
-        asked += [Asked(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
+        asked += [SuiteRule(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports_directory)
         if explicit and group in explicit.groups:
             baselines[group] = explicit
@@ -178,7 +178,7 @@ def make_gate(found: Sequence[Found], settings: Asking) -> Gate | None:
     return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
 
 
-def judge_again(run: Run, directory: Path, found: Sequence[Found], asking: Asking) -> tuple[GateResult | None, Evidence]:
+def judge_again(run: Run, directory: Path, found: Sequence[DiscoveredSuite], asking: GateOptions) -> tuple[GateResult | None, Evidence]:
     """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
 
     Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
@@ -198,7 +198,7 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
     return [each.id for each in suite.scenarios[:limit][: suite.sizes.get(variant)] if each.id not in left_out]
 
 
-def rules_of(found: Found, asking: Asking) -> Iterator[tuple[bool, Rule]]:
+def rules_of(found: DiscoveredSuite, asking: GateOptions) -> Iterator[tuple[bool, Rule]]:
     """(whether it is from the command line, rule): those of suite and thresholds about which the command line says nothing, and its own.
 
     Raises ConfigError for one of the command line that every run, or none, would keep.
@@ -216,23 +216,23 @@ def rules_of(found: Found, asking: Asking) -> Iterator[tuple[bool, Rule]]:
     yield from ((f"{rule.metric}.mean" in asking.thresholds, rule) for rule in means if rule.about not in about)
 
 
-def _parsed(found: Found, text: str) -> Rule:
+def _parsed(found: DiscoveredSuite, text: str) -> Rule:
     assert found.suite is not None
     return parse_rule(text, found.suite.score_names, LOWER_IS_BETTER, passes=_bar(found) is not None)
 
 
-def _bar(found: Found) -> Bar | None:
+def _bar(found: DiscoveredSuite) -> Bar | None:
     return bar_of(found.suite.score_names, found.thresholds) if found.suite else None
 
 
-def _perhaps(found: Found, text: str) -> Rule | None:
+def _perhaps(found: DiscoveredSuite, text: str) -> Rule | None:
     try:
         return _parsed(found, text)
     except ConfigError:
         return None  # of another suite
 
 
-def _somebody_measures(text: str, found: Sequence[Found]) -> None:
+def _somebody_measures(text: str, found: Sequence[DiscoveredSuite]) -> None:
     """Raises ConfigError for a rule of the command line that no suite can be asked."""
     suites = [each for each in found if each.suite]
     every = list(dict.fromkeys(name for each in suites if each.suite for name in each.suite.score_names))
@@ -246,7 +246,7 @@ def _usual_rule(suite: Suite) -> Rule:
     return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
 
 
-def _groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
+def _groups(found: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
     """(suite, variant, the name of both) of everything that this session may run."""
     for each in found:
         if each.suite:
@@ -258,7 +258,7 @@ def _about(baseline: Evidence) -> BaselineRun:
     return BaselineRun(facts.run, facts.commit, facts.finished_at)
 
 
-def rule_result(judged: Judged) -> RuleResult:
+def rule_result(judged: RuleFinding) -> RuleResult:
     """A judged rule as its run keeps it."""
     rule = judged.asked.rule
     return RuleResult(

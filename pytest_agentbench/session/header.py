@@ -10,16 +10,18 @@ from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.session.worker_count import sentence
 
 if TYPE_CHECKING:
-    from pytest_agentbench.session.opened import Opened
+    from pytest_agentbench.session.opened import OpenSession
 
 
-def header(setup: Setup, opened: Opened | None, workers: Sequence[str], readers: Sequence[str], left_out: Sequence[str]) -> Iterator[str]:
+def header(
+    setup: Setup, opened: OpenSession | None, workers: Sequence[str], readers: Sequence[str], left_out: Sequence[str]
+) -> Iterator[str]:
     """Its lines; `workers` were typed, of which `readers` start; `left_out` says which arms cannot run."""
     for line in (*_lines(setup, opened, workers, readers), *left_out):
         yield f"agentbench: {line}"
 
 
-def _lines(setup: Setup, opened: Opened | None, workers: Sequence[str], readers: Sequence[str]) -> Iterator[str]:
+def _lines(setup: Setup, opened: OpenSession | None, workers: Sequence[str], readers: Sequence[str]) -> Iterator[str]:
     backend, settings = setup.backend, setup.settings
     suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
@@ -35,7 +37,7 @@ def _lines(setup: Setup, opened: Opened | None, workers: Sequence[str], readers:
         yield from _earlier(opened)
 
 
-def _earlier(opened: Opened) -> Iterator[str]:
+def _earlier(opened: OpenSession) -> Iterator[str]:
     """On what earlier sessions of the run left."""
     stored, index = opened.ledger.stored, opened.ledger.journal.index
     cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""

@@ -21,7 +21,7 @@ from pytest_agentbench.session.recorder import Ledger
 from pytest_agentbench.suites.suite import Suite
 
 
-class Asker(Protocol):
+class WorkerConnection(Protocol):
     """The worker's line to the pool."""
 
     def ask(self, question: Json, body: bytes = b"") -> wire.Frame: ...
@@ -30,7 +30,7 @@ class Asker(Protocol):
 class PooledTap:
     """The tap, asked through the pool."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: WorkerConnection) -> None:
         self._asker = asker
 
     async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
@@ -54,7 +54,7 @@ class PooledTap:
         return calls
 
 
-def answered(asker: Asker, question: Json, body: bytes = b"") -> wire.Frame:
+def answered(asker: WorkerConnection, question: Json, body: bytes = b"") -> wire.Frame:
     """The pool's answer; raises InfraError where it is a refusal, MissingError when this machine lacks what it needs."""
     answer, content = asker.ask(question, body)
     if answer.get("reason"):
@@ -62,7 +62,7 @@ def answered(asker: Asker, question: Json, body: bytes = b"") -> wire.Frame:
     return answer, content
 
 
-def run_inline(asker: Asker, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey) -> Rollout:
+def run_inline(asker: WorkerConnection, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey) -> Rollout:
     """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
     try:
         return Rollout.from_json(ledger.recorded(key))
@@ -70,7 +70,7 @@ def run_inline(asker: Asker, ledger: Ledger, suites: Mapping[str, Suite], key: R
         return submitted(asker, _run(asker, suites[key.suite], key))
 
 
-def _run(asker: Asker, suite: Suite, key: RolloutKey) -> Rollout:
+def _run(asker: WorkerConnection, suite: Suite, key: RolloutKey) -> Rollout:
     scenario = next(each for each in suite.scenarios if each.id == key.scenario)
     started_at, started = time.time(), time.monotonic_ns()
     try:
@@ -81,13 +81,13 @@ def _run(asker: Asker, suite: Suite, key: RolloutKey) -> Rollout:
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)
 
 
-def submitted(asker: Asker, rollout: Rollout) -> Rollout:
+def submitted(asker: WorkerConnection, rollout: Rollout) -> Rollout:
     """The rollout as it stands in the journal, redacted; raises InfraError when it could not be written."""
     return Rollout.from_json(answered(asker, {"op": "submit"}, record_line(rollout))[1])
 
 
 @contextmanager
-def adhoc(asker: Asker, name: str) -> Iterator[LLM]:
+def adhoc(asker: WorkerConnection, name: str) -> Iterator[LLM]:
     """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
     tap = PooledTap(asker)
     id, base_url, model = tap.open_now(RolloutKey("", name), Access())

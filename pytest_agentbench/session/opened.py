@@ -18,7 +18,7 @@ from pytest_agentbench.session.setup import Setup
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenSession:
     """What a session was asked to do, and the parts that do it. The parts change while it runs, the record does not."""
 
     setup: Setup

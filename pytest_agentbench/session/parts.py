@@ -51,7 +51,7 @@ class Owner(Protocol):
         """Of these, those that a rollout has nothing to do with."""
 
 
-class Parts:
+class SessionParts:
     """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
 
     def __init__(self, logs: Path, pool_config: Json, tap_config: Json, owner: Owner) -> None:

@@ -22,7 +22,7 @@ Hear = Callable[["PoolProcess", Json, bytes], None]
 HELD_OPEN = 1.0  # seconds for a pipe that something which the pool's agents have left behind holds open
 
 
-class LastWords(NamedTuple):
+class PoolEnd(NamedTuple):
     """The rollout over which a pool ended itself, and how that ends."""
 
     key: RolloutKey
@@ -40,7 +40,7 @@ class PoolProcess:
             self.child = Child("pytest_agentbench.rollouts.pool", given, log, pass_fds=(listener.fileno(), theirs))
         finally:
             os.close(theirs)
-        self.last_words: LastWords | None = None  # of a pool that ended itself over a rollout
+        self.last_words: PoolEnd | None = None  # of a pool that ended itself over a rollout
         self._line = wire.connect(listener.getsockname()[1], config["token"], "controller")
         self._sending = threading.Lock()
 
@@ -93,4 +93,4 @@ class PoolProcess:
                 if "say" in message:
                     hear(self, {"op": "say", "sentence": message["say"]}, b"")
                 else:
-                    self.last_words = LastWords(RolloutKey(*message["key"]), message["end"])
+                    self.last_words = PoolEnd(RolloutKey(*message["key"]), message["end"])

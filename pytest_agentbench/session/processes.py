@@ -22,8 +22,8 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
-from pytest_agentbench.session.block_turns import Turns
-from pytest_agentbench.session.parts import Parts
+from pytest_agentbench.session.block_turns import BlockTurns
+from pytest_agentbench.session.parts import SessionParts
 from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.task_images import TaskImages
 from pytest_agentbench.suites.arms import arm_of
@@ -34,7 +34,7 @@ SETTLE = 1.0  # seconds that a backend which was still booting gets to notice th
 P = ParamSpec("P")
 
 
-class Desk(Protocol):
+class PoolListener(Protocol):
     """What the controller does with what the pool reports. Called in a thread."""
 
     wanted: threading.Event  # a test that needs the backend is known
@@ -59,7 +59,7 @@ class Desk(Protocol):
     def recorded(self, key: RolloutKey) -> bytes: ...
 
 
-class Rounds(Protocol):
+class RoundSource(Protocol):
     """Trials that no test asks for: whole rounds of them, one after the other. Called in threads."""
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
@@ -94,11 +94,11 @@ class Services:
         directory: Path,
         pool_config: Json,
         tap_config: Json,
-        desk: Desk,
+        desk: PoolListener,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],
-        turns: Turns | None = None,
-        rounds: Rounds | None = None,
+        turns: BlockTurns | None = None,
+        rounds: RoundSource | None = None,
         *,
         images: TaskImages,
         insists: bool,
@@ -127,7 +127,7 @@ class Services:
         self._told = {"drained": self._drained, "want": desk.wanted}  # what the pool says without waiting for a reply
         self._turning = threading.Lock()
         self._finishing = False
-        self._parts = Parts(directory / "backend", pool_config, tap_config, self)
+        self._parts = SessionParts(directory / "backend", pool_config, tap_config, self)
         self._boot = daemon(self._start, name="boot")
 
     @property

@@ -35,7 +35,7 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
     if reporter is not None:
         config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
-        config.pluginmanager.register(Sayings(reporter, controller), "agentbench-sayings")
+        config.pluginmanager.register(StatusLines(reporter, controller), "agentbench-sayings")
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
@@ -61,7 +61,7 @@ class Notes:
             self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
 
 
-class Sayings:
+class StatusLines:
     """What has to be said while no test is over, and perhaps none ever will be: a line each, at once."""
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
@@ -91,7 +91,7 @@ class Progress:
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._writer, self._controller = reporter._tw, controller
-        self._line = Line(self._writer._file)
+        self._line = ProgressLine(self._writer._file)
         self._over = threading.Event()
 
     def pytest_runtestloop(self) -> None:
@@ -122,7 +122,7 @@ class Progress:
         return status_line(opened.ledger, time.monotonic()) if opened.ledger.planned_keys else ""
 
 
-class Line:
+class ProgressLine:
     """Stands before the terminal's file. It draws through a descriptor of its own, for a running test may have its output captured."""
 
     def __init__(self, terminal: TextIO) -> None:

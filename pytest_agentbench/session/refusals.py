@@ -9,7 +9,7 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from pytest_agentbench.session.discovery import Found
+from pytest_agentbench.session.discovery import DiscoveredSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 #: Marks that pytest and widespread plugins act upon, and words of `-m`. A plugin that is not here today may be here tomorrow.
@@ -52,7 +52,7 @@ def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
 
-def refuse_marks(found: Found, taken: Collection[str]) -> Found:
+def refuse_marks(found: DiscoveredSuite, taken: Collection[str]) -> DiscoveredSuite:
     """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well."""
     if found.suite is None:  # it is known why, and by its folder's name
         return dataclasses.replace(found, marks=found.name not in taken and not found.name.startswith("_"))
@@ -60,10 +60,10 @@ def refuse_marks(found: Found, taken: Collection[str]) -> Found:
         return found
     where = f"{found.folder / SUITE_FILE}: name: {found.name!r} is a mark that pytest or a plugin acts upon"
     sentence = f"{where}, and a suite's name marks its tests; take another one, such as {found.name}_suite"
-    return Found(found.folder, None, {}, (), 1, sentence, marks=False)
+    return DiscoveredSuite(found.folder, None, {}, (), 1, sentence, marks=False)
 
 
-def refuse_twins(found: list[Found]) -> None:
+def refuse_twins(found: list[DiscoveredSuite]) -> None:
     """A suite's name is its marker and part of every rollout's key, so no two may share it."""
     folders: dict[str, Path] = {}
     for each in found:

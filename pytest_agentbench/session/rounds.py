@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import Evidence, Facts, trial_of
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, trial_of
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.verdicts import Look, RoundsResult
+from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult
 from pytest_agentbench.session.gate import Gate
 from pytest_agentbench.stats.sequential import FIRST_LOOK
 from pytest_agentbench.suites.suite import Suite
@@ -39,7 +39,7 @@ class Rounds:
         """`directory` is the run's; into `sayings` goes a sentence for the user on each look."""
         self._gate, self._most, self._suites, self._directory, self._sayings = gate, most, suites, directory, sayings
         self._first: list[RolloutKey] = []  # what tests read
-        self._looks: list[Look] = []
+        self._looks: list[InterimLook] = []
         self._over = threading.Event()
 
     # ------------------------------------------------------------------------------------------ the pool's side, in threads
@@ -67,9 +67,9 @@ class Rounds:
     def _round(self, number: int) -> list[RolloutKey]:
         return [key._replace(trial=number) for key in self._first]
 
-    def _look(self, rounds: int) -> Look:
+    def _look(self, rounds: int) -> InterimLook:
         suites = {key.group: self._suites[key.suite] for key in self._first}
-        facts = Facts(
+        facts = RunFacts(
             run=self._directory.name,
             scenarios={group: suite.dataset.size for group, suite in suites.items()},
             quarantined={group: [each.scenario for each in suite.quarantine] for group, suite in suites.items()},
@@ -80,7 +80,7 @@ class Rounds:
         records = read_journal(self._directory, lambda _: None)  # what is damaged is told when the session ends
         return self._gate.look(Evidence.of(facts, (trial_of(each) for each in records if each.kind == "scenario")))
 
-    def _say(self, look: Look, follows: str) -> None:
+    def _say(self, look: InterimLook, follows: str) -> None:
         self._sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
 
     # ------------------------------------------------------------------------------------------ the session's side

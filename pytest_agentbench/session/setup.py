@@ -16,7 +16,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
-    Found,
+    DiscoveredSuite,
     find,
     in_arms,
     is_left_out,
@@ -44,7 +44,7 @@ class Setup:
     settings: Settings
     started_at: datetime
     concurrency: int  # rollouts in flight at most
-    found: Sequence[Found]  # suites, those that cannot run included
+    found: Sequence[DiscoveredSuite]  # suites, those that cannot run included
     backend: Backend
     gate: Gate | None
 
@@ -89,7 +89,7 @@ class Setup:
         return os.path.relpath(path, self.config.invocation_params.dir) if path.is_relative_to(self.config.rootpath) else str(path)
 
 
-def find_suites(config: pytest.Config, settings: Settings) -> list[Found]:
+def find_suites(config: pytest.Config, settings: Settings) -> list[DiscoveredSuite]:
     """Loads the suites that the command line leads to, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     taken = meant_elsewhere(config)
@@ -101,7 +101,7 @@ def find_suites(config: pytest.Config, settings: Settings) -> list[Found]:
     return suites
 
 
-def _load(config: pytest.Config, settings: Settings, folders: Sequence[Path]) -> list[Found]:
+def _load(config: pytest.Config, settings: Settings, folders: Sequence[Path]) -> list[DiscoveredSuite]:
     """What the command line says of suites is for those whose tests run: an agent, a setting, a variant or an arm may be none of others."""
     names = [*map(suite_name, folders)] if config.getoption("markexpr", "") else [""] * len(folders)
     own = dataclasses.replace(settings, agent=None, changes={}, variants=("default",), ab=())
@@ -115,9 +115,9 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
     return {name for name in names if marks and is_left_out(name, marks, names)}
 
 
-def _find(config: pytest.Config, settings: Settings, folder: Path) -> Found:
+def _find(config: pytest.Config, settings: Settings, folder: Path) -> DiscoveredSuite:
     if why := not_named(folder, config.args, config.getoption("markexpr", "")):
-        return Found(folder, None, {}, (), 1, why, skip=True)
+        return DiscoveredSuite(folder, None, {}, (), 1, why, skip=True)
     changes, insists = settings.suite_changes, settings.insists
     found = in_arms(find(folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
     if found.skip:
@@ -125,7 +125,7 @@ def _find(config: pytest.Config, settings: Settings, folder: Path) -> Found:
     return found
 
 
-def settle(config: pytest.Config, settings: Settings, concurrency: int, found: Sequence[Found], started_at: datetime) -> Setup:
+def settle(config: pytest.Config, settings: Settings, concurrency: int, found: Sequence[DiscoveredSuite], started_at: datetime) -> Setup:
     """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
     from pytest_agentbench.session.gate import make_gate
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_limits import check_limit
-from pytest_agentbench.lib.loading import search_path
+from pytest_agentbench.lib.import_path import search_path
 from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor, named_secrets
 from pytest_agentbench.records import Json
@@ -24,22 +24,22 @@ from pytest_agentbench.runs.resume import find_resumable, take_up
 from pytest_agentbench.runs.sessions import Session, append_session, folder_of, read_sessions
 from pytest_agentbench.runs.tally import environment
 from pytest_agentbench.sandbox.slots import default_count
-from pytest_agentbench.session.block_turns import Turns
+from pytest_agentbench.session.block_turns import BlockTurns
 from pytest_agentbench.session.hooks import Hooks
-from pytest_agentbench.session.opened import Opened
+from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import Ledger, known_durations
 from pytest_agentbench.session.rounds import Rounds, refuse_endless
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.session.task_images import TaskImages
-from pytest_agentbench.suites.arms import Side, concurrencies
+from pytest_agentbench.suites.arms import VariantOrigin, concurrencies
 from pytest_agentbench.suites.disclosure import public_of
-from pytest_agentbench.suites.hashes import Contents, digest, suite_identity
+from pytest_agentbench.suites.hashes import ContentHashes, digest, suite_identity
 from pytest_agentbench.suites.task import Task
 
 
-def open_session(setup: Setup) -> Opened:
+def open_session(setup: Setup) -> OpenSession:
     """Opens the run, and starts the services in the background; raises pytest.UsageError where that cannot be."""
     redactor = make_redactor(setup)
     hooks = Hooks(setup.config, redactor)
@@ -65,14 +65,14 @@ def open_session(setup: Setup) -> Opened:
         run.ledger,
         redactor,
         sayings,
-        Turns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
+        BlockTurns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
         rounds,
         images=TaskImages(_tasks(setup), pool_config["run"], sayings.put),
         insists=setup.insists,
         sample_interval=setup.settings.sample_interval,
     )
     losses = Losses(redactor.plain)
-    return Opened(setup, run.directory, run.sessions, run.ledger, services, rounds, redactor, hooks, losses, surroundings)
+    return OpenSession(setup, run.directory, run.sessions, run.ledger, services, rounds, redactor, hooks, losses, surroundings)
 
 
 def make_redactor(setup: Setup) -> Redactor:
@@ -103,7 +103,7 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
     identities = {name: suite_identity(suite, prompt_hashes) for name, suite in suites.items()}
     earlier, number = read_sessions(directory), 1
     if old is not None:
-        contents = Contents(suites, digest(setup.identity), prompt_hashes)
+        contents = ContentHashes(suites, digest(setup.identity), prompt_hashes)
         ledger.stored = take_up(ledger.journal, contents, identities, setup.identity, earlier, settings.resume_rerun)
         recorded = [each.session for each in ledger.journal.index.entries.values()]  # the line of a session may be damaged
         number += max([*(each.number for each in earlier), *recorded], default=1)
@@ -162,7 +162,7 @@ def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
 
 def _turns_config(setup: Setup) -> Json:
     """Variants of a session without arms are all of one, which has no name."""
-    sides = {name: found.sides.get(name, Side(name, "")) for found in setup.found for name in found.variants}
+    sides = {name: found.sides.get(name, VariantOrigin(name, "")) for found in setup.found for name in found.variants}
     own = concurrencies(setup.settings.ab)
     return {"sides": sides, "policy": setup.settings.cache, "in_sequence": setup.backend.in_sequence, "own": own}
 

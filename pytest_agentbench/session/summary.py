@@ -25,7 +25,7 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
-from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.codec import read as read_record
 from pytest_agentbench.runs.contents import (
@@ -46,25 +46,25 @@ from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.sessions import append_session
 from pytest_agentbench.runs.tally import unknown_environment
-from pytest_agentbench.session.discovery import Found
-from pytest_agentbench.session.opened import Opened
+from pytest_agentbench.session.discovery import DiscoveredSuite
+from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.suites.models import Models, names
 
 
-class Gathered(NamedTuple):
+class SessionFindings(NamedTuple):
     """What takes a while to be found out of a session that is over."""
 
-    journal: Seen
+    journal: JournalContents
     stopwatch: Stopwatch
     serving: ServingSummary | None  # of this session
     environment: Environment
 
 
 @dataclass
-class Seen:
+class JournalContents:
     """What one pass over the journal leaves."""
 
     tallies: Tallies
@@ -75,7 +75,7 @@ class Seen:
     trials: list[Trial] = field(default_factory=list)  # for the gate; none without one
 
 
-def gather(opened: Opened) -> Gathered:
+def gather(opened: OpenSession) -> SessionFindings:
     """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
     setup, services, losses = opened.setup, opened.services, opened.losses
     with losses.step("services did not end in order"):
@@ -91,7 +91,7 @@ def gather(opened: Opened) -> Gathered:
     spans = performance.sessions[opened.number].calls
     seen.client.add_unrecorded(services.unrecorded)
     look = functools.partial(serving, services.sampler, services.directory, spans, seen.client)
-    return Gathered(
+    return SessionFindings(
         seen,
         stopwatch,
         losses.value("what the stack told of itself is left out", look, None),
@@ -99,7 +99,7 @@ def gather(opened: Opened) -> Gathered:
     )
 
 
-def put_back(opened: Opened) -> None:
+def put_back(opened: OpenSession) -> None:
     """Makes a run directory again that somebody has removed while the session ran, with what is known of it."""
     directory = opened.directory
     removed = FileNotFoundError(f"somebody removed the run directory {directory.name} while the session ran")
@@ -110,7 +110,7 @@ def put_back(opened: Opened) -> None:
         append_session(directory, session, opened.hooks.redacted)
 
 
-def conclude(opened: Opened, tests: Outcomes, gathered: Gathered, *, interrupted: bool) -> Run:
+def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *, interrupted: bool) -> Run:
     """The run of a session that is over, without its exit status and the verdict that follows from it."""
     setup, journal, losses = opened.setup, gathered.journal, opened.losses
     asked = [*_groups_of(opened, tests, journal.tallies)]
@@ -127,12 +127,12 @@ def conclude(opened: Opened, tests: Outcomes, gathered: Gathered, *, interrupted
     return run
 
 
-def _groups_of(opened: Opened, tests: Outcomes, tallies: Tallies) -> Iterator[AskedSuite]:
+def _groups_of(opened: OpenSession, tests: Outcomes, tallies: Tallies) -> Iterator[PlannedSuite]:
     """The suites of a session, under the variants of which there is something."""
     gate = opened.setup.gate
     for found, variant, name in groups(opened.setup.found):
         if found.suite and (name in opened.ledger.selected or tallies.suites[name].statuses):
-            yield AskedSuite(
+            yield PlannedSuite(
                 name=name,
                 suite=found.suite,
                 variant=variant,
@@ -143,7 +143,7 @@ def _groups_of(opened: Opened, tests: Outcomes, tallies: Tallies) -> Iterator[As
             )
 
 
-def _facts(opened: Opened, tests: Outcomes, gathered: Gathered, resume: str | None) -> SessionFacts:
+def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resume: str | None) -> SessionFacts:
     """What the session knows of its run beside the rollouts."""
     ledger, services, journal, settings = opened.ledger, opened.services, gathered.journal, opened.setup.settings
     return SessionFacts(
@@ -179,7 +179,7 @@ def _options(setup: Setup) -> RunOptions:
     return RunOptions(**{**asked, "concurrency": setup.concurrency})
 
 
-def _environment(opened: Opened, known: Environment) -> Environment:
+def _environment(opened: OpenSession, known: Environment) -> Environment:
     """With what plugins know of it; without that where one of them fails."""
     environment = plain(known)
     with opened.losses.step("pytest_agentbench_update_environment failed"):
@@ -188,7 +188,7 @@ def _environment(opened: Opened, known: Environment) -> Environment:
     return known
 
 
-def _backend(opened: Opened, models: Models) -> BackendUse:
+def _backend(opened: OpenSession, models: Models) -> BackendUse:
     backend, services = opened.setup.backend, opened.services
     used = models.summary()
     own = {
@@ -207,7 +207,7 @@ def cache_state(services: Services, policy: str) -> Cache:
     return Cache(policy, tuple(turns.blocks), turns.why_salted) if turns else Cache(policy)
 
 
-def compare_arms(opened: Opened, stopwatch: Stopwatch) -> ArmsCompared:
+def compare_arms(opened: OpenSession, stopwatch: Stopwatch) -> ArmsCompared:
     """The paired comparison of an A/B session."""
     turns, settings = opened.services.turns, opened.setup.settings
     assert turns is not None
@@ -233,10 +233,12 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
     )
 
 
-def read(directory: Path, found: Sequence[Found], performance: Performance, session: int, *, gated: bool = False) -> Seen:
+def read(
+    directory: Path, found: Sequence[DiscoveredSuite], performance: Performance, session: int, *, gated: bool = False
+) -> JournalContents:
     """One pass over the journal, one rollout in memory at a time."""
     main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
-    seen = Seen(Tallies(performance))
+    seen = JournalContents(Tallies(performance))
     for rollout in read_journal(directory, seen.damaged.append):
         if rollout.session == session:
             seen.client.add(rollout)
@@ -249,7 +251,7 @@ def read(directory: Path, found: Sequence[Found], performance: Performance, sess
     return seen
 
 
-def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
+def groups(found: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
     """(suite, variant, the name of both) of everything that may have run; an earlier session may have run other variants."""
     for each in found:
         others = each.suite.variants if each.suite else ()
@@ -257,7 +259,7 @@ def groups(found: Sequence[Found]) -> Iterator[tuple[Found, str, str]]:
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 
-def resume_command(opened: Opened, tallies: Tallies, asked: Sequence[AskedSuite], *, interrupted: bool) -> str | None:
+def resume_command(opened: OpenSession, tallies: Tallies, asked: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
     """The command that goes on with a run that has something left to do; None where nothing is left."""
     setup, ledger = opened.setup, opened.ledger
     failed = any(tallies.suites[each.name].statuses[status] for each in asked for status in setup.settings.resume_rerun)

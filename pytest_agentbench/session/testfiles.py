@@ -43,7 +43,7 @@ class Fixture:
 
 
 @dataclass(frozen=True)
-class Contents:
+class FileContents:
     """What is in a test file or a conftest.py."""
 
     looks: bool  # whether its code only looks at things
@@ -81,14 +81,14 @@ def only_reads(file: Path, conftests: Sequence[Path], functions: Sequence[str]) 
     return True
 
 
-def contents(file: Path, functions: Sequence[str]) -> Contents:
+def contents(file: Path, functions: Sequence[str]) -> FileContents:
     """Raises SyntaxError or ValueError for a file that is no Python, OSError for one that cannot be read."""
     nodes = [*_running(ast.parse(file.read_bytes(), str(file)))]
     defined = [node for node in nodes if isinstance(node, Function)]
     fixtures = [(node, decorator) for node in defined if (decorator := _fixture_decorator(node)) is not None]
     others = [node for node in defined if _fixture_decorator(node) is None]
     tests = [node for node in others if any(node.name.startswith(each) or fnmatch.fnmatch(node.name, each) for each in functions)]
-    return Contents(
+    return FileContents(
         looks=all(map(_looks, nodes)),
         around=any(node.name.startswith(AROUND_TESTS) for node in others),
         asks=frozenset().union(*map(_arguments, tests), _words(nodes, "usefixtures", every=True)),

@@ -23,7 +23,7 @@ from pytest_agentbench.session.selection import first_scenarios
 from pytest_agentbench.suites.task import is_task_directory
 
 if TYPE_CHECKING:
-    from pytest_agentbench.session.opened import Opened
+    from pytest_agentbench.session.opened import OpenSession
 
 KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 
@@ -49,21 +49,21 @@ class Unmeasured(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # 
 Unmeasured.__module__ = "builtins"  # as those of pytest have it, so that summaries name it without its place
 
 
-class Here(Protocol):
+class InlineController(Protocol):
     """The controller, where tests run in its own process."""
 
     @property
     def worker_input(self) -> Json: ...
 
     @property
-    def opened(self) -> Opened | None:
+    def opened(self) -> OpenSession | None:
         """The session, where it runs rollouts."""
 
 
 class Worker:
     """A pytest plugin: one in each process that runs tests."""
 
-    def __init__(self, config: pytest.Config, source: Here | Json) -> None:
+    def __init__(self, config: pytest.Config, source: InlineController | Json) -> None:
         self.config, self._source = config, source
         self._line: socket.socket | None = None
         self._over = ""  # why no test of this session will have anything to judge any more
@@ -224,7 +224,7 @@ class Worker:
         if self._over and all(map(wants_rollout, item.session.items)):
             item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
 
-    def _opened_here(self) -> Opened:
+    def _opened_here(self) -> OpenSession:
         """The session that runs rollouts in its tests: there are no other processes for them then."""
         assert not isinstance(self._source, dict)
         assert self._source.opened is not None

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.session.discovery import Found, is_skipped
+from pytest_agentbench.session.discovery import DiscoveredSuite, is_skipped
 from pytest_agentbench.session.testfiles import only_reads
 from pytest_agentbench.suites.task import is_task_directory
 
 READERS = 1  # workers where tests only read rollouts
 
 
-def readers(config: pytest.Config, found: Sequence[Found], typed: Sequence[str], wanted: int | None) -> list[str]:
+def readers(config: pytest.Config, found: Sequence[DiscoveredSuite], typed: Sequence[str], wanted: int | None) -> list[str]:
     """The workers to start, as --tx has them, of those that were typed; `wanted` is --agentbench-workers."""
     if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
         return [*typed]
@@ -36,7 +36,7 @@ def sentence(typed: Sequence[str], started: Sequence[str]) -> str:
     return f"{len(started)} of {len(typed)} workers starts, the tests only read rollouts (--agentbench-workers={len(typed)} starts all)"
 
 
-def _only_read(config: pytest.Config, found: Sequence[Found]) -> bool:
+def _only_read(config: pytest.Config, found: Sequence[DiscoveredSuite]) -> bool:
     """Whether all tests that the command line leads to only read rollouts."""
     suites = {each.folder: each for each in found}
     named = config.getoption("markexpr", "")

@@ -19,7 +19,7 @@ from pytest_agentbench.tables.places import Origin
 
 
 @dataclass(frozen=True)
-class Session:
+class AttemptSpan:
     """The calls of an attempt; nanoseconds since 1970."""
 
     starts: Mapping[str, int]  # call -> when it was sent
@@ -38,24 +38,24 @@ def close_loop(trace: Path, origin: Origin) -> None:
     write_whole(trace, "".join(f"{json.dumps(_waiting(row, waits))}\n" for row in rows))
 
 
-def _sessions(origin: Origin) -> Iterator[Session]:
+def _sessions(origin: Origin) -> Iterator[AttemptSpan]:
     for place in places(origin):
         for attempt in place.rollout.attempts:
             if place.rollout.kind == "scenario" and (calls := [*timed_calls(place, attempt)]):
                 last = max(calls, key=lambda call: call.end)
-                yield Session({call.id: call.start for call in calls}, last.id, last.end)
+                yield AttemptSpan({call.id: call.start for call in calls}, last.id, last.end)
 
 
-def _waits(sessions: Sequence[Session]) -> Iterator[tuple[str, tuple[str, float]]]:
+def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, float]]]:
     """Call -> the call that it waits for, and the milliseconds in between."""
     for session, before in predecessors(sessions):
         yield from ((call, (before.last, (start - before.end) / 1e6)) for call, start in session.starts.items())
 
 
-def predecessors(sessions: Sequence[Session]) -> Iterator[tuple[Session, Session]]:
+def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan, AttemptSpan]]:
     """Each session with the one in whose place it came: that which ended last before it began, and has no successor yet."""
     free = sorted(sessions, key=lambda session: session.end, reverse=True)
-    over: list[Session] = []
+    over: list[AttemptSpan] = []
     for session in sorted(sessions, key=lambda session: session.start):
         while free and free[-1].end <= session.start:
             over.append(free.pop())

@@ -13,22 +13,22 @@ import numpy as np
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import mooncake
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.simulation.closed_loop import close_loop
 from pytest_agentbench.simulation.figures import MEASURES, Figures, Measure, measured, replayable, simulated, supported
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, Question
-from pytest_agentbench.simulation.ranking import distance, ranks
+from pytest_agentbench.simulation.ranks import distance, ranks
 from pytest_agentbench.simulation.replay import ENVIRONMENT, Simulator
 from pytest_agentbench.simulation.settings import Setting, facts_of, grid, missing
-from pytest_agentbench.simulation.timing import Timing, measured_timing
+from pytest_agentbench.simulation.worker_speed import WorkerSpeed, measured_timing
 from pytest_agentbench.tables.columns import Table
 
 SCHEMA = "agentbench-what-if/1"  # docs/what-if.md describes it
 
 
 @dataclass(frozen=True)
-class Answer:
+class SettingEstimate:
     """A setting, and what the simulator makes of it."""
 
     setting: Setting
@@ -46,12 +46,12 @@ class WhatIf:
     calls: int  # that were replayed
     left_out: int  # calls that failed, or whose time nobody knows
     objectives_ms: Mapping[str, float]
-    timing: Timing | str  # of one worker; MOCKER, or a file
+    timing: WorkerSpeed | str  # of one worker; MOCKER, or a file
     lacking: Sequence[str]  # what nobody knows of the run's own setting
     measured: Figures
-    own: Answer | None  # the run's own setting simulated; None where it is not known
+    own: SettingEstimate | None  # the run's own setting simulated; None where it is not known
     off: Mapping[str, float]  # number -> `distance` of the run's own setting
-    answers: Sequence[Answer]  # the run's own setting among them, where it is known
+    answers: Sequence[SettingEstimate]  # the run's own setting among them, where it is known
 
     @property
     def measures(self) -> list[Measure]:
@@ -68,7 +68,7 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
     facts = {**facts_of(run.backend), **question.own}
     own, asked = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
     settings = asked if own is None or own in asked else [own, *asked]
-    chosen = Chosen([directory])
+    chosen = ChosenRuns([directory])
     all_calls, calls = chosen.tables.calls, replayable(chosen.tables.calls)
     if not len(calls):
         raise ConfigError(f"{directory} has no call of an agent that went well at a known time, so there is nothing to replay")
@@ -89,9 +89,9 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
         timing=timing,
         lacking=missing(facts),
         measured=measured(calls, objectives, run.serving.prefix_cache.hit_ratio if run.serving else None),
-        own=Answer(own, own=True, figures=figures[own], ranks={}) if own else None,
+        own=SettingEstimate(own, own=True, figures=figures[own], ranks={}) if own else None,
         off={},
-        answers=[Answer(each, own=each == own, figures=figures[each], ranks={}) for each in settings],
+        answers=[SettingEstimate(each, own=each == own, figures=figures[each], ranks={}) for each in settings],
     )
     return ranked(found)
 
@@ -108,7 +108,7 @@ def _refuse_small(settings: Sequence[Setting], calls: Table) -> None:
             )
 
 
-def _timing(wanted: str, calls: Table, own: Setting | None) -> Timing | str:
+def _timing(wanted: str, calls: Table, own: Setting | None) -> WorkerSpeed | str:
     """How fast a worker is; the measured speed of a run whose workers nobody counted is not known, and then it is the simulator's."""
     if wanted == MEASURED:
         return (own and measured_timing(calls, own.workers)) or MOCKER
@@ -119,13 +119,13 @@ def _timing(wanted: str, calls: Table, own: Setting | None) -> Timing | str:
     return wanted
 
 
-def _simulator(chosen: Chosen, folder: Path, timing: Timing | str, objectives: Mapping[str, float], limit_s: float) -> Simulator:
+def _simulator(chosen: ChosenRuns, folder: Path, timing: WorkerSpeed | str, objectives: Mapping[str, float], limit_s: float) -> Simulator:
     """One for the trace of the chosen run, which is written here."""
     mooncake.write(chosen, folder)
     trace = folder / f"{chosen.origins[0].run}.jsonl"
     close_loop(trace, chosen.origins[0])
     profile = None if timing == MOCKER else Path(str(timing)).absolute()
-    if isinstance(timing, Timing):
+    if isinstance(timing, WorkerSpeed):
         profile = folder / "profile.npz"
         timing.write(profile)
     return Simulator(trace, profile, objectives, limit_s)

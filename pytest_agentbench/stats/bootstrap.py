@@ -16,7 +16,7 @@ _NEGLIGIBLE = 1e-9  # a standard error below this, relative to the largest value
 
 
 @dataclass(frozen=True)
-class Resampled:
+class BootstrapMean:
     """A mean with its bootstrap interval."""
 
     estimate: float
@@ -27,7 +27,7 @@ class Resampled:
 
 def percentile_t(
     values: Floats, clusters: Clusters, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
-) -> Resampled | None:
+) -> BootstrapMean | None:
     """The mean of n values without limits, and its bootstrap-t interval (Efron and Tibshirani 1993, 12.5; clusters are drawn whole).
 
     Of the bootstraps this is the one that keeps its promise for skewed values and few scenarios (docs/verdict-results.md); BCa and plain
@@ -52,7 +52,7 @@ def percentile_t(
     everything = np.sort(np.concatenate(studentised))
     outside = (1 - confidence) / 2
     low, high = everything[_rank(outside, resamples)], everything[-1 - _rank(outside, resamples)]
-    return Resampled(float(mean[0]), float(mean[0] - high * error[0]), float(mean[0] - low * error[0]), float(error[0]))
+    return BootstrapMean(float(mean[0]), float(mean[0] - high * error[0]), float(mean[0] - low * error[0]), float(error[0]))
 
 
 def _ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats]:

@@ -16,7 +16,7 @@ RUN = "run"
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingScenarios:
     """Scenarios of the two runs that could not be compared, counted."""
 
     only_new: int = 0  # measured in the new run, not in the baseline's list
@@ -38,7 +38,7 @@ class Decision:
     confidence: float  # of the interval, both sides together
     n: int  # scenarios compared
     trials: tuple[int, int]  # their measured trials (of latencies: calls) in the new run and in the baseline; 0 where there is none
-    missing: Missing
+    missing: MissingScenarios
     estimate: float | None = None  # the difference new - base, the ratio new / base, or the mean that has a limit
     low: float | None = None  # the interval; None where the data say nothing
     high: float | None = None

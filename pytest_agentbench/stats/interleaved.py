@@ -8,18 +8,18 @@ from dataclasses import replace
 from itertools import groupby
 from statistics import fmean, stdev
 
-from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, Missing, judge
-from pytest_agentbench.stats.latency import Timing, by_scenario, check_latencies, fewest_values
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, MissingScenarios, judge
+from pytest_agentbench.stats.latency import RolloutLatencies, by_scenario, check_latencies, fewest_values
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.stats.power import reach
 from pytest_agentbench.stats.special import student_t_quantile
 
 FEWEST_PAIRS = 4  # of blocks
 
-Pair = tuple[Sequence[Timing], Sequence[Timing]]  # what ran side by side: in the new arm, and in the other one
+Pair = tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]  # what ran side by side: in the new arm, and in the other one
 
 
-def compare_interleaved(new: Iterable[Timing], base: Iterable[Timing], q: int, *, confidence: float = 0.95) -> Decision:
+def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int, *, confidence: float = 0.95) -> Decision:
     """Is the q-th percentile (0 to 100) lower or higher than the base arm's? A ratio, new / base, against 1.
 
     The two blocks of a pair run the same rollouts, one arm right after the other, so load that comes and goes meets both and is in no
@@ -32,7 +32,7 @@ def compare_interleaved(new: Iterable[Timing], base: Iterable[Timing], q: int, *
     shared = [scenario for scenario in ours if scenario in theirs]
     pairs = [pair for pair in block_pairs(new, base) if all(any(timing.values for timing in side) for side in pair)]
     known = {timing.scenario for pair in pairs for timing in pair[0]}
-    missing = Missing(len(ours) - len(shared), len(theirs) - len(shared), 0, len(shared) - len(known))
+    missing = MissingScenarios(len(ours) - len(shared), len(theirs) - len(shared), 0, len(shared) - len(known))
     calls = [sum(len(timing.values) for pair in pairs for timing in pair[side]) for side in (0, 1)]
     blank = Decision(INCONCLUSIVE, 1.0, confidence, len(known), (calls[0], calls[1]), missing)
     if reason := _too_few(q, pairs):
@@ -40,7 +40,7 @@ def compare_interleaved(new: Iterable[Timing], base: Iterable[Timing], q: int, *
     return _decided(blank, [_log_ratio(pair, q) for pair in pairs])
 
 
-def block_pairs(new: Iterable[Timing], base: Iterable[Timing]) -> list[Pair]:
+def block_pairs(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies]) -> list[Pair]:
     """The rollouts of each pair of blocks, those that ran in both arms.
 
     Arms take turns (ABBA BAAB), so the order of time has stretches of one arm, of one block or of two; two rollouts of the same scenario
@@ -48,7 +48,7 @@ def block_pairs(new: Iterable[Timing], base: Iterable[Timing]) -> list[Pair]:
     """
     arms = [{(each.scenario, each.trial): each for each in arm} for arm in (new, base)]
     stretches = [_stretches(arms, side) for side in (0, 1)]
-    pairs: dict[tuple[int, int], tuple[list[Timing], list[Timing]]] = {}
+    pairs: dict[tuple[int, int], tuple[list[RolloutLatencies], list[RolloutLatencies]]] = {}
     for key in (key for key in arms[0] if key in arms[1]):
         place = stretches[0][key], stretches[1][key]
         if abs(place[0] - place[1]) == 1:
@@ -57,7 +57,7 @@ def block_pairs(new: Iterable[Timing], base: Iterable[Timing]) -> list[Pair]:
     return [*pairs.values()]
 
 
-def _stretches(arms: Sequence[Mapping[tuple[str, int], Timing]], side: int) -> dict[tuple[str, int], int]:
+def _stretches(arms: Sequence[Mapping[tuple[str, int], RolloutLatencies]], side: int) -> dict[tuple[str, int], int]:
     """Rollout of one arm -> number of its stretch, among those of both."""
     ordered = sorted((timing.began, at, key) for at, arm in enumerate(arms) for key, timing in arm.items())
     runs = groupby(ordered, key=lambda each: each[1])

@@ -11,7 +11,7 @@ from pytest_agentbench.stats.binary import tango_interval
 from pytest_agentbench.stats.bootstrap import percentile_t
 from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS, Clusters, bounded_mean
 from pytest_agentbench.stats.decisions import Decision, judge
-from pytest_agentbench.stats.power import Level, drop_found, reach, silent_drop
+from pytest_agentbench.stats.power import ScoreLevel, drop_found, reach, silent_drop
 
 Limits = tuple[float, float]
 Scores = Sequence[Sequence[float]]  # of each scenario, its trials
@@ -22,7 +22,7 @@ FEWEST_UNBOUNDED = 80
 
 
 @dataclass(frozen=True)
-class Found:
+class SampledInterval:
     """An interval and how it came about."""
 
     low: float
@@ -30,18 +30,18 @@ class Found:
     error: float  # standard error of sampling
     method: str
     floor: float | None = None  # how far below the estimate the interval begins at the least, whatever was measured
-    level: Level | None = None  # of scores with limits
+    level: ScoreLevel | None = None  # of scores with limits
     silent: float | None = None  # where nothing varies: the drop that is found 4 times out of 5
 
 
-def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Found:
+def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> SampledInterval:
     """The mean change of these scenarios, whose scores lie between 0 and `width`; each has a trial in both runs."""
-    noise = trials.noise(trials.Side.of(trials.packed(new)), trials.Side.of(trials.packed(base)))
+    noise = trials.noise(trials.RunTrials.of(trials.packed(new)), trials.RunTrials.of(trials.packed(base)))
     if one_binary_trial(new, base, width):
         noise = trials.known(noise)
     bounds = trials.deciding(noise, (-width, width), confidence)
     unchanged = replace(noise, mean=noise.mean * 0, variance=noise.variance * 0)
-    found = Found(
+    found = SampledInterval(
         low=float(bounds.low),
         high=float(bounds.high),
         error=float(bounds.error),
@@ -54,7 +54,7 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Foun
     return _with_tango(found, float(plain.low), new, base, width, confidence, still=bool(noise.still))
 
 
-def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> Found:
+def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
     """The mean change of scenarios like these: PASS by the interval with imaginary clusters, FAIL by the cluster-robust one."""
     import numpy as np
 
@@ -62,7 +62,7 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
     plain = robust.robust_mean(differences, clusters, confidence)
     bounds = bounded_mean(differences, clusters, (-width, width), confidence)
     still = bool(robust.still(plain, differences))
-    found = Found(
+    found = SampledInterval(
         low=max(min(float(plain.low), float(bounds.low)), -width),
         high=min(max(float(plain.high), float(bounds.high)) if still else float(plain.high), width),
         error=float(plain.error),
@@ -73,7 +73,9 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
     return _with_tango(found, float(plain.low), new, base, width, confidence, still=still) if clusters.single else found
 
 
-def _with_tango(found: Found, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool) -> Found:
+def _with_tango(
+    found: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool
+) -> SampledInterval:
     """With Tango's interval in place of the one with imaginary data, where each scenario passed or failed once."""
     if not one_binary_trial(new, base, width):
         return found
@@ -84,12 +86,12 @@ def _with_tango(found: Found, plain: float, new: Scores, base: Scores, width: fl
     return replace(found, low=min(plain, low), high=high if still else found.high, method="tango", floor=floor)
 
 
-def _level(new: Scores, base: Scores, variance: float, width: float) -> Level:
+def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
     """Of a baseline, from the variance of the mean difference."""
     shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
     within = variance * len(base) / sum(shares)
     means = [_mean(each) / width for each in base]
-    return replace(Level.of(means, within / width**2, 1 / shares[1]), new=shares[0] / sum(shares), pooled=shares[1] / sum(shares))
+    return replace(ScoreLevel.of(means, within / width**2, 1 / shares[1]), new=shares[0] / sum(shares), pooled=shares[1] / sum(shares))
 
 
 def _silent(new: Scores, base: Scores, width: float, confidence: float) -> float:
@@ -104,13 +106,13 @@ def one_binary_trial(new: Scores, base: Scores, width: float) -> bool:
     )
 
 
-def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, seed: int) -> Found | None:
+def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, seed: int) -> SampledInterval | None:
     """The mean of one value a scenario, without limits; None where they do not vary."""
     import numpy as np
 
     sampled = percentile_t(np.asarray(values, dtype=np.float64), clusters, confidence, seed)
     method = f"{'' if clusters.single else 'clustered '}percentile-t"
-    return Found(sampled.low, sampled.high, sampled.error, method) if sampled else None
+    return SampledInterval(sampled.low, sampled.high, sampled.error, method) if sampled else None
 
 
 def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
@@ -128,7 +130,7 @@ def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
     )
 
 
-def decided(blank: Decision, found: Found | None, *, higher_is_better: bool) -> Decision:
+def decided(blank: Decision, found: SampledInterval | None, *, higher_is_better: bool) -> Decision:
     """The decision with its interval and verdict."""
     if found is None or blank.estimate is None:
         return replace(blank, reason="the values do not vary and have no limits, so nothing bounds their mean")

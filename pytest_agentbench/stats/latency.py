@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, Missing, check_margin, judge
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, MissingScenarios, check_margin, judge
 from pytest_agentbench.stats.power import reach
 from pytest_agentbench.stats.special import student_t_quantile
-from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, Neighbours, autocorrelation, block_length, worth
+from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.arrays import Floats
@@ -24,7 +24,7 @@ _INSIDE = 0.9  # of the way from a percentile to the end of the data: as far as 
 _LIMIT = 2.0  # a percentile's error is taken from the data so many standard errors away, as an interval of 95 % would do
 
 
-class Timing(NamedTuple):
+class RolloutLatencies(NamedTuple):
     """Latencies of one rollout: its own, or those of its calls, in any unit; it may have none."""
 
     scenario: str
@@ -42,7 +42,7 @@ class _Measured:
     ranks: Integers  # place of each unit in the order of time
 
     @classmethod
-    def of(cls, units: Sequence[Sequence[Timing]]) -> _Measured:
+    def of(cls, units: Sequence[Sequence[RolloutLatencies]]) -> _Measured:
         import numpy as np
 
         values = [[value for timing in unit for value in timing.values] for unit in units]
@@ -77,7 +77,9 @@ class _Measured:
         return abs(self.percentile(share + side * step) - self.percentile(share)) / step
 
 
-def compare_latency(new: Iterable[Timing], base: Iterable[Timing], q: int, margin: float, *, confidence: float = 0.95) -> Decision:
+def compare_latency(
+    new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int, margin: float, *, confidence: float = 0.95
+) -> Decision:
     """Is the q-th percentile (0 to 100) at most `margin` (0.1 is 10 %) slower than the baseline's? A ratio, new / base.
 
     Rollouts of one scenario are paired, so what scenarios have of their own is in no error. What makes neighbours in time alike, load
@@ -92,7 +94,7 @@ def compare_latency(new: Iterable[Timing], base: Iterable[Timing], q: int, margi
     check_latencies(q, ours, theirs)
     shared = [scenario for scenario in ours if scenario in theirs]
     known = [scenario for scenario in shared if ours[scenario] and theirs[scenario]]
-    missing = Missing(len(ours) - len(shared), len(theirs) - len(shared), 0, len(shared) - len(known))
+    missing = MissingScenarios(len(ours) - len(shared), len(theirs) - len(shared), 0, len(shared) - len(known))
     pairs = [(scenario, pair) for scenario in known for pair in _pairs(ours[scenario], theirs[scenario])]
     blank = _blank(1 + margin, confidence, known, ours, theirs, missing)
     if not pairs:
@@ -101,7 +103,7 @@ def compare_latency(new: Iterable[Timing], base: Iterable[Timing], q: int, margi
     return _decided(blank, (one, other), [scenario for scenario, _ in pairs], q)
 
 
-def latency_limit(run: Iterable[Timing], q: int, limit: float, *, confidence: float = 0.95) -> Decision:
+def latency_limit(run: Iterable[RolloutLatencies], q: int, limit: float, *, confidence: float = 0.95) -> Decision:
     """Is the q-th percentile at most `limit`, in the latencies' unit? As above, without a baseline.
 
     What scenarios have of their own is in the error, since a limit knows nothing of them.
@@ -111,7 +113,7 @@ def latency_limit(run: Iterable[Timing], q: int, limit: float, *, confidence: fl
     check_latencies(q, ours)
     known = [scenario for scenario in ours if ours[scenario]]
     rollouts = [(scenario, [timing]) for scenario in known for timing in ours[scenario]]
-    blank = _blank(limit, confidence, known, ours, {}, Missing(unmeasured=len(ours) - len(known)))
+    blank = _blank(limit, confidence, known, ours, {}, MissingScenarios(unmeasured=len(ours) - len(known)))
     if not rollouts:
         return replace(blank, reason=_too_few(q, 0))
     return _decided(blank, (_Measured.of([timings for _, timings in rollouts]),), [scenario for scenario, _ in rollouts], q)
@@ -122,15 +124,15 @@ def fewest_values(q: int) -> int:
     return math.ceil(100 * _BEYOND / min(q, 100 - q))
 
 
-def by_scenario(timings: Iterable[Timing]) -> dict[str, list[Timing]]:
+def by_scenario(timings: Iterable[RolloutLatencies]) -> dict[str, list[RolloutLatencies]]:
     """Scenario -> its rollouts that have values, in the order of time."""
-    known: dict[str, list[Timing]] = {}
+    known: dict[str, list[RolloutLatencies]] = {}
     for timing in sorted(timings, key=lambda each: each.began):
         known.setdefault(timing.scenario, []).extend((timing,) if timing.values else ())
     return known
 
 
-def check_latencies(q: int, *runs: Mapping[str, Sequence[Timing]]) -> None:
+def check_latencies(q: int, *runs: Mapping[str, Sequence[RolloutLatencies]]) -> None:
     """Raises ValueError for what has no logarithm, and what is no percentile."""
     if not 0 < q < 100:
         raise ValueError(f"a percentile is between 0 and 100, not {q}")
@@ -139,7 +141,9 @@ def check_latencies(q: int, *runs: Mapping[str, Sequence[Timing]]) -> None:
             raise ValueError(f"{value} is not a latency")
 
 
-def _pairs(ours: Sequence[Timing], theirs: Sequence[Timing]) -> list[tuple[Sequence[Timing], Sequence[Timing]]]:
+def _pairs(
+    ours: Sequence[RolloutLatencies], theirs: Sequence[RolloutLatencies]
+) -> list[tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]]:
     """Rollouts of one scenario in time order, one of the run that has fewer with its share of the other's."""
     count = min(len(ours), len(theirs))
     parts = [[each[len(each) * at // count : len(each) * (at + 1) // count] for at in range(count)] for each in (ours, theirs)]
@@ -150,9 +154,9 @@ def _blank(
     threshold: float,
     confidence: float,
     known: Sequence[str],
-    new: Mapping[str, Sequence[Timing]],
-    base: Mapping[str, Sequence[Timing]],
-    missing: Missing,
+    new: Mapping[str, Sequence[RolloutLatencies]],
+    base: Mapping[str, Sequence[RolloutLatencies]],
+    missing: MissingScenarios,
 ) -> Decision:
     calls = [sum(len(timing.values) for scenario in known for timing in run.get(scenario, ())) for run in (new, base)]
     return Decision(INCONCLUSIVE, threshold, confidence, len(known), (calls[0], calls[1]), missing)
@@ -207,8 +211,8 @@ def _interval(
     groups = [*places.values()]
     count, quantile = len(scenarios), _quantile(len(scenarios), length, scenarios, confidence)
     shares = [run.shares(share) for run in runs]
-    errors = [math.sqrt(Neighbours.of([run.ranks], length, groups).variance(each)) for run, each in zip(runs, shares, strict=True)]
-    together = Neighbours.of(ranks, length, groups)
+    errors = [math.sqrt(CorrelatedPairs.of([run.ranks], length, groups).variance(each)) for run, each in zip(runs, shares, strict=True)]
+    together = CorrelatedPairs.of(ranks, length, groups)
     signs = (1, -1)[: len(runs)]
     estimate = sum(sign * run.percentile(share) for sign, run in zip(signs, runs, strict=True))
     bounds = []

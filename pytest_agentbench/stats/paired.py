@@ -7,8 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.stats.bounded import Clusters
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, POPULATION, SUITE, Decision, Missing, check_margin
-from pytest_agentbench.stats.intervals import Found, Limits, Scores, check_scores, decided, of_population, of_suite, too_few, unbounded
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, POPULATION, SUITE, Decision, MissingScenarios, check_margin
+from pytest_agentbench.stats.intervals import (
+    Limits,
+    SampledInterval,
+    Scores,
+    check_scores,
+    decided,
+    of_population,
+    of_suite,
+    too_few,
+    unbounded,
+)
 from pytest_agentbench.stats.means import scenarios_interval
 from pytest_agentbench.stats.permutation import worse
 from pytest_agentbench.stats.power import trials_for
@@ -17,7 +27,7 @@ ROUNDING = 1e-9  # means that are no further apart are equal
 
 
 @dataclass(frozen=True)
-class Sample:
+class ScenarioSample:
     """What was measured of one scenario in one run."""
 
     content: str  # the scenario's content hash
@@ -34,25 +44,25 @@ class Sample:
 class Pair:
     """One scenario, measured in both runs."""
 
-    new: Sample
-    base: Sample
+    new: ScenarioSample
+    base: ScenarioSample
 
     @property
     def difference(self) -> float:
         return self.new.mean - self.base.mean
 
 
-def pair(new: Mapping[str, Sample], base: Mapping[str, Sample]) -> tuple[dict[str, Pair], Missing]:
+def pair(new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample]) -> tuple[dict[str, Pair], MissingScenarios]:
     """Scenarios measured in both runs with the same content, in the new run's order, and the count of all others."""
     both = {scenario: Pair(sample, base[scenario]) for scenario, sample in new.items() if scenario in base}
     same = {scenario: each for scenario, each in both.items() if each.new.content == each.base.content}
     measured = {scenario: each for scenario, each in same.items() if each.new.scores and each.base.scores}
-    return measured, Missing(len(new) - len(both), len(base) - len(both), len(both) - len(same), len(same) - len(measured))
+    return measured, MissingScenarios(len(new) - len(both), len(base) - len(both), len(both) - len(same), len(same) - len(measured))
 
 
 def compare(
-    new: Mapping[str, Sample],
-    base: Mapping[str, Sample],
+    new: Mapping[str, ScenarioSample],
+    base: Mapping[str, ScenarioSample],
     margin: float,
     *,
     of: str = SUITE,
@@ -127,7 +137,7 @@ def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
     return replace(blank, verdict=PASS if beyond >= -ROUNDING else FAIL, method="deterministic", unseen=unseen)
 
 
-def _upward(run: Mapping[str, Sample], limits: Limits, *, higher_is_better: bool) -> dict[str, Sample]:
+def _upward(run: Mapping[str, ScenarioSample], limits: Limits, *, higher_is_better: bool) -> dict[str, ScenarioSample]:
     """The run with scores that begin at 0, the worst."""
     low, high = limits
     return {
@@ -137,8 +147,8 @@ def _upward(run: Mapping[str, Sample], limits: Limits, *, higher_is_better: bool
 
 
 def _interval(
-    new: Mapping[str, Sample], base: Mapping[str, Sample], of: str, width: float, confidence: float
-) -> tuple[Found, tuple[Scores, Scores]]:
+    new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], of: str, width: float, confidence: float
+) -> tuple[SampledInterval, tuple[Scores, Scores]]:
     """The interval of the mean difference of scores from 0 to `width`, and the trials of both runs that it is of."""
     pairs, _ = pair(new, base)
     sides = [each.new.scores for each in pairs.values()], [each.base.scores for each in pairs.values()]
@@ -148,7 +158,7 @@ def _interval(
     return of_population(*sides, clusters, width, confidence), sides
 
 
-def _filled(run: Mapping[str, Sample], score: float) -> dict[str, Sample]:
+def _filled(run: Mapping[str, ScenarioSample], score: float) -> dict[str, ScenarioSample]:
     """The run with a score in place of each trial that was lost."""
     return {scenario: replace(each, scores=(*each.scores, *[score] * each.lost), lost=0) for scenario, each in run.items()}
 
@@ -172,7 +182,7 @@ def _unchanged(decision: Decision, differences: Sequence[float], width: float) -
 
 
 def against_limit(
-    run: Mapping[str, Sample],
+    run: Mapping[str, ScenarioSample],
     limit: float,
     *,
     of: str = SUITE,
@@ -196,7 +206,7 @@ def against_limit(
         trials=(sum(len(sample.scores) for sample in measured.values()), 0),
         reason=too_few(clusters, limits),
         of=of,
-        missing=Missing(unmeasured=len(run) - len(measured)),
+        missing=MissingScenarios(unmeasured=len(run) - len(measured)),
     )
     if blank.reason:
         return blank
@@ -210,12 +220,12 @@ def against_limit(
     return decided(blank, found, higher_is_better=higher_is_better)
 
 
-def _mean_interval(run: Mapping[str, Sample], limits: Limits, confidence: float, of: str) -> Found:
+def _mean_interval(run: Mapping[str, ScenarioSample], limits: Limits, confidence: float, of: str) -> SampledInterval:
     scores, clusters = ({scenario: getattr(each, name) for scenario, each in run.items()} for name in ("scores", "cluster"))
     interval = scenarios_interval(scores, clusters, confidence, limits, of)
     assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # `too_few` has seen to it
-    return Found(interval.low, interval.high, interval.standard_error, interval.method)
+    return SampledInterval(interval.low, interval.high, interval.standard_error, interval.method)
 
 
-def _clusters(samples: Mapping[str, Sample]) -> Clusters:
+def _clusters(samples: Mapping[str, ScenarioSample]) -> Clusters:
     return Clusters.of_scenarios({scenario: sample.cluster for scenario, sample in samples.items()})

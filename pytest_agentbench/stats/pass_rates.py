@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.stats.bounded import Clusters
-from pytest_agentbench.stats.decisions import INCONCLUSIVE, POPULATION, SUITE, Decision, Missing
-from pytest_agentbench.stats.intervals import Found, decided, too_few
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, POPULATION, SUITE, Decision, MissingScenarios
+from pytest_agentbench.stats.intervals import SampledInterval, decided, too_few
 from pytest_agentbench.stats.means import Estimate, Interval, fixed_interval, mean_interval
-from pytest_agentbench.stats.paired import Sample
+from pytest_agentbench.stats.paired import ScenarioSample
 
 LIMITS = (0.0, 1.0)
 
@@ -86,7 +86,9 @@ class PassRate:
         return mean_interval([each.value for each in estimates.values()], codes, confidence, LIMITS)
 
 
-def against_share(run: Mapping[str, Sample], asked: PassRate, limit: float, *, of: str = SUITE, confidence: float = 0.95) -> Decision:
+def against_share(
+    run: Mapping[str, ScenarioSample], asked: PassRate, limit: float, *, of: str = SUITE, confidence: float = 0.95
+) -> Decision:
     """pass@k or pass^k of a run against a limit; scores are 1 of a trial that passed, else 0.
 
     What was lost counts as failed where it could make PASS wrong.
@@ -102,7 +104,7 @@ def against_share(run: Mapping[str, Sample], asked: PassRate, limit: float, *, o
         n=len(counts),
         trials=(sum(trials for _, trials in counts.values()), 0),
         of=of,
-        missing=Missing(unmeasured=len(run) - len(counts)),
+        missing=MissingScenarios(unmeasured=len(run) - len(counts)),
     )
     if reason := _too_few(run, counts, asked, of):
         return replace(blank, reason=reason)
@@ -112,10 +114,10 @@ def against_share(run: Mapping[str, Sample], asked: PassRate, limit: float, *, o
         planned = {name: (round(math.fsum(each.scores)), len(each.scores) + each.lost) for name, each in run.items()}
         at_worst = asked.interval(planned, clusters, confidence, of).low
         low = low if at_worst is None else min(low, at_worst)
-    return decided(blank, Found(low, interval.high, interval.standard_error, interval.method), higher_is_better=True)
+    return decided(blank, SampledInterval(low, interval.high, interval.standard_error, interval.method), higher_is_better=True)
 
 
-def _too_few(run: Mapping[str, Sample], counts: Mapping[str, tuple[int, int]], asked: PassRate, of: str) -> str:
+def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, int]], asked: PassRate, of: str) -> str:
     """Why these scenarios decide nothing, or an empty string."""
     if len(counts) < len(run) and len(counts) < 2:
         return f"{asked.name} takes {asked.k} trials of each scenario: --agentbench-trials={asked.k}"

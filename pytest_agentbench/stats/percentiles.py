@@ -82,7 +82,7 @@ def series() -> defaultdict[str, array[float]]:
     return defaultdict(numbers)
 
 
-class Pool(Sequence[float]):
+class Distribution(Sequence[float]):
     """Milliseconds in ascending order, to the microsecond: each value that occurred, and how often.
 
     Millions of gaps take the memory of the different ones among them, which is tens of thousands.
@@ -173,7 +173,7 @@ def _common(
     ordered: Sequence[float], levels: Sequence[int]
 ) -> tuple[int, float, float, float, float, dict[str, tuple[float, float] | None]]:
     """Number, mean, median, least, greatest and intervals of values in ascending order."""
-    mean = ordered.mean if isinstance(ordered, Pool) else math.fsum(ordered) / len(ordered)
+    mean = ordered.mean if isinstance(ordered, Distribution) else math.fsum(ordered) / len(ordered)
     enclosing = {q: ranks(len(ordered), q) for q in levels}
     intervals = {f"p{q}": (ordered[pair[0]], ordered[pair[1]]) if pair else None for q, pair in enclosing.items()}
     return len(ordered), mean or 0.0, _interpolated(ordered, 50), ordered[0], ordered[-1], intervals
@@ -213,7 +213,7 @@ def ranks(n: int, q: int) -> tuple[int, int] | None:
 
 
 def _ordered(values: Iterable[float]) -> Sequence[float]:
-    return values if isinstance(values, Pool) else sorted(values)
+    return values if isinstance(values, Distribution) else sorted(values)
 
 
 def _interpolated(ordered: Sequence[float], q: float) -> float:

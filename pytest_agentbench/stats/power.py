@@ -52,7 +52,7 @@ def spread(trials: Mapping[str, Sequence[float]]) -> Spread:
 
 
 @dataclass(frozen=True)
-class Level:
+class ScoreLevel:
     """Where a suite's scores lie in their range of 0 to 1, from which follows how their noise changes when every scenario fades alike."""
 
     mean: float
@@ -61,7 +61,7 @@ class Level:
     pooled: float = 0.5  # share of all trials that it has
 
     @classmethod
-    def of(cls, means: Sequence[float], within: float, trials: float) -> Level:
+    def of(cls, means: Sequence[float], within: float, trials: float) -> ScoreLevel:
         """Of a baseline's scenarios with so many trials, whose variance is `within`; means of few trials vary more than the truth."""
         squares = math.fsum(each**2 for each in means) / len(means) - within / trials
         return cls(math.fsum(means) / len(means), max(squares, 0.0))
@@ -82,7 +82,7 @@ class Level:
         return (left * self.mean - left**2 * self.squares) / before if before > _NEGLIGIBLE else 1.0
 
 
-def drop_found(distance: float, error: float, level: Level | None, power: float = 0.8) -> float:
+def drop_found(distance: float, error: float, level: ScoreLevel | None, power: float = 0.8) -> float:
     """The true drop that is found with this power, as `reach` has it with the noise that there is after the drop."""
     drop = reach(distance, error, power)
     for _ in range(_STEPS if level else 0):
@@ -125,7 +125,7 @@ class Design:
     of: str = SUITE
     confidence: float = 0.95
     width: float = 1.0  # of the score's range
-    level: Level | None = None  # None: noise that does not depend on it
+    level: ScoreLevel | None = None  # None: noise that does not depend on it
 
     def __post_init__(self) -> None:
         if self.n < 2 or self.trials < 1 or self.base_trials < 0 or self.within < 0 or not 0.5 < self.confidence < 1 or self.width <= 0:

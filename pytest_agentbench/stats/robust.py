@@ -15,7 +15,7 @@ _NEGLIGIBLE, _SMALLEST = 1e-9, 1e-6  # relative to the largest value, if it is n
 
 
 @dataclass(frozen=True)
-class Robust:
+class RobustMean:
     """A mean and its interval; arrays (...)."""
 
     mean: Floats
@@ -25,7 +25,7 @@ class Robust:
     degrees: float
 
 
-def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) -> Robust:
+def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) -> RobustMean:
     """Of (..., scenarios), two clusters at least (Bell and McCaffrey 2002; Pustejovsky and Tipton 2018, arXiv 1601.01981).
 
     For a mean: V = n^-2 sum over clusters of (sum of residuals)^2 / (1 - n_g / n), and tr(P)^2 / tr(P^2) degrees of freedom with
@@ -42,10 +42,10 @@ def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) ->
     pattern = np.outer(inflation, inflation) * (np.diag(sizes) - np.outer(sizes, sizes) / n)
     degrees = float(np.trace(pattern) ** 2 / (pattern**2).sum())
     reach = student_t_quantile((1 + confidence) / 2, degrees) * error
-    return Robust(mean, mean - reach, mean + reach, error, degrees)
+    return RobustMean(mean, mean - reach, mean + reach, error, degrees)
 
 
-def still(found: Robust, values: Floats) -> Floats:
+def still(found: RobustMean, values: Floats) -> Floats:
     """Whether nothing varies, which proves no certainty; (...)."""
     import numpy as np
 

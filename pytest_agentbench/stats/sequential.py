@@ -29,7 +29,7 @@ _SUREST = 1 - 1e-9  # an interval has to have an end
 
 
 @dataclass(frozen=True)
-class Looks:
+class InterimLooks:
     """At one rule: after each whole round of trials from the second on, up to so many rounds."""
 
     most: int  # rounds

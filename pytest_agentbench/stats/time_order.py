@@ -88,7 +88,7 @@ def _correlations(values: Floats, lags: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class CorrelatedPairs:
     """Pairs of values that are not independent, each with a weight from 0 to 1."""
 
     one: Integers
@@ -96,7 +96,7 @@ class Neighbours:
     weight: Floats
 
     @classmethod
-    def of(cls, ranks: Sequence[Integers], length: int, groups: Sequence[Sequence[int]] = ()) -> Neighbours:
+    def of(cls, ranks: Sequence[Integers], length: int, groups: Sequence[Sequence[int]] = ()) -> CorrelatedPairs:
         """Of values in one or several orders of time, `ranks` being the places of each in them.
 
         In blocks of `length` that move along the order, two values stand together in a share 1 - distance / length of the blocks: the

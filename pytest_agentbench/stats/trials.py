@@ -40,7 +40,7 @@ def packed(scores: Sequence[Sequence[float]]) -> Floats:
 
 
 @dataclass(frozen=True)
-class Side:
+class RunTrials:
     """The trials of one run, summed up by scenario: arrays (..., scenarios)."""
 
     count: Floats
@@ -48,7 +48,7 @@ class Side:
     variance: Floats  # of a trial; nan of fewer than two
 
     @classmethod
-    def of(cls, scores: Floats) -> Side:
+    def of(cls, scores: Floats) -> RunTrials:
         """Of (..., scenarios, trials); each scenario has a trial at least."""
         import numpy as np
 
@@ -75,7 +75,7 @@ class Noise:
     still: NDArray[np.bool_]  # whether nothing varies at all, which proves no certainty
 
 
-def noise(*sides: Side) -> Noise:
+def noise(*sides: RunTrials) -> Noise:
     """Of a run, or of a run and its baseline (the difference, new - base).
 
     - Scenarios with two trials or more on each side have a variance of their own, s^2 / K, and degrees of freedom by Welch (1947) and
@@ -112,7 +112,7 @@ def noise(*sides: Side) -> Noise:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class IntervalArrays:
     """An interval, its sides by themselves: arrays (...)."""
 
     low: Floats
@@ -127,16 +127,16 @@ def known(found: Noise) -> Noise:
     return replace(found, degrees=np.full_like(found.degrees, np.inf))
 
 
-def plain(found: Noise, confidence: float) -> Bounds:
+def plain(found: Noise, confidence: float) -> IntervalArrays:
     """Student's t: what FAIL is decided by."""
     import numpy as np
 
     error = np.sqrt(found.variance)
     reach = student_t_quantiles((1 + confidence) / 2, found.degrees) * error
-    return Bounds(found.mean - reach, found.mean + reach, error)
+    return IntervalArrays(found.mean - reach, found.mean + reach, error)
 
 
-def guarded(found: Noise, limits: tuple[float, float], confidence: float) -> Bounds:
+def guarded(found: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
     """With imaginary trials at both ends of the range: what PASS is decided by, beside `plain`.
 
     A hundred trials of which none failed do not prove that none ever fails. Agresti and Coull (1998) join imaginary trials to a
@@ -152,15 +152,15 @@ def guarded(found: Noise, limits: tuple[float, float], confidence: float) -> Bou
     error = np.sqrt(squares) / everything
     degrees = np.maximum(found.degrees, found.scenarios - 1)
     reach = student_t_quantiles((1 + confidence) / 2, degrees) * error
-    return Bounds(np.maximum(centre - reach, low), np.minimum(centre + reach, high), error)
+    return IntervalArrays(np.maximum(centre - reach, low), np.minimum(centre + reach, high), error)
 
 
-def deciding(found: Noise, limits: tuple[float, float], confidence: float) -> Bounds:
+def deciding(found: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
     """Of a difference: PASS needs both lower bounds, FAIL the plain upper one; where nothing varies, that with imaginary trials."""
     import numpy as np
 
     one, other = plain(found, confidence), guarded(found, limits, confidence)
-    return Bounds(
+    return IntervalArrays(
         np.maximum(np.minimum(one.low, other.low), limits[0]),
         np.minimum(np.where(found.still, np.maximum(one.high, other.high), one.high), limits[1]),
         one.error,

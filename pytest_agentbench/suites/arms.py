@@ -58,7 +58,7 @@ class Arm:
         return ((self.path.removeprefix(OF_BACKEND), self.setting),) if self.path.startswith(OF_BACKEND) else ()
 
 
-class Side(NamedTuple):
+class VariantOrigin(NamedTuple):
     """What a variant of an A/B session is made of."""
 
     variant: str  # of the suite
@@ -121,9 +121,9 @@ def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
     return changed
 
 
-def sides(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, Side]:
+def sides(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOrigin]:
     """Name of a variant under an arm -> both."""
-    return {name: Side(variant, arm.name) for name, (variant, arm) in _pairs(variants, arms).items()}
+    return {name: VariantOrigin(variant, arm.name) for name, (variant, arm) in _pairs(variants, arms).items()}
 
 
 def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str, Arm]]:

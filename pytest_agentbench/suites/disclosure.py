@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.key_shapes import places_of_keys
-from pytest_agentbench.lib.redact import Public
+from pytest_agentbench.lib.redact import PublicText
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Suite
 
 
-def public_of(suites: Iterable[Suite]) -> Public:
+def public_of(suites: Iterable[Suite]) -> PublicText:
     """Names, ids, tools and data of suites; their settings are none of it, for they may hold keys."""
     texts, labels = [], []
     for suite in suites:
         wire = suite.to_wire()
         texts.append(_json([suite.name, [*suite.variants], [*suite.scorers], wire["toolsets"], wire["scenarios"]]))
         labels.append(_json([scenario.expected for scenario in suite.scenarios]))
-    return Public("\n".join(texts), "\n".join(labels))
+    return PublicText("\n".join(texts), "\n".join(labels))
 
 
 def _json(value: object) -> str:

@@ -108,7 +108,7 @@ def _files(value: Any) -> Iterator[str]:
         yield value.partition(":")[0]
 
 
-class Contents:
+class ContentHashes:
     """The hashes of rollouts, each part of them computed once."""
 
     def __init__(self, suites: Mapping[str, Suite], backend: str, prompts: Prompts) -> None:

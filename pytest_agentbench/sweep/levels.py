@@ -21,7 +21,7 @@ from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.suites.arms import arm_of, concurrencies
 from pytest_agentbench.tables import origins, places
-from pytest_agentbench.tables.places import Place
+from pytest_agentbench.tables.places import RolloutPlace
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Level:
     output_tokens: int = 0
     throughput: Throughput = field(default_factory=Throughput)
 
-    def add(self, place: Place) -> None:
+    def add(self, place: RolloutPlace) -> None:
         rollout = place.rollout
         self.statuses[rollout.status] += 1
         self.trials.append(trial_of(rollout))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from pytest_agentbench.stats.decisions import PASS
-from pytest_agentbench.sweep.judgement import Greatest, greatest
+from pytest_agentbench.sweep.verdict import SustainedRange, greatest
 
 MOST = 12  # sessions of a search: enough to tell 1 from 1,000
 NEAR = 0.1  # levels that are no further apart than this share of the smaller one are near enough
 
 
-def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> Greatest:
+def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> SustainedRange:
     """`session` measures a level, beside the lowest one, and gives the verdicts of what it measured: PASS, FAIL or INCONCLUSIVE.
 
     A level that is not shown to hold counts as too much, so the search goes on below it. At most MOST sessions.

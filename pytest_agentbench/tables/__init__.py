@@ -14,7 +14,7 @@ from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.tables import calls, rollouts, samples
 from pytest_agentbench.tables.columns import Growth, Table
-from pytest_agentbench.tables.places import Origin, Place
+from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read_tables(directories: Sequence[Path]) -> Tables:
     return Tables(**{name: growth.table() for name, growth in grown.items()})
 
 
-def _add(grown: dict[str, Growth[object]], place: Place) -> None:
+def _add(grown: dict[str, Growth[object]], place: RolloutPlace) -> None:
     """A rollout's rows."""
     grown["rollouts"].add(rollouts.RolloutRow(place))
     for call in calls.rows(place):
@@ -70,8 +70,8 @@ def origins(directories: Sequence[Path]) -> list[Origin]:
     return [*found.values()]
 
 
-def places(origin: Origin) -> Iterator[Place]:
+def places(origin: Origin) -> Iterator[RolloutPlace]:
     """The rollouts of a run, one in memory at a time, in the order in which they ended."""
     for rollout in read_journal(origin.directory):
         origin.calendar.learn(rollout)
-        yield Place(origin, rollout)
+        yield RolloutPlace(origin, rollout)

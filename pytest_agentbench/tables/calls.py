@@ -10,13 +10,13 @@ from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.records import Attempt, LLMCall
 from pytest_agentbench.tables.columns import Column
-from pytest_agentbench.tables.places import PLACE, Place
+from pytest_agentbench.tables.places import PLACE, RolloutPlace
 
 
 class CallRow(NamedTuple):
     """One call, and where it was made."""
 
-    place: Place
+    place: RolloutPlace
     attempt: Attempt
     number: int  # among those of its attempt that are measured, or among the others; counted from 1
     call: LLMCall
@@ -25,7 +25,7 @@ class CallRow(NamedTuple):
         return self.place.origin.calendar.epoch_s(self.attempt.session, stamp)
 
 
-def rows(place: Place) -> Iterator[CallRow]:
+def rows(place: RolloutPlace) -> Iterator[CallRow]:
     """The calls of a rollout, attempt by attempt."""
     for attempt in place.rollout.attempts:
         for calls in (attempt.calls, attempt.other_calls):

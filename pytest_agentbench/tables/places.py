@@ -18,7 +18,7 @@ class Origin(NamedTuple):
     calendar: Calendar
 
 
-class Place(NamedTuple):
+class RolloutPlace(NamedTuple):
     """A rollout of a run."""
 
     origin: Origin

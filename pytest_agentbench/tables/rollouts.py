@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.records import LLMCall, Rollout
 from pytest_agentbench.tables.columns import Column
-from pytest_agentbench.tables.places import PLACE, Place
+from pytest_agentbench.tables.places import PLACE, RolloutPlace
 
 
 class RolloutRow(NamedTuple):
     """One rollout."""
 
-    place: Place
+    place: RolloutPlace
 
     @property
     def rollout(self) -> Rollout:
@@ -27,7 +27,7 @@ class RolloutRow(NamedTuple):
 class ScoreRow(NamedTuple):
     """One score of a rollout, one of its parts, or why it is missing."""
 
-    place: Place
+    place: RolloutPlace
     score: str
     part: str | None = None
     value: float | None = None
@@ -35,7 +35,7 @@ class ScoreRow(NamedTuple):
     explanation: str | None = None
 
 
-def score_rows(place: Place) -> Iterator[ScoreRow]:
+def score_rows(place: RolloutPlace) -> Iterator[ScoreRow]:
     """The scores of a rollout, each before its parts; then those that are missing."""
     for name, score in place.rollout.scores.items():
         yield ScoreRow(place, name, None, float(score), None, score.explanation or None)

@@ -23,7 +23,7 @@ class SampleRow(NamedTuple):
     value: float | None
 
 
-class Every:
+class AllSeries:
     """The names of all series."""
 
     def __contains__(self, name: object) -> bool:
@@ -35,7 +35,7 @@ GPU_SERIES = ("used_mib", "total_mib", "sm_percent", "power_w")
 
 def rows(run: str, directory: Path) -> Iterator[SampleRow]:
     """The values of a run in the order in which they were told; none where no samples were taken."""
-    for sample in read_samples(directory, Every()):
+    for sample in read_samples(directory, AllSeries()):
         yield from _of_gpu(run, sample) if isinstance(sample, GpuSample) else _of_service(run, sample)
 
 

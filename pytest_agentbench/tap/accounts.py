@@ -11,7 +11,7 @@ from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Json, LLMCall
 
 
-class Spender(Protocol):
+class RelayedCall(Protocol):
     """A call that was relayed."""
 
     @property
@@ -25,7 +25,7 @@ class Account:
 
     whose: str  # `the role 'search'`, `the rollout`
     limits: Mapping[str, Any]  # of `calls`, `tokens` and `cost`; what is not there has none
-    entries: list[tuple[Spender, Json | None]] = field(default_factory=list)  # calls with the prices of their tokens
+    entries: list[tuple[RelayedCall, Json | None]] = field(default_factory=list)  # calls with the prices of their tokens
 
     def refusal(self) -> str:
         """Why no further call is relayed; empty where one is."""

@@ -11,25 +11,25 @@ from aiohappyeyeballs import AddrInfoType
 HOLDS = 30.0  # seconds for which an answer is taken for true
 
 
-class Question(NamedTuple):
+class Lookup(NamedTuple):
     """What the name service says, or is being asked."""
 
     answer: asyncio.Task[list[AddrInfoType]]
     until: float  # time of the loop
 
 
-class Addresses:
+class HostAddresses:
     """Of one host and port."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._question: Question | None = None
+        self._question: Lookup | None = None
 
     async def get(self) -> list[AddrInfoType]:
         """Raises OSError or ValueError when there are none."""
         loop = asyncio.get_running_loop()
         if self._question is None or loop.time() > self._question.until:
-            self._question = Question(loop.create_task(self._ask()), loop.time() + HOLDS)
+            self._question = Lookup(loop.create_task(self._ask()), loop.time() + HOLDS)
         try:
             return await asyncio.shield(self._question.answer)
         except (OSError, ValueError):

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 
 from pytest_agentbench.tap.exchange import Carrier, Exchange
-from pytest_agentbench.tap.fair_queue import Turns
+from pytest_agentbench.tap.fair_queue import FairQueue
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header, response_head
 from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.routes import split_target
@@ -44,10 +44,10 @@ NOBODYS = Refusal(404, "no rollout has this address; agents get theirs as OPENAI
 TOO_LONG = Refusal(431, f"the head of a request may have {UNKNOWN} bytes")
 
 
-class Desk(Protocol):
+class RolloutRegister(Protocol):
     """Who knows the rollouts, and lets their requests begin."""
 
-    turns: Turns
+    turns: FairQueue
     strangers: dict[AgentConnection, None]  # connections that have not asked for anything; oldest first
 
     def knows(self, id: str) -> bool: ...
@@ -62,7 +62,7 @@ class AgentConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, relay: Desk) -> None:
+    def __init__(self, relay: RolloutRegister) -> None:
         self.relay, self.turns = relay, relay.turns
         self.parser = httptools.HttpRequestParser(self)
         self.waiting: deque[Arrival | Refusal] = deque()  # pipelined requests

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import OUTPUT_KINDS
+from pytest_agentbench.tap.decoder import decoder
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.encoding import decoder
 from pytest_agentbench.tap.heads import Headers, header
-from pytest_agentbench.tap.stream import EventReader, Read
+from pytest_agentbench.tap.stream import EventReader, NetworkRead
 
 LARGEST = 1 << 26  # bytes of an answer, as they come and as they are unpacked
 MOST_EVENTS = 1 << 18
@@ -14,7 +14,7 @@ SLICE = 1 << 20  # bytes that are unpacked at once; a megabyte is a few millisec
 BATCH = 32  # reads that are understood together, once the first event has been: those behind it are mostly like it
 
 
-class Answer:
+class BackendAnswer:
     """One answer, from its head to its end."""
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:
@@ -25,13 +25,13 @@ class Answer:
         kind = header(headers, b"content-type").lower()
         self._events = EventReader() if status == 200 and kind.startswith(b"text/event-stream") else None
         self._well = status == 200
-        self._reads: list[Read] = []
+        self._reads: list[NetworkRead] = []
         self._unpacked: list[bytes] = []  # of an answer that is no stream
         self._size = self._unpacked_size = 0  # bytes
-        self._last: Read | None = None  # that is being unpacked
+        self._last: NetworkRead | None = None  # that is being unpacked
         self.excess = ""  # why no more of it is taken
 
-    def take(self, read: Read) -> None:
+    def take(self, read: NetworkRead) -> None:
         self._size += len(read.data)
         if self._size > LARGEST:
             self._exceeds(f"the answer has more than {LARGEST} bytes")
@@ -72,7 +72,7 @@ class Answer:
     def _has_more(self) -> bool:
         return self._decoder is not None and self._decoder.has_more
 
-    def _plain(self) -> list[Read]:
+    def _plain(self) -> list[NetworkRead]:
         """What has come and was not understood yet; of a packed answer a slice of it."""
         if not self._encoding:
             reads, self._reads = self._reads, []
@@ -94,7 +94,7 @@ class Answer:
             return []
         return plain
 
-    def _read(self, events: EventReader, reads: list[Read]) -> None:
+    def _read(self, events: EventReader, reads: list[NetworkRead]) -> None:
         while reads:
             taken = self.reading.go_on(reads) if events.between_events else 0
             for event in events.feed(reads[taken : taken + 1]):

@@ -19,7 +19,7 @@ class Budgets:
     call: float | None = None  # from the whole request at the tap, or from where a rate limit lets it go, to the end of the answer
 
 
-class Watched(Protocol):
+class BudgetedExchange(Protocol):
     """An exchange, as far as its budgets look at it."""
 
     @property
@@ -31,13 +31,13 @@ class Watched(Protocol):
     def failed(self, kind: str, message: str) -> None: ...
 
 
-class Watch:
+class BudgetTimer:
     """Ends an exchange that has used up a budget.
 
     What a stream brings moves no timer: a timer that comes due looks at what has come, and is set again if that was in time.
     """
 
-    def __init__(self, exchange: Watched, budgets: Budgets) -> None:
+    def __init__(self, exchange: BudgetedExchange, budgets: Budgets) -> None:
         self._exchange, self._budgets = exchange, budgets
         self._loop = asyncio.get_running_loop()
         self._since_ns = 0  # when it began to owe the first token

@@ -10,16 +10,16 @@ from typing import Protocol
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.metrics.blame import context_is_full
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.tap.answers import Answer
-from pytest_agentbench.tap.budgets import Budgets, Watch
+from pytest_agentbench.tap.answers import BackendAnswer
+from pytest_agentbench.tap.budgets import Budgets, BudgetTimer
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.dialects.reader import DialectReading, Reading, error_message
-from pytest_agentbench.tap.fair_queue import Turns
+from pytest_agentbench.tap.dialects.reader import AnswerReader, DialectReader, error_message
+from pytest_agentbench.tap.fair_queue import FairQueue
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
 from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
 from pytest_agentbench.tap.request import Request
-from pytest_agentbench.tap.stream import Read
-from pytest_agentbench.tap.upgrade import Asked
+from pytest_agentbench.tap.stream import NetworkRead
+from pytest_agentbench.tap.upgrade import BackendBody
 from pytest_agentbench.tap.usage import WithoutUsage
 
 #: Headers of a stream that do not fit the answer made from it.
@@ -48,10 +48,10 @@ class Carrier(Protocol):
     def close(self) -> None: ...
 
 
-class Caller(Protocol):
+class CallerConnection(Protocol):
     """The connection of the agent that made a request."""
 
-    turns: Turns
+    turns: FairQueue
     upstream: Carrier | None  # that the exchange is on
     started: bool  # the answer's head is out
 
@@ -79,7 +79,7 @@ class Exchange:
     """A request, from its last byte at the tap to the last byte of its answer."""
 
     def __init__(
-        self, agent: Caller, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
+        self, agent: CallerConnection, request: Request, budgets: Budgets, labels: Headers, keep: bool = False, key_advice: str = ""
     ) -> None:
         self.agent, self.request, self.budgets = agent, request, budgets
         self.key_advice = key_advice  # what to do when the backend turns the key down
@@ -87,16 +87,16 @@ class Exchange:
         self.keep = keep  # whether the record holds what the model said
         self.held_ns = 0  # by a rate limit
         self.repeats = 0  # connections that it was to go on, and that the backend had closed
-        self.asked = Asked(request.body)  # what the backend gets
+        self.asked = BackendBody(request.body)  # what the backend gets
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.headers: Headers = []
-        self.answer: Answer | None = None  # to a call, from its head on
+        self.answer: BackendAnswer | None = None  # to a call, from its head on
         self.whole_ns: int | None = None  # when the answer was complete
         self.over = False
         self.record: LLMCall | None = None
         self._filter: WithoutUsage | None = None
-        self._watch = Watch(self, budgets)
+        self._watch = BudgetTimer(self, budgets)
 
     @property
     def streams(self) -> bool:
@@ -124,7 +124,7 @@ class Exchange:
             self.failed("redirect", f"HTTP {status}: the backend sends calls to {place or 'another place'}, where nothing is measured")
             return
         if self.request.dialect is not None:
-            self.answer = Answer(self.request.dialect, status, headers)
+            self.answer = BackendAnswer(self.request.dialect, status, headers)
         if self.asked.hides_usage and status == 200 and not header(headers, b"content-encoding"):
             self._filter = WithoutUsage()
             self.headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
@@ -133,7 +133,7 @@ class Exchange:
         if self.sent_ns is None:
             self._watch.owes(time.monotonic_ns())
 
-    def body_arrived(self, read: Read) -> None:
+    def body_arrived(self, read: NetworkRead) -> None:
         if not self.asked.upgraded:
             data = read.data if self._filter is None else self._filter.feed(read.data)
             if data:
@@ -173,7 +173,7 @@ class Exchange:
         had_fault = self._has_fault()
         if self.answer is not None:
             self.answer.end(came_whole=broken is None)
-        reading: Reading = self.answer.reading if self.answer is not None else Reading()
+        reading: AnswerReader = self.answer.reading if self.answer is not None else AnswerReader()
         said_all = self._said_all(reading, broken)
         decided = said_all or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
         kind, message = (broken, message) if broken and not decided else self._fault()
@@ -195,7 +195,7 @@ class Exchange:
         self.answer.digest()
         return self.answer.reading.error_kind is not None
 
-    def _said_all(self, reading: Reading, broken: str | None) -> bool:
+    def _said_all(self, reading: AnswerReader, broken: str | None) -> bool:
         """Whether nothing that matters was missing when the answer broke off.
 
         A backend that closes its connection at [DONE] has said all it had to say. An SDK that does so has not left early, nor has an
@@ -220,7 +220,7 @@ class Exchange:
         advice = f"; {self.key_advice}" if self.key_advice and status in (401, 403) else ""
         return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}{advice}"
 
-    def _assembled(self, answer: Answer) -> bytes:
+    def _assembled(self, answer: BackendAnswer) -> bytes:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""
         return answer.reading.assemble() if answer.reading.chunks else answer.body
 
@@ -253,7 +253,7 @@ class Exchange:
         status = 504 if kind in LATE else 502
         self.agent.answer(status, error_body(status, message, kind))
 
-    def _record(self, dialect: Dialect, reading: Reading, ended: int, kind: str | None, message: str) -> LLMCall:
+    def _record(self, dialect: Dialect, reading: AnswerReader, ended: int, kind: str | None, message: str) -> LLMCall:
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,
@@ -281,7 +281,7 @@ class Exchange:
             repeats=self.repeats,
             response_id=reading.response_id,
             server=reading.server,
-            said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReading) else None,
+            said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReader) else None,
         )
 
 

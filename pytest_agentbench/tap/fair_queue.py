@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Turns:
+class FairQueue:
     """Does one thing for each round of the loop, in order; between two of them every socket that has something is read.
 
     The beginning and the end of a call cost a fraction of a millisecond. When hundreds of calls begin or end at the same moment, and

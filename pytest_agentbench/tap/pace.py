@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Held(Protocol):
+class HeldCall(Protocol):
     """A call that waits to be sent."""
 
     over: bool  # nobody waits for it any more
@@ -26,10 +26,10 @@ class Pace:
             raise ValueError(f"{requests_per_minute} is no number of requests a minute")
         self._gap = 60 / requests_per_minute
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Held, Callable[[], None], int]] = deque()
+        self._waiting: deque[tuple[HeldCall, Callable[[], None], int]] = deque()
         self._free_at = self._loop.time()  # when the next call may go
 
-    def take(self, call: Held, send: Callable[[], None]) -> None:
+    def take(self, call: HeldCall, send: Callable[[], None]) -> None:
         self._waiting.append((call, send, time.monotonic_ns()))
         if len(self._waiting) == 1:
             self._go()

@@ -19,10 +19,10 @@ from pytest_agentbench.tap.accounts import Account
 from pytest_agentbench.tap.agents import NOBODYS, AgentConnection, Refusal
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.fair_queue import Turns
+from pytest_agentbench.tap.fair_queue import FairQueue
 from pytest_agentbench.tap.heads import Headers, written
 from pytest_agentbench.tap.request import Request
-from pytest_agentbench.tap.upgrade import LARGE, Wish, ask, ask_elsewhere
+from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, ask, ask_elsewhere
 from pytest_agentbench.tap.upstream import Upstream
 
 #: What the pool may say of a backend.
@@ -31,7 +31,7 @@ OF_UPSTREAM = ("url", "api_key", "ca_file", "headers", "requests_per_minute", "a
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
 
 
-class NoPlace(ValueError):
+class NoUpstream(ValueError):
     """Calls cannot go where they are told to."""
 
 
@@ -69,7 +69,7 @@ class Relay:
 
     def __init__(self, token: str, budgets: Budgets) -> None:
         self.introductions, self.budgets = Introductions(token), budgets
-        self.turns = Turns()
+        self.turns = FairQueue()
         self.upstream: Upstream | None = None
         self.elsewhere: dict[str, Upstream] = {}  # other places that calls go to, by what is said of them
         self.open: dict[str, Caller] = {}
@@ -110,7 +110,7 @@ class Relay:
         for account in caller.accounts:
             account.entries.append((exchange, caller.prices))
         fields = {name: caller.fields[name] for name in dialect.hint_fields() if name in caller.fields}
-        wish = Wish(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt, caller.usage_once)
+        wish = BodyChanges(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt, caller.usage_once)
         if len(request.body) < LARGE:
             exchange.asked = ask(request.route, request.body, wish)
             upstream.send(exchange)
@@ -120,7 +120,7 @@ class Relay:
             task.add_done_callback(self.rewriting.discard)
         return exchange
 
-    async def _send_large(self, upstream: Upstream, exchange: Exchange, wish: Wish) -> None:
+    async def _send_large(self, upstream: Upstream, exchange: Exchange, wish: BodyChanges) -> None:
         asked = await ask_elsewhere(exchange.request.route, exchange.request.body, wish)
         if not exchange.over:
             exchange.asked = asked
@@ -164,7 +164,7 @@ class Relay:
             return {"error": f"calls cannot be labelled so: {error}"}
         try:
             elsewhere = self._elsewhere(facts) if (facts := question.get("upstream")) else None
-        except NoPlace as error:
+        except NoUpstream as error:
             return {"error": str(error)}
         keep, salt, calls = bool(question.get("keep")), str(question.get("salt") or ""), question.get("calls")
         place = str(question.get("role") or ""), str(facts["url"]) if facts else ""
@@ -191,7 +191,7 @@ class Relay:
     def _point_at(self, facts: Json) -> Json:
         try:
             upstream = _upstream(facts)
-        except NoPlace as error:
+        except NoUpstream as error:
             return {"error": str(error)}
         if self.upstream is not None:
             self.upstream.close()
@@ -241,4 +241,4 @@ def _upstream(facts: Json) -> Upstream:
     try:
         return Upstream(**{name: facts[name] for name in OF_UPSTREAM if name in facts})
     except (ValueError, OSError, TypeError, AttributeError) as error:
-        raise NoPlace(f"calls cannot go to {facts.get('url')}: {error}") from error
+        raise NoUpstream(f"calls cannot go to {facts.get('url')}: {error}") from error

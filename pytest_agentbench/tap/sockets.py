@@ -14,7 +14,7 @@ from pytest_agentbench.tap.clock import ANCILLARY, KernelClock
 ROOM = memoryview(bytearray(1 << 18))  # one read; what it held is copied out before the next
 
 
-class Reader(Protocol):
+class SocketReader(Protocol):
     """Who is told what happens on a socket."""
 
     def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None: ...
@@ -27,7 +27,7 @@ class Reader(Protocol):
 class StampedSocket:
     """A connected socket; it is closed when it is lost or aborted."""
 
-    def __init__(self, sock: socket.socket, reader: Reader, clock: KernelClock) -> None:
+    def __init__(self, sock: socket.socket, reader: SocketReader, clock: KernelClock) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket, self._reader, self._clock = sock, reader, clock
         self._fd = sock.fileno()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 BOM = b"\xef\xbb\xbf"
 
 
-class Read(NamedTuple):
+class NetworkRead(NamedTuple):
     """What came from the backend at one time."""
 
     at_ns: int  # monotonic nanoseconds
@@ -45,7 +45,7 @@ class EventReader:
         """Whether all that came was whole events, so that the next read begins with a new one."""
         return self._opened and not (self._line or self._data or self._name or self._after_cr)
 
-    def feed(self, reads: Sequence[Read]) -> list[Event]:
+    def feed(self, reads: Sequence[NetworkRead]) -> list[Event]:
         """The events that end in these reads."""
         found: list[Event] = []
         for at_ns, lag_ns, data in reads:

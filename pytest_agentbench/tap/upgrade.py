@@ -25,7 +25,7 @@ AT_ONCE = 2
 _turns = asyncio.Semaphore(AT_ONCE)
 
 
-class Asked(NamedTuple):
+class BackendBody(NamedTuple):
     """A request's body as the backend gets it, and what is known of it."""
 
     body: bytes
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     hides_usage: bool = False  # the backend tells the usage, and the agent did not ask for it
 
 
-class Wish(NamedTuple):
+class BodyChanges(NamedTuple):
     """What the backend is to be asked instead of what the agent asked."""
 
     upgrade: bool  # make a stream of a call that does not stream
@@ -45,7 +45,7 @@ class Wish(NamedTuple):
     usage_once: bool = False  # a stream has to tell its usage, and only at its end; whoever is on the way believes the first one
 
 
-def ask(route: str, body: bytes, wish: Wish) -> Asked:
+def ask(route: str, body: bytes, wish: BodyChanges) -> BackendBody:
     """The request that a wish makes of a body.
 
     One that is not understood stays as it is, and the backend will say what it thinks of it.
@@ -53,7 +53,7 @@ def ask(route: str, body: bytes, wish: Wish) -> Asked:
     dialect = DIALECTS[route]
     original = json_text.json_object(body)
     if original is None:
-        return Asked(body)
+        return BackendBody(body)
     model, streamed = str(original.get("model") or ""), bool(original.get("stream"))
     asked = without_running_usage(original) if wish.usage_once else original
     if wish.fields:
@@ -62,12 +62,12 @@ def ask(route: str, body: bytes, wish: Wish) -> Asked:
         asked = dialect.salted(asked, wish.salt)
     if not streamed:
         stream = dialect.as_stream(asked) if wish.upgrade else None
-        return Asked(stream or _changed(asked, original) or body, model, upgraded=stream is not None)
+        return BackendBody(stream or _changed(asked, original) or body, model, upgraded=stream is not None)
     with_usage = dialect.with_usage(asked) if wish.usage or wish.usage_once else None
-    return Asked(with_usage or _changed(asked, original) or body, model, streamed=True, hides_usage=with_usage is not None)
+    return BackendBody(with_usage or _changed(asked, original) or body, model, streamed=True, hides_usage=with_usage is not None)
 
 
-async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
+async def ask_elsewhere(route: str, body: bytes, wish: BodyChanges) -> BackendBody:
     """The same for a large body, in another process; here where there can be none."""
     head = json_text.dumps({"route": route, "wish": wish}) + b"\n"
     try:
@@ -79,7 +79,7 @@ async def ask_elsewhere(route: str, body: bytes, wish: Wish) -> Asked:
     if process.returncode:
         return ask(route, body, wish)
     facts, _, changed = answer.partition(b"\n")
-    return Asked(changed or body, **json_text.loads(facts))
+    return BackendBody(changed or body, **json_text.loads(facts))
 
 
 def _changed(asked: Json, original: Json) -> bytes | None:
@@ -90,8 +90,8 @@ def _changed(asked: Json, original: Json) -> bytes | None:
 def main() -> None:
     question, _, body = sys.stdin.buffer.read().partition(b"\n")
     head = json_text.loads(question)
-    changed, *facts = ask(head["route"], body, Wish(*head["wish"]))
-    sys.stdout.buffer.write(json_text.dumps(dict(zip(Asked._fields[1:], facts, strict=True))) + b"\n")
+    changed, *facts = ask(head["route"], body, BodyChanges(*head["wish"]))
+    sys.stdout.buffer.write(json_text.dumps(dict(zip(BackendBody._fields[1:], facts, strict=True))) + b"\n")
     sys.stdout.buffer.write(b"" if changed is body else changed)
 
 

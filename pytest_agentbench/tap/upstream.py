@@ -16,14 +16,14 @@ import httptools
 from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.remedies import of_key, of_tls
-from pytest_agentbench.tap.addresses import Addresses
+from pytest_agentbench.tap.addresses import HostAddresses
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.heads import OWN, Headers, end_to_end, header, request_head, written
 from pytest_agentbench.tap.idle import IdleConnections
 from pytest_agentbench.tap.pace import Pace
 from pytest_agentbench.tap.sockets import StampedSocket
-from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.stream import NetworkRead
 
 ADDRESS = re.compile(r"https?://[!-~]+")
 KEY = re.compile(r"[!-~]*")
@@ -62,7 +62,7 @@ class Upstream:
         self.ca_file = ca_file
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
-        self.addresses = Addresses(self.host, self.port)
+        self.addresses = HostAddresses(self.host, self.port)
         self.idle = IdleConnections[UpstreamConnection]()
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -221,7 +221,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.answered = True
         if self.between_chunks and (chunk := whole_chunk(data)):  # as most are: the parser need not see it
-            exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, chunk))
+            exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, chunk))
             return
         fault = self._parse(data)
         self.head_size += 0 if self.status else len(data)
@@ -236,7 +236,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.pieces:
             body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
             self.pieces = []
-            exchange.body_arrived(Read(read_ns - (lag_ns or 0), lag_ns, body))
+            exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, body))
             if exchange.over:
                 return
         if self.complete:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.tools.source import Kind, Tools
+from pytest_agentbench.tools.source import Tools, ToolsKind
 
 #: Each a class with the keys of its YAML as fields.
 TOOL_KINDS: Mapping[str, str] = {
@@ -20,7 +20,7 @@ TOOL_KINDS: Mapping[str, str] = {
 }
 
 
-def tool_kind(settings: Json) -> Kind:
+def tool_kind(settings: Json) -> ToolsKind:
     """The kind of tools that settings describe; nothing of the suite is imported. Raises ConfigError that says what is wrong with them."""
     kind = settings.get("kind", "decision_only")
     if kind not in TOOL_KINDS:
@@ -31,7 +31,7 @@ def tool_kind(settings: Json) -> Kind:
     if unknown := [name for name in given if name not in known]:
         raise ConfigError(f"tools: unknown key {unknown[0]!r}; known keys of {kind}: {', '.join(('kind', *known))}")
     try:
-        made: Kind = made_by(**given)
+        made: ToolsKind = made_by(**given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"tools: {' '.join(str(error).split())}") from error
     return made

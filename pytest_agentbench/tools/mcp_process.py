@@ -32,7 +32,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 
 @dataclass(frozen=True)
-class Program:
+class McpProgram:
     """What to run, and with what: it gets nothing else of this process."""
 
     run: Sequence[str]
@@ -43,7 +43,7 @@ class Program:
 class ServerProcess:
     """One process of a server, from its start to the end of all that it started."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: McpProgram) -> None:
         self._program = program
         self._log, self._news = Log(LOGGED), Log(LOGGED)
         self._log_ended = asyncio.Event()

@@ -23,7 +23,7 @@ from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.agreement import check_agreement, parameters_of
-from pytest_agentbench.tools.mcp_process import Program, ServerProcess
+from pytest_agentbench.tools.mcp_process import McpProgram, ServerProcess
 from pytest_agentbench.tools.mcp_server import McpServer
 
 GRACE = 5.0  # seconds in which a session may take its leave
@@ -35,13 +35,13 @@ class ServerTools:
     """A server, and the tools that it has said it has."""
 
     server: McpServer
-    program: Program | None  # None where it is somewhere else
+    program: McpProgram | None  # None where it is somewhere else
     tools: Mapping[str, Tool]
 
     @classmethod
     def of(cls, server: McpServer, folder: Path) -> ServerTools:
         """Asks the server for its tools; raises ConfigError for one that does not say."""
-        program = Program(server.found(folder), folder, server.environment()) if server.command else None
+        program = McpProgram(server.found(folder), folder, server.environment()) if server.command else None
         asked: list[ServerTools | Exception] = []
 
         def ask() -> None:  # in a thread: the pool has a loop, and others have none
@@ -70,21 +70,21 @@ class ServerTools:
         return scenario if scenario.tools else replace(scenario, tools=tuple(self.tools.values()))
 
     @asynccontextmanager
-    async def opened(self, scenario: Scenario) -> AsyncIterator[Session]:
+    async def opened(self, scenario: Scenario) -> AsyncIterator[McpSession]:
         del scenario
         async with session(self.server, self.program) as opened:
             yield opened
 
 
-async def _listed(server: McpServer, program: Program | None) -> Mapping[str, Tool]:
+async def _listed(server: McpServer, program: McpProgram | None) -> Mapping[str, Tool]:
     async with session(server, program) as opened:
         return {each.name: each for each in await opened.tools()}
 
 
 @asynccontextmanager
-async def session(server: McpServer, program: Program | None) -> AsyncIterator[Session]:
+async def session(server: McpServer, program: McpProgram | None) -> AsyncIterator[McpSession]:
     """A session with a server; raises InfraError where there is none. It lives in a task of its own, so its faults reach nobody else's."""
-    opened = Session(server, ServerProcess(program) if program else None)
+    opened = McpSession(server, ServerProcess(program) if program else None)
     try:
         await opened.begin()
         yield opened
@@ -92,7 +92,7 @@ async def session(server: McpServer, program: Program | None) -> AsyncIterator[S
         await opened.end()
 
 
-class Session:
+class McpSession:
     """The tools of one rollout."""
 
     def __init__(self, server: McpServer, process: ServerProcess | None) -> None:
@@ -160,7 +160,7 @@ class Session:
         """Nobody knows: it is the server's own. What it has printed since the last call goes into the rollout's log."""
         self._log()
 
-    def copy(self) -> Session:
+    def copy(self) -> McpSession:
         raise InfraError(f"tools: {self._server.name} cannot be copied for another try of the agent; an agent with one try can use it")
 
     def _known(self) -> Client:

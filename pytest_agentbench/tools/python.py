@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError, ToolError
-from pytest_agentbench.lib.loading import is_import_path, load_object
+from pytest_agentbench.lib.import_path import is_import_path, load_object
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
@@ -77,16 +77,16 @@ class ClassTools:
         return scenario if scenario.tools else replace(scenario, tools=tuple(each.tool for each in self.methods.values()))
 
     @asynccontextmanager
-    async def opened(self, scenario: Scenario) -> AsyncIterator[Instance]:
+    async def opened(self, scenario: Scenario) -> AsyncIterator[ToolInstance]:
         given = {"scenario": scenario, "state": copy.deepcopy(scenario.state)}
         try:
             made = await in_thread(self.cls, **{name: given[name] for name in self.wanted})
         except (Exception, SystemExit) as error:
             raise _broken(f"{self.cls.__name__} cannot be made", error) from error
-        yield Instance(made, self.methods)
+        yield ToolInstance(made, self.methods)
 
 
-class Instance:
+class ToolInstance:
     """The tools of one rollout. Methods that are not async run in a thread, one at a time: they share the state."""
 
     def __init__(self, made: Any, methods: Mapping[str, Method]) -> None:
@@ -120,7 +120,7 @@ class Instance:
 
     def copy(self) -> ToolSource:
         try:
-            return Instance(copy.deepcopy(self._made), self._methods)
+            return ToolInstance(copy.deepcopy(self._made), self._methods)
         except (Exception, SystemExit) as error:
             raise _broken(f"{type(self._made).__name__} cannot be copied for another try of the agent", error) from error
 

@@ -37,7 +37,7 @@ class Tools(Protocol):
         """The source of one rollout, while it lasts; raises InfraError where there is none."""
 
 
-class Kind(Protocol):
+class ToolsKind(Protocol):
     """A kind of tools: a frozen dataclass whose fields are the keys beside `kind` in suite.yaml; ValueError for what cannot be meant."""
 
     own_code: ClassVar[bool]  # whether it is code of the suite

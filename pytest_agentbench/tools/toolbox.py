@@ -14,7 +14,7 @@ from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.lib.threads import blocking
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
-from pytest_agentbench.sandbox.sandbox import Commands, Sandbox
+from pytest_agentbench.sandbox.sandbox import CommandRunner, Sandbox
 from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.source import DecisionOnly, ToolSource, sample_response
 from pytest_agentbench.tools.wire_names import wire_names
@@ -24,7 +24,7 @@ class Toolbox:
     """The tools of one rollout and the calls it made."""
 
     def __init__(
-        self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None, code: Commands | None = None
+        self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None, code: CommandRunner | None = None
     ) -> None:
         self.sandbox = sandbox  # of a scenario that is a task
         self.code = code or sandbox  # where programs run that a model writes

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.reports.wording import percent
+from pytest_agentbench.reports.words import percent
 from tests.project import Project
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.agents.fenced import Speech, read_speech
+from pytest_agentbench.agents.fenced import FencedAnswer, read_speech
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from pytest_agentbench.agents.fenced import Speech, read_speech
 )
 def test_commands(text: str, commands: tuple[str, ...]) -> None:
     """Closed blocks of a shell are commands, in their order; other blocks, and those that were only thought, are not."""
-    assert Speech(commands, done=False) == read_speech(text)
+    assert FencedAnswer(commands, done=False) == read_speech(text)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_done(text: str, done: bool) -> None:
 
 def test_a_command_comes_first() -> None:
     """Who says both has not seen the output yet, and is not done."""
-    assert Speech(("ls",), done=False) == read_speech("```bash\nls\n```\nTASK_COMPLETE")
+    assert FencedAnswer(("ls",), done=False) == read_speech("```bash\nls\n```\nTASK_COMPLETE")

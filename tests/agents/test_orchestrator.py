@@ -13,7 +13,7 @@ from aiohttp import web
 
 from pytest_agentbench.agents.experts import LONGEST
 from pytest_agentbench.agents.factory import make_agent, needs_task
-from pytest_agentbench.agents.notebook import Notebook, Room, newest
+from pytest_agentbench.agents.notebook import ContextBudget, Notebook, newest
 from pytest_agentbench.agents.orchestrator import CHOOSE, SYSTEM_PROMPT, Orchestrator
 from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
 from pytest_agentbench.llm.client import LLM
@@ -226,14 +226,14 @@ def test_a_notebook_leaves_out_whole_pieces() -> None:
     notebook.add_documents(["d" * 20, "e" * 30])
     notebook.add_code("1", "one")
     notebook.add_code("2", "two")
-    lines = notebook.context(Room(29, 12)).splitlines()
+    lines = notebook.context(ContextBudget(29, 12)).splitlines()
 
     assert ["a" * 20, "b" * 20, "c" * 20, "d" * 20, "e" * 20 + " ..."] == notebook.documents
     assert ["Doc 5: " + "e" * 20 + " ..."] == [line for line in lines if line.startswith("Doc ")]
     assert (["2"], ["two"]) == ([line for line in lines if line == "2"], [line for line in lines if line == "two"])
     assert "1" not in lines
     assert ["bb", "cc"] == newest(["aaaaaaaaaa", "bb", "cc"], 2)
-    assert "" == Notebook("p" * 400, 20).context(Room(10, 10))
+    assert "" == Notebook("p" * 400, 20).context(ContextBudget(10, 10))
 
 
 def test_experts_that_do_not_exist() -> None:

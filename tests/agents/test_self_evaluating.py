@@ -18,7 +18,7 @@ from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitR
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts.rollout import Setup, preflight, run_rollout
+from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -97,7 +97,7 @@ ORDERING: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "order"}]
 
 
 async def ran(agent: SelfEvaluating, engine: Engine, scenario: Scenario = SCENARIO) -> Rollout:
-    setup = Setup(agent, {"tsq": tsq}, {}, None, {"kind": "self_evaluating"})
+    setup = RolloutSetup(agent, {"tsq": tsq}, {}, None, {"kind": "self_evaluating"})
     return await run_rollout(KEY, scenario, setup, engine, None, 60)
 
 
@@ -227,7 +227,7 @@ async def test_a_judge_without_structured_output(engine: Engine) -> None:
     refusal = {"match": {"contains": JUDGE, "call": 1}, "status": 400, "message": "response_format: json_schema is not supported"}
     engine.start(refusal, *judging("-", verdict(False), verdict()), *ORDERING)
 
-    setup = Setup(SelfEvaluating(), {}, {}, None, {})
+    setup = RolloutSetup(SelfEvaluating(), {}, {}, None, {})
     rollouts = [await run_rollout(KEY, SCENARIO, setup, engine, None, 60) for _ in range(2)]
 
     assert [("ok", 2), ("ok", 1)] == [(rollout.status, len(rollout.drafts)) for rollout in rollouts]

@@ -41,15 +41,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert [] == list(here.glob("*"))
 
 
-Boot = Callable[..., registry.Held]
+Boot = Callable[..., registry.HeldStack]
 
 
 @pytest.fixture
 def boot(tmp_path: Path) -> Iterator[Boot]:
     """Starts a guardian with a stack; what is still held when the test ends is stopped."""
-    started: list[registry.Held] = []
+    started: list[registry.HeldStack] = []
 
-    def start(wanted: StackSpec | None = None, *, warm_up: int = 0, gpu_wait: float = 0) -> registry.Held:
+    def start(wanted: StackSpec | None = None, *, warm_up: int = 0, gpu_wait: float = 0) -> registry.HeldStack:
         held = registry.start(wanted or spec(), tmp_path / "logs", gpu_wait=gpu_wait, warm_up=warm_up)
         started.append(held)
         return held

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.common_spec import Terms
+from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 from pytest_agentbench.backends.spec import find_backend, load_backend
 from pytest_agentbench.backends.stack.spec import LabelsSpec
@@ -144,8 +144,8 @@ def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
 
 def test_each_kind_has_its_backend() -> None:
     """A spec becomes the backend of its kind, with the name, the note and the thresholds that the session asks for."""
-    embedded = EmbeddedSpec(kind="embedded", name="e", note="a baseline", thresholds={"shop": {"tsq": 0.1}}).make(Terms())
-    url = UrlSpec(kind="url", name="u", url="http://x", api_key_env="SHOP_KEY").make(Terms())
+    embedded = EmbeddedSpec(kind="embedded", name="e", note="a baseline", thresholds={"shop": {"tsq": 0.1}}).make(SessionTerms())
+    url = UrlSpec(kind="url", name="u", url="http://x", api_key_env="SHOP_KEY").make(SessionTerms())
 
     assert (Embedded, Url) == (type(embedded), type(url))
     assert ("e", "a baseline", {"shop": {"tsq": 0.1}}) == (embedded.name, embedded.note, embedded.thresholds)

@@ -38,7 +38,7 @@ def root(url: str) -> str:
     return url.removesuffix("/v1")
 
 
-def failure(held: registry.Held, kind: type[BackendError] = BackendError) -> str:
+def failure(held: registry.HeldStack, kind: type[BackendError] = BackendError) -> str:
     with pytest.raises(BackendError) as caught:
         held.ready()
 
@@ -195,7 +195,7 @@ def test_a_restart(boot: Boot, guardian_log: Log) -> None:
 
 
 @contextmanager
-def restarted(held: registry.Held) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The URL of a stack whose engine has died and serves again, and what was told of that."""
     url = root(held.ready().url)
     told: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.common_spec import Terms
+from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.backend import Stacked
 from pytest_agentbench.backends.stack.guardian import Guardian
@@ -118,7 +118,7 @@ def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: 
     """Whoever comes late still learns why; the guardian does not go before."""
     hold = registry._hold
 
-    def late(home: Path, child: Child | None = None) -> registry.Held:
+    def late(home: Path, child: Child | None = None) -> registry.HeldStack:
         until(lambda: "SHOP_KEY" in (tmp_path / "logs" / "guardian.log").read_text())
         time.sleep(0.3)
         return hold(home, child)
@@ -271,7 +271,7 @@ def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, m
     registry.attach(first.home).stop()
 
 
-def kept(**keys: str) -> registry.Held:
+def kept(**keys: str) -> registry.HeldStack:
     """The stack that was just let go: its guardian learns of that a little later."""
     end = time.monotonic() + 20
     while (found := registry.find_kept(spec(**keys))) is None:
@@ -282,7 +282,7 @@ def kept(**keys: str) -> registry.Held:
 
 def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     """Only a stack that has served stays."""
-    backend = Stacked(spec(services={"engine": service("--slow", "600")}), Terms(keep=60))
+    backend = Stacked(spec(services={"engine": service("--slow", "600")}), SessionTerms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
     with pytest.raises(BackendError, match=r"stopped while it started|its guardian is gone"):

@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.power import size_of
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, Design, Level
+from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, Design, ScoreLevel
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def test_an_assumption(tmp_path: Path, capsys: Capture) -> None:
     assert lines[0].startswith(
         "shop: 100 scenarios; tsq of a trial varies by 0.346 around its scenario's mean (standard deviation), an assum"
     )
-    designs = [Design(100, number, ASSUMED, level=Level(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)) for number in (2, 7)]
+    designs = [Design(100, number, ASSUMED, level=ScoreLevel(ASSUMED_MEAN, ASSUMED_MEAN - ASSUMED)) for number in (2, 7)]
     assert [[str(each.trials), f"{each.smallest_drop():.3f}", f"{each.smallest_margin():.3f}"] for each in designs] == [
         line.split() for line in lines[2:4]
     ]

@@ -32,16 +32,16 @@ SERVICES: dict[str, Any] = {
     "front": {"run": [sys.executable, str(SERVICE), "--port", "{port}"], "ready": {"http": "/health"}, "after": ["helper"]},
 }
 
-Boot = Callable[[], registry.Held]
+Boot = Callable[[], registry.HeldStack]
 
 
 @pytest.fixture
 def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boot]:
     """Boots such a stack, which is stopped at the end."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
-    started: list[registry.Held] = []
+    started: list[registry.HeldStack] = []
 
-    def start() -> registry.Held:
+    def start() -> registry.HeldStack:
         spec = StackSpec(name="boxed", model="tiny", here=str(tmp_path), services=SERVICES, settings={"image": IMAGE})
         started.append(registry.start(spec, tmp_path / "logs", gpu_wait=0, warm_up=0))
         started[-1].ready()

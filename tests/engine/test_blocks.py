@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from pytest_agentbench.engine.blocks import Blocks
+from pytest_agentbench.engine.blocks import BlockCache
 from pytest_agentbench.engine.tokens import Prompt
 
 
-async def through(blocks: Blocks, prompt: Prompt, answer: int = 0) -> int:
+async def through(blocks: BlockCache, prompt: Prompt, answer: int = 0) -> int:
     """A request that comes and goes; tokens of its prompt that were known."""
     async with blocks.room(prompt, answer) as room:
         return room.cached
@@ -19,7 +19,7 @@ async def through(blocks: Blocks, prompt: Prompt, answer: int = 0) -> int:
 
 async def test_common_beginnings_are_known() -> None:
     """A prompt is known up to where it differs from an earlier one, and never as a whole."""
-    blocks = Blocks(100, 16)
+    blocks = BlockCache(100, 16)
 
     assert 0 == await through(blocks, Prompt(48, [1, 2, 3]))
     assert 32 == await through(blocks, Prompt(48, [1, 2, 3]))
@@ -31,7 +31,7 @@ async def test_common_beginnings_are_known() -> None:
 
 async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
     """A full cache forgets what was used longest ago, and of one prompt its end before its beginning."""
-    blocks = Blocks(5, 16)
+    blocks = BlockCache(5, 16)
     await through(blocks, Prompt(49, [1, 2, 3]))
     await through(blocks, Prompt(33, [7, 8]))
 
@@ -40,7 +40,7 @@ async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
 
 async def test_what_is_used_is_kept() -> None:
     """A prompt that comes again is recent again."""
-    blocks = Blocks(5, 16)
+    blocks = BlockCache(5, 16)
     for prompt in ([1, 2], [7, 8], [1, 2], [9]):
         await through(blocks, Prompt(33, prompt))
 
@@ -49,7 +49,7 @@ async def test_what_is_used_is_kept() -> None:
 
 async def test_shared_blocks_are_held_once() -> None:
     """Requests that begin alike hold their beginning together, and each its own end and its answer; what nobody holds is not used."""
-    blocks = Blocks(100, 16)
+    blocks = BlockCache(100, 16)
     used = []
     async with AsyncExitStack() as running:
         for answer in (0, 40):
@@ -62,7 +62,7 @@ async def test_shared_blocks_are_held_once() -> None:
 
 async def test_requests_wait_for_room() -> None:
     """First come, first served; who waits gets what was given back, and is told that it waited."""
-    blocks = Blocks(6, 16)
+    blocks = BlockCache(6, 16)
     order: list[tuple[str, bool]] = []
 
     async def request(name: str, prompt: Prompt) -> None:
@@ -82,7 +82,7 @@ async def test_requests_wait_for_room() -> None:
 
 async def test_one_that_leaves_while_it_waits() -> None:
     """It holds nothing, and those behind it are served."""
-    blocks = Blocks(2, 16)
+    blocks = BlockCache(2, 16)
     async with blocks.room(Prompt(32, [1, 2]), 0):
         gone = asyncio.create_task(through(blocks, Prompt(32, [3, 4])))
         behind = asyncio.create_task(through(blocks, Prompt(32, [5, 6])))
@@ -98,4 +98,4 @@ async def test_one_that_leaves_while_it_waits() -> None:
 @pytest.mark.parametrize(("tokens", "fits"), [(32, True), (33, False)])
 def test_what_never_fits(tokens: int, fits: bool) -> None:
     """A request that is larger than the cache would wait for ever."""
-    assert fits == Blocks(2, 16).fits(tokens)
+    assert fits == BlockCache(2, 16).fits(tokens)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytest_agentbench.engine.faults import BROKEN_EVENT, split_characters, spoil_body, spoil_stream
-from pytest_agentbench.engine.pace import Event
+from pytest_agentbench.engine.pace import TimedBytes
 from pytest_agentbench.engine.protocol import Delivery
 
-ROLE, ONE, TWO, END = Event(b"role", 1), Event(b"one", 1, 2), Event(b"two", 2, 2), Event(b"end", 2)
+ROLE, ONE, TWO, END = TimedBytes(b"role", 1), TimedBytes(b"one", 1, 2), TimedBytes(b"two", 2, 2), TimedBytes(b"end", 2)
 STREAM = [ROLE, ONE, TWO, END]
 
 
@@ -19,7 +19,7 @@ def test_a_fault_comes_behind_the_chunk_with_its_token() -> None:
 
 def test_a_broken_event_has_the_time_of_the_one_before() -> None:
     """It is sent with the token it follows."""
-    assert [ROLE, ONE, Event(BROKEN_EVENT, 1), TWO, END] == spoil_stream(STREAM, Delivery(malformed_json_after=2))
+    assert [ROLE, ONE, TimedBytes(BROKEN_EVENT, 1), TWO, END] == spoil_stream(STREAM, Delivery(malformed_json_after=2))
 
 
 def test_no_fault_changes_nothing() -> None:

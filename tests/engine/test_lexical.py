@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.engine.chat import parse_chat
 from pytest_agentbench.engine.lexical.policy import Lexical, split_clauses
-from pytest_agentbench.engine.protocol import Call
+from pytest_agentbench.engine.protocol import ReplyCall
 from pytest_agentbench.records import Json
 
 Messages = list[Json]
 
 
-def _calls(tools: list[Json], messages: str | Messages, **extra: Any) -> list[Call]:
+def _calls(tools: list[Json], messages: str | Messages, **extra: Any) -> list[ReplyCall]:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     return list(Lexical().reply({"messages": messages, "tools": tools, **extra}).tool_calls)
@@ -34,34 +34,38 @@ def _call_message(*names: str) -> Json:
     [
         (
             "Good morning! Could you move $1,250.50 from my checking account to savings on Friday? Thanks a lot.",
-            [Call("transfer_funds", {"from_account": "checking", "to_account": "savings", "amount": 1250.5, "transfer_date": "friday"})],
+            [
+                ReplyCall(
+                    "transfer_funds", {"from_account": "checking", "to_account": "savings", "amount": 1250.5, "transfer_date": "friday"}
+                )
+            ],
         ),
         (
             "My credit card ending in 9023 was stolen on the train, so please block it. What's the balance of our joint account?",
             [
-                Call("report_card", {"card_type": "credit", "incident": "stolen", "last_four": "9023"}),
-                Call("get_balance", {"account_type": "joint"}),
+                ReplyCall("report_card", {"card_type": "credit", "incident": "stolen", "last_four": "9023"}),
+                ReplyCall("get_balance", {"account_type": "joint"}),
             ],
         ),
         (
             "Calculate the payment for a loan of 25k at 6.5% over 5 years, and where is the nearest branch in Denver that's open Saturday?",
             [
-                Call("calculate_loan", {"loan_amount": 25000, "interest_rate": 6.5, "term_months": 60}),
-                Call("find_branch", {"location": "Denver", "open_on": "saturday"}),
+                ReplyCall("calculate_loan", {"loan_amount": 25000, "interest_rate": 6.5, "term_months": 60}),
+                ReplyCall("find_branch", {"location": "Denver", "open_on": "saturday"}),
             ],
         ),
         (
             "Send 300 dollars to Maria Lopez from my savings account.",
-            [Call("transfer_funds", {"from_account": "savings", "to_account": "Maria Lopez", "amount": 300})],
+            [ReplyCall("transfer_funds", {"from_account": "savings", "to_account": "Maria Lopez", "amount": 300})],
         ),
         (
             "Tell me the balance of my checking account and the balance of my savings account.",
-            [Call("get_balance", {"account_type": "checking"}), Call("get_balance", {"account_type": "savings"})],
+            [ReplyCall("get_balance", {"account_type": "checking"}), ReplyCall("get_balance", {"account_type": "savings"})],
         ),
         ("You have been most helpful, have a lovely weekend!", []),
     ],
 )
-def test_finds_tools_and_arguments(tools: list[Json], message: str, expected: list[Call]) -> None:
+def test_finds_tools_and_arguments(tools: list[Json], message: str, expected: list[ReplyCall]) -> None:
     """A customer's message becomes the calls it asks for, in its order."""
     assert expected == _calls(tools, message)
 
@@ -104,7 +108,7 @@ def test_calls_of_one_tool_are_counted(tools: list[Json]) -> None:
     wish = {"role": "user", "content": "Tell me the balance of my checking account and the balance of my savings account."}
     still_open = _calls(tools, [wish, _call_message("get_balance")])
 
-    assert [Call("get_balance", {"account_type": "savings"})] == still_open
+    assert [ReplyCall("get_balance", {"account_type": "savings"})] == still_open
 
 
 def test_repeated_words_are_one_wish(tools: list[Json]) -> None:
@@ -112,7 +116,7 @@ def test_repeated_words_are_one_wish(tools: list[Json]) -> None:
     message = "Transfer $40 from checking to savings. The transfer of the money between the accounts should be made tomorrow."
     expected = {"from_account": "checking", "to_account": "savings", "amount": 40, "transfer_date": "tomorrow"}
 
-    assert [Call("transfer_funds", expected)] == _calls(tools, message)
+    assert [ReplyCall("transfer_funds", expected)] == _calls(tools, message)
 
 
 def test_obeys_the_request(tools: list[Json]) -> None:
@@ -122,7 +126,7 @@ def test_obeys_the_request(tools: list[Json]) -> None:
 
     assert ["find_branch"] == [call.name for call in _calls(tools, message, parallel_tool_calls=False)]
     assert [] == _calls(tools, message, tool_choice="none") == _calls([], message)
-    assert [Call("report_card", {"card_type": "debit", "incident": "lost"})] == _calls(tools, message, tool_choice=named)
+    assert [ReplyCall("report_card", {"card_type": "debit", "incident": "lost"})] == _calls(tools, message, tool_choice=named)
     assert 1 == len(_calls(tools, "Good bye!", tool_choice="required"))
 
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
-from pytest_agentbench.engine.pace import Event, Pace, Slots, batches
+from pytest_agentbench.engine.pace import EnginePace, RequestSlots, TimedBytes, batches
 from pytest_agentbench.engine.protocol import Delivery, Stall
 from pytest_agentbench.records import Json
 
@@ -18,19 +18,19 @@ HELLO: Json = {"model": "embedded-lexical", "messages": [{"role": "user", "conte
 
 def test_due_times_are_absolute() -> None:
     """The first token is due at TTFT and every other one ITL later."""
-    assert pytest.approx([0.2, 0.21, 0.22]) == Pace(200, 10, 0, 0).due(3, Delivery(), b"")
+    assert pytest.approx([0.2, 0.21, 0.22]) == EnginePace(200, 10, 0, 0).due(3, Delivery(), b"")
 
 
 def test_delivery_overrides_the_pace_and_stalls() -> None:
     """An answer may have its own times, and a pause that moves all that follows."""
     delivery = Delivery(ttft_ms=100, itl_ms=1, stall=Stall(after=2, ms=500))
 
-    assert pytest.approx([0.1, 0.101, 0.602, 0.603]) == Pace(200, 10, 0, 0).due(4, delivery, b"")
+    assert pytest.approx([0.1, 0.101, 0.602, 0.603]) == EnginePace(200, 10, 0, 0).due(4, delivery, b"")
 
 
 def test_jitter_is_bounded_and_repeats() -> None:
     """Jitter stays within its share, is the same for the same request and seed, and differs for others."""
-    pace = Pace(100, 10, 0.5, 7)
+    pace = EnginePace(100, 10, 0.5, 7)
     first, *rest = pace.due(50, Delivery(), b"request")
     gaps = [later - earlier for earlier, later in zip([first, *rest], rest, strict=False)]
 
@@ -39,14 +39,14 @@ def test_jitter_is_bounded_and_repeats() -> None:
     assert 1 < len({round(gap, 6) for gap in gaps})
     assert [first, *rest] == pace.due(50, Delivery(), b"request")
     assert [first, *rest] != pace.due(50, Delivery(), b"another")
-    assert [first, *rest] != Pace(100, 10, 0.5, 8).due(50, Delivery(), b"request")
+    assert [first, *rest] != EnginePace(100, 10, 0.5, 8).due(50, Delivery(), b"request")
 
 
 async def test_what_is_due_leaves_together() -> None:
     """Events that are due are one batch; one that is due later comes in a batch of its own, not before its time."""
     now = asyncio.get_running_loop().time
     started = now()
-    events = [Event(b"a", 0), Event(b"b", 0), Event(b"c", 0.05), Event(b"d", 0.05)]
+    events = [TimedBytes(b"a", 0), TimedBytes(b"b", 0), TimedBytes(b"c", 0.05), TimedBytes(b"d", 0.05)]
     seen = [([event.data for event in batch], now() - started >= batch[-1].due) async for batch in batches(events, started)]
 
     assert [([b"a", b"b"], True), ([b"c", b"d"], True)] == seen
@@ -54,7 +54,7 @@ async def test_what_is_due_leaves_together() -> None:
 
 async def test_slots_are_first_come_first_served() -> None:
     """Over the limit requests wait, in order, and one that gives up makes room."""
-    slots, order = Slots(1), []
+    slots, order = RequestSlots(1), []
 
     async def use(name: str) -> None:
         async with slots as waited:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_agentbench.engine.protocol import Call, Delivery, Reply, Stall
+from pytest_agentbench.engine.protocol import Delivery, PolicyReply, ReplyCall, Stall
 from pytest_agentbench.engine.script import Script, load_rules
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.process import Child
@@ -114,7 +114,7 @@ def test_a_rule_becomes_a_reply(tmp_path: Path) -> None:
         {"messages": [{"role": "user", "content": ""}]}
     )
 
-    assert Reply("Hm.", (Call("f", {"x": 1}), Call("g", "{"), Call("h", {})), "stop", reply.delivery) == reply
+    assert PolicyReply("Hm.", (ReplyCall("f", {"x": 1}), ReplyCall("g", "{"), ReplyCall("h", {})), "stop", reply.delivery) == reply
     assert (5, None, Stall(after=1, ms=2)) == (reply.delivery.ttft_ms, reply.delivery.itl_ms, reply.delivery.stall)
 
 
@@ -122,7 +122,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
     """A request that no rule is for gets an error that names the script."""
     reply = _script(tmp_path, [{"match": {"turn": 3}}]).reply({"messages": [{"role": "user", "content": ""}]})
 
-    assert Reply(delivery=Delivery(status=400, message="No rule of rules.json fits this request.")) == reply
+    assert PolicyReply(delivery=Delivery(status=400, message="No rule of rules.json fits this request.")) == reply
 
 
 @pytest.mark.parametrize(

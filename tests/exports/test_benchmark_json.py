@@ -14,7 +14,7 @@ from pytest_benchmark.stats import Stats
 
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.benchmark_json import statistics
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT
 
@@ -24,7 +24,7 @@ def files(tmp_path: Path) -> Path:
     """The files of two runs."""
     directories = [run_directory(tmp_path / "reports" / name, *rollouts) for name, rollouts in (("old", ALL), ("new", (BOUGHT,)))]
     (tmp_path / "files").mkdir()
-    load_writer("pytest-benchmark")(Chosen(directories), tmp_path / "files")
+    load_writer("pytest-benchmark")(ChosenRuns(directories), tmp_path / "files")
     return tmp_path / "files"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import EXPORTS, TOOLS, load_reader, load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Attempt, Chunk, Draft, Program, Verification
 from pytest_agentbench.runs.journal import read_journal
 from tests.made_runs import run_directory
@@ -110,7 +110,7 @@ def fates(tool: str, folder: Path) -> dict[str, Fate]:
     """What becomes of a rollout, its first call and its first tool call on the way through a tool's files."""
     format, place = WAYS[tool]
     (folder / "out").mkdir()
-    load_writer(format)(Chosen([run_directory(folder / "reports" / "run", replace(FULL, trial=1), FULL)]), folder / "out")
+    load_writer(format)(ChosenRuns([run_directory(folder / "reports" / "run", replace(FULL, trial=1), FULL)]), folder / "out")
     job = folder / "out" / place
     directory, _ = import_run(tool, load_reader(tool)(job), job, None, folder / "imported")
     _, back = read_journal(directory)

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.tables import COLUMNS
@@ -21,7 +21,7 @@ from tests.tables.shop import ALL, LOST
 
 def test_a_file_for_each_table(tmp_path: Path) -> None:
     """Every table is a file with its columns and rows, unknown values are empty, and columns.csv explains them all."""
-    chosen = Chosen([run_directory(tmp_path / "run", *ALL)])
+    chosen = ChosenRuns([run_directory(tmp_path / "run", *ALL)])
     load_writer("csv")(chosen, tmp_path)
     files = {name: [*csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines())] for name in (*COLUMNS, "columns")}
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.journal import read_journal
 from tests.exports.test_harbor import job, trial
@@ -21,7 +21,7 @@ from tests.tables.shop import ALL, BOUGHT, LOST, NOON, TRIED
 def exported(folder: Path, *rollouts: Rollout) -> Path:
     """The job of a run of the shop."""
     folder.mkdir(parents=True)
-    load_writer("atif")(Chosen([run_directory(folder / "reports" / "run", *rollouts)]), folder)
+    load_writer("atif")(ChosenRuns([run_directory(folder / "reports" / "run", *rollouts)]), folder)
     return folder / "run-shop"
 
 
@@ -130,7 +130,7 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
     trial(folder, "hello__abc", {"reward": 1.0, "style": 0.5})
     trial(folder, "fix__def", {"reward": 0.0}, raised="AgentTimeoutError")
     directory, _ = import_run("harbor", load_reader("harbor")(folder), folder, None, tmp_path / "reports")
-    load_writer("atif")(Chosen([directory]), tmp_path)
+    load_writer("atif")(ChosenRuns([directory]), tmp_path)
     results = [read(path) for path in sorted(tmp_path.glob("harbor-job-*/*/result.json"))]
 
     assert [("fix", {"reward": 0.0}), ("hello", {"reward": 1.0, "style": 0.5})] == [

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Json, Rollout
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, LOST, NOON, call, rollout
@@ -20,7 +20,7 @@ LONG = "Is there a lamp? " * 100  # seven blocks of 256 characters
 
 def trace(folder: Path, *rollouts: Rollout) -> list[Json]:
     """The rows of a run."""
-    load_writer("mooncake")(Chosen([run_directory(folder / "run", *rollouts)]), folder)
+    load_writer("mooncake")(ChosenRuns([run_directory(folder / "run", *rollouts)]), folder)
     return [json.loads(line) for line in (folder / "run.jsonl").read_text(encoding="utf-8").splitlines()]
 
 

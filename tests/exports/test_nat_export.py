@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS, CALL_COLUMNS, EVENT_COLUMNS
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.journal import read_journal
@@ -25,7 +25,7 @@ from tests.tables.shop import ALL, BOUGHT, LOST, NOON, TRIED, call, rollout
 def exported(folder: Path, *directories: Path) -> Path:
     """The files of some runs."""
     folder.mkdir()
-    load_writer("nat")(Chosen(directories), folder)
+    load_writer("nat")(ChosenRuns(directories), folder)
     return folder
 
 

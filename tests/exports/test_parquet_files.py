@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.tables import COLUMNS
 from tests.made_runs import run_directory
@@ -18,7 +18,7 @@ from tests.tables.shop import ALL
 
 def test_a_file_for_each_table(tmp_path: Path) -> None:
     """Every table is a file with its rows, types and units, and what is not known is null."""
-    chosen = Chosen([run_directory(tmp_path / "run", *ALL)])
+    chosen = ChosenRuns([run_directory(tmp_path / "run", *ALL)])
     load_writer("parquet")(chosen, tmp_path)
     files = {name: pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in COLUMNS}
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, MS, START, call, rollout
@@ -56,7 +56,7 @@ VALID = fastjsonschema.compile(
 
 def trace(folder: Path, *directories: Path) -> list[Json]:
     """The events of some runs, which are as the schema says."""
-    load_writer("perfetto")(Chosen(directories), folder)
+    load_writer("perfetto")(ChosenRuns(directories), folder)
     events: list[Json] = VALID(json.loads((folder / "trace.json").read_text(encoding="utf-8")))["traceEvents"]
     return events
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.toolorchestra_series import CACHE_COLUMNS, GPU_COLUMNS
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.journal import read_journal
@@ -26,7 +26,7 @@ def exported(folder: Path, *rollouts: Rollout, samples: list[Json] | None = None
     directory = run_directory(folder / "reports" / "run", *rollouts, **changes)
     (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in samples or []))
     (folder / "out").mkdir()
-    load_writer("toolorchestra")(Chosen([directory]), folder / "out")
+    load_writer("toolorchestra")(ChosenRuns([directory]), folder / "out")
     return folder / "out" / "run"
 
 
@@ -173,7 +173,7 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
     first = exported(tmp_path / "first", BOUGHT, TRIED)
     directory, _ = import_run("toolorchestra", load_reader("toolorchestra")(first), first, None, tmp_path / "imported")
     (tmp_path / "second").mkdir()
-    load_writer("toolorchestra")(Chosen([directory]), tmp_path / "second")
+    load_writer("toolorchestra")(ChosenRuns([directory]), tmp_path / "second")
     (second,) = (tmp_path / "second").iterdir()
 
     for name in ("shop-0.json", "shop-1.json"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.verdict import Asked
+from pytest_agentbench.gate.verdict import SuiteRule
 
 HASHES = {"scenario": "s", "agent": "a", "scorers": {"tsq": "c"}, "backend": "b"}
 
@@ -30,9 +30,9 @@ def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
         "rates": {"rollouts_per_hour": 1000.0},
         **facts,
     }
-    return Evidence.of(Facts(known.pop("run", "now"), **known), every)
+    return Evidence.of(RunFacts(known.pop("run", "now"), **known), every)
 
 
-def asked(text: str, *, falling: tuple[str, ...] = ("repeated",), any_part: bool = False, passes: bool = False) -> Asked:
+def asked(text: str, *, falling: tuple[str, ...] = ("repeated",), any_part: bool = False, passes: bool = False) -> SuiteRule:
     rule = parse_rule(text, ("tsq", "repeated"), falling, passes=passes)
-    return Asked("shop", rule, rule.metric in falling, any_part)
+    return SuiteRule("shop", rule, rule.metric in falling, any_part)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence, write_baseline
-from pytest_agentbench.gate.evidence import CallTimes, Evidence, Facts, Trial, call_times, trial_of
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, call_times, trial_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.goodput import Goodput
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
@@ -40,7 +40,7 @@ trials = st.builds(
     calls=st.lists(calls, max_size=3).map(tuple),
 )
 facts = st.builds(
-    Facts,
+    RunFacts,
     names,
     st.integers(0, 9),
     st.integers(0, 9),
@@ -56,7 +56,7 @@ facts = st.builds(
 
 
 @given(facts, st.lists(trials, max_size=6))
-def test_a_baseline_is_the_evidence_written_down(known: Facts, every: list[Trial]) -> None:
+def test_a_baseline_is_the_evidence_written_down(known: RunFacts, every: list[Trial]) -> None:
     """What is written line by line is read as it was, number by number."""
     shop = Evidence.of(known, [each for each in every if each.suite == "shop"])
     lines = [json.loads(json.dumps(line)) for line in Evidence.of(known, every).to_lines("shop")]
@@ -119,7 +119,7 @@ def test_calls_of_earlier_attempts_are_evidence() -> None:
 
 def test_no_text_is_in_a_baseline() -> None:
     """Prompts, answers, arguments, logs and errors stay where they are."""
-    lines = json.dumps([*Evidence.of(Facts("r"), [trial_of(rollout())]).to_lines("shop")])
+    lines = json.dumps([*Evidence.of(RunFacts("r"), [trial_of(rollout())]).to_lines("shop")])
 
     assert [] == [text for text in ("SAID", "FAULT", "ARGUMENT", "ANSWER", "MESSAGE", "WHY", "SCORER", "LOG") if text in lines]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.promotion import Change, Promotion, check_reason, doubts, faults, plan_promotion
+from pytest_agentbench.gate.promotion import Promotion, ScoreChange, check_reason, doubts, faults, plan_promotion
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Plan, Run
 from pytest_agentbench.runs.provenance import Git
@@ -86,7 +86,7 @@ def test_a_first_baseline() -> None:
     first = promotion(of(0.5, 1.0), None)
 
     check_reason([first], "")
-    assert Change("shop", "tsq", None, 0.75, 2) == first.changes[0]
+    assert ScoreChange("shop", "tsq", None, 0.75, 2) == first.changes[0]
 
 
 @given(st.floats(0, 1), st.floats(0, 1))

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.trend import Past, Regression, Series, Trend, read_past, trend_of
+from pytest_agentbench.gate.trend import History, Regression, Trend, TrendSeries, read_past, trend_of
 from pytest_agentbench.records import Json
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.made_runs import run_directory
@@ -34,10 +34,10 @@ def night(day: int, share: float = 0.9, *, ttft: float = 100.0, content: Json = 
 
 
 def history(*nights: Evidence) -> Trend:
-    return trend_of(Past(tuple((each.facts.run, each) for each in nights), ()))
+    return trend_of(History(tuple((each.facts.run, each) for each in nights), ()))
 
 
-def series(trend: Trend, metric: str = "tsq.mean") -> Series:
+def series(trend: Trend, metric: str = "tsq.mean") -> TrendSeries:
     return next(each for each in trend.suites["shop"].series if each.metric == metric)
 
 

@@ -12,8 +12,8 @@ import pytest
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.means import suite_interval
-from pytest_agentbench.stats.paired import Sample, compare
-from pytest_agentbench.stats.trials import Side, guarded, noise, packed, plain
+from pytest_agentbench.stats.paired import ScenarioSample, compare
+from pytest_agentbench.stats.trials import RunTrials, guarded, noise, packed, plain
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.measuring import Options, Result
 from tests.benchmarks.verdicts import arms, latency, population, rounds, suite
@@ -67,7 +67,8 @@ def test_what_is_simulated_is_the_gate(trials: tuple[int, int]) -> None:
             interval = suite.gate(cell, batch)
             for at in range(5):
                 new, base = (
-                    {str(i): Sample("", tuple(each)) for i, each in enumerate(side[at].tolist())} for side in (batch.new, batch.base)
+                    {str(i): ScenarioSample("", tuple(each)) for i, each in enumerate(side[at].tolist())}
+                    for side in (batch.new, batch.base)
                 )
                 decision = compare(new, base, 0.05)
                 assert (decision.low, decision.high) == pytest.approx((interval.low[at], interval.high[at]), abs=1e-4)
@@ -89,7 +90,7 @@ def test_one_run_has_the_same_noise_in_a_report() -> None:
     random = np.random.default_rng(4)
     for counts in ([1] * 12, [3] * 12, [1, 1, 2, 3, 4, 3, 2, 2, 3, 1, 2, 2]):
         scores = [random.beta(4, 2, count).tolist() for count in counts]
-        found = noise(Side.of(packed(scores)))
+        found = noise(RunTrials.of(packed(scores)))
         low = min(float(plain(found, 0.95).low), float(guarded(found, (0.0, 1.0), 0.95).low))
 
         assert suite_interval(scores).low == pytest.approx(max(low, 0.0))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.lib.foreign import Output, block, one_line
+from pytest_agentbench.lib.foreign import ForeignOutput, block, one_line
 from pytest_agentbench.reports.markup import code, fenced, prose, table
 
 HIDDEN = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xD800]
@@ -71,7 +71,7 @@ def test_colours_of_pytest() -> None:
 def test_a_stream() -> None:
     """What is printed in pieces is escaped by whole lines, so that no command comes together; what is drawn is not."""
     stream = io.StringIO()
-    output = Output(stream)
+    output = ForeignOutput(stream)
     for piece in (":", ":error::a\n", "b", "\x1b", "\n", ":"):
         output.write(piece)
     output.flush()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib.log_tail import tail
-from pytest_agentbench.lib.redact import MARK, Public, Redactor
+from pytest_agentbench.lib.redact import MARK, PublicText, Redactor
 from pytest_agentbench.lib.scrub import scrub
 
 
@@ -111,7 +111,7 @@ def test_what_everybody_reads_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PGPASSWORD", "postgres")
     monkeypatch.setenv("SHOP_ACCESS", "password")
     monkeypatch.setenv("SHOP_KEY", "not-to-be-read")
-    redactor = Redactor(["SHOP_ACCESS"], Public(json.dumps({"ask": 'find "item", please'})))
+    redactor = Redactor(["SHOP_ACCESS"], PublicText(json.dumps({"ask": 'find "item", please'})))
     text = {"a": 'find "item" in postgres', "b": "not-to-be-read", "c": "password"}
 
     assert {**text, "b": MARK, "c": MARK} == json.loads(redactor(json.dumps(text)))
@@ -127,7 +127,7 @@ def test_a_key_that_is_expected() -> None:
     key, other = "sk-abcdefghijklmnopqrstuvwx", "sk-zyxwvutsrqponmlkjihgfedc"
     record = {"tool_calls": [{"arguments": {"key": key}}, {"arguments": {"key": other}}], "expected": [{"parameters": {"key": key}}]}
 
-    redacted = json.loads(Redactor(public=Public(labels=json.dumps([key])))(json.dumps(record)))
+    redacted = json.loads(Redactor(public=PublicText(labels=json.dumps([key])))(json.dumps(record)))
 
     assert [key, MARK] == [call["arguments"]["key"] for call in redacted["tool_calls"]]
     assert record["expected"] == redacted["expected"]

@@ -12,7 +12,7 @@ from pytest_agentbench.llm.access import Lines
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.addresses import played
-from pytest_agentbench.rollouts.rollout import Setup, run_rollout
+from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -68,7 +68,7 @@ async def by_judge(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
 
 
 async def ran(tap: Tap, agent: Agent, **roles: Json) -> Rollout:
-    return await run_rollout(KEY, SCENARIO, Setup(agent, {"by_judge": by_judge}, {}, None, {}, roles), tap, None, 60)  # type: ignore[dict-item]
+    return await run_rollout(KEY, SCENARIO, RolloutSetup(agent, {"by_judge": by_judge}, {}, None, {}, roles), tap, None, 60)  # type: ignore[dict-item]
 
 
 async def test_the_order_of_closing() -> None:
@@ -173,7 +173,7 @@ async def test_the_suites_judge_is_a_role() -> None:
 async def test_one_account_for_a_rollout(limits: Json) -> None:
     """What a rollout may spend is one account of its agent and its roles; judges have no part in it."""
     tap = Tap()
-    setup = Setup(Asking("search"), {"by_judge": by_judge}, {}, None, {}, {"search": OTHER}, limits)  # type: ignore[dict-item]
+    setup = RolloutSetup(Asking("search"), {"by_judge": by_judge}, {}, None, {}, {"search": OTHER}, limits)  # type: ignore[dict-item]
     await run_rollout(KEY, SCENARIO, setup, tap, None, 60)
     agent, search, judge = tap.accounts
 

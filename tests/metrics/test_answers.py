@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_agentbench.metrics.answers import Answers
+from pytest_agentbench.metrics.answers import AnswerCounts
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.reports.answers import lines
 from pytest_agentbench.runs.codec import plain, read
@@ -21,7 +21,7 @@ def rollout(scenario: str, value: float, confidence: float | None, *, judged: bo
 
 def test_counts() -> None:
     """Questions weigh the same, an agent that raised is wrong, an answer that says no confidence is in the accuracy alone."""
-    answers = Answers()
+    answers = AnswerCounts()
     for each in (
         *(rollout("a", 1.0, 0.9), rollout("a", 0.0, 0.7, trial=2), rollout("b", 1.0, None, judged=True)),
         *(Rollout("shop", "c", "default", 1, "agent_error"), Rollout("shop", "d", "default", 1, "infra_error")),

@@ -6,7 +6,7 @@ from pytest_agentbench.backends.telemetry.crosscheck import Client
 from pytest_agentbench.metrics.drafts import DraftMeans, DraftsSummary
 from pytest_agentbench.records import Draft, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.failure_section import rollout_section
-from pytest_agentbench.reports.wording import draft_lines
+from pytest_agentbench.reports.words import draft_lines
 from pytest_agentbench.runs.results import SuiteResult
 from tests.made_runs import run_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.metrics.other_tools import PEERS, Figures, load_peer
+from pytest_agentbench.metrics.other_tools import PEERS, PeerTable, load_peer
 from pytest_agentbench.records import Chunk, LLMCall
 from pytest_agentbench.reports.peers import lines
 
@@ -47,7 +47,7 @@ CUT = call((100, "content"), end=200, error_kind="cut")
 ERROR_EVENT = call((120, "content"), (220, "content"), end=300, error_kind="error_event", completion_tokens=2)
 
 
-def figures(tool: str, *calls: LLMCall) -> Figures:
+def figures(tool: str, *calls: LLMCall) -> PeerTable:
     return load_peer(tool)(iter(calls))
 
 

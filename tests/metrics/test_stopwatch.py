@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.machine.cpu import CpuWatch
-from pytest_agentbench.metrics.stopwatch import Reading, Stopwatch, busiest, doubt, judge
+from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, doubt, judge
 
-GOOD = Reading(
+GOOD = StopwatchEvidence(
     clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, client_queue_share=0.01, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",)
 )
 S = 1_000_000_000  # nanoseconds
@@ -87,7 +87,7 @@ def test_doubts(verdict: str, name: str, why: str) -> None:
 
 def test_what_is_not_known_is_said() -> None:
     """Stamps of user space tell no lag, a client may not say when it called, and a system not what its processes take."""
-    found = judge(Reading(clean_share=1.0, stamps=("user",)))
+    found = judge(StopwatchEvidence(clean_share=1.0, stamps=("user",)))
 
     assert ("ok", 3) == (found.verdict, len(found.notes))
     assert "stamps: user, so the read lag is not known" == found.notes[0]
@@ -95,7 +95,7 @@ def test_what_is_not_known_is_said() -> None:
 
 def test_nothing_measured() -> None:
     """Without an output event there is nothing to judge."""
-    assert judge(Reading()).verdict is None
+    assert judge(StopwatchEvidence()).verdict is None
 
 
 def test_the_busiest_second() -> None:

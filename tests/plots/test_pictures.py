@@ -20,7 +20,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
 from pytest_agentbench.plots.canvas import legend, mark, save, style, whole
 from pytest_agentbench.plots.points import points_of, ttfts_of_arms
-from pytest_agentbench.plots.runs import Load, front, loads_of, qualities_of, titles
+from pytest_agentbench.plots.runs import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared
 from pytest_agentbench.tables import read_tables
@@ -138,7 +138,7 @@ def test_bins() -> None:
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=12))
 def test_the_front(pairs: list[tuple[int, int]]) -> None:
     """The runs than which none is at least as good in both and better in one, once each pair of numbers."""
-    loads = [Load(str(number), *map(float, pair)) for number, pair in enumerate(pairs)]
+    loads = [RunLoad(str(number), *map(float, pair)) for number, pair in enumerate(pairs)]
     best = {pair for pair in pairs if not any(a <= pair[0] and b >= pair[1] and (a, b) != pair for a, b in pairs)}
 
     assert sorted(best) == [(each.ttft_ms, each.output_tokens_per_s) for each in front(loads)]
@@ -182,7 +182,7 @@ def test_arms_are_points_of_their_own(tmp_path: Path) -> None:
     assert [("x shop-old", 5744.0), ("x shop-new", 5088.0)] == [(each.name, each.rollouts_per_hour) for each in qualities_of(run, "x")]
     ttfts = ttfts_of_arms(tables, "run")
     assert {"new": 150.0, "old": 150.0} == ttfts
-    assert [Load("x old", 150.0, 240.0), Load("x new", 150.0, 212.0)] == [*loads_of(run, "x", {**ttfts, "dead": 1.0})]
+    assert [RunLoad("x old", 150.0, 240.0), RunLoad("x new", 150.0, 212.0)] == [*loads_of(run, "x", {**ttfts, "dead": 1.0})]
 
 
 def test_what_has_no_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from pytest_agentbench.backends.common_spec import Terms
+from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.machine.ports import is_free
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack import ownership
@@ -100,7 +100,7 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
     """A stack for as long as the block lasts; what this machine lacks skips the test."""
     spec = load_backend(wanted, ROOT, changes)
     assert isinstance(spec, StackSpec)
-    backend = Stacked(spec, Terms())
+    backend = Stacked(spec, SessionTerms())
     try:
         try:
             endpoint = backend.start(folder)

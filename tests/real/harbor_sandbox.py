@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.sandbox.opening import open_sandbox
-from pytest_agentbench.sandbox.sandbox import Command, Sandbox
+from pytest_agentbench.sandbox.factory import open_sandbox
+from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
 from pytest_agentbench.suites.datasets.harbor import scenario
 
 #: How many processes sleep for so long; the images of our tasks have no `ps`.
@@ -39,7 +39,7 @@ async def commands(sandbox: Sandbox) -> Json:
     return {name: _told(each) for name, each in ended.items()}
 
 
-def _told(command: Command) -> Json:
+def _told(command: CommandResult) -> Json:
     return {"code": command.exit_code, "output": command.output[:200], "omitted": command.omitted}
 
 

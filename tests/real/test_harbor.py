@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.task_toml import (
@@ -104,7 +104,7 @@ def test_a_session(project: Project, tmp_path: Path) -> None:
     project.shipped("banking")
     project.run("scenarios/banking", f"--agentbench-limit={LIMIT}").assert_outcomes(passed=LIMIT)
     (tmp_path / "out").mkdir()
-    load_writer("atif")(Chosen([project.directory]), tmp_path / "out")
+    load_writer("atif")(ChosenRuns([project.directory]), tmp_path / "out")
     (job,) = (tmp_path / "out").iterdir()
 
     told = asked(READ, tmp_path, job)
@@ -120,7 +120,7 @@ def test_a_session(project: Project, tmp_path: Path) -> None:
 def test_what_went_wrong(tmp_path: Path) -> None:
     """Rollouts without a model, with several attempts, and with a field of everything are valid as well."""
     (tmp_path / "out").mkdir()
-    load_writer("atif")(Chosen([run_directory(tmp_path / "reports" / "run", *ALL, FULL)]), tmp_path / "out")
+    load_writer("atif")(ChosenRuns([run_directory(tmp_path / "reports" / "run", *ALL, FULL)]), tmp_path / "out")
 
     told = {job.name: asked(READ, tmp_path, job) for job in (tmp_path / "out").iterdir()}
 

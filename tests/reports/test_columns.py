@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.reports.columns import columns, cut, fold
-from pytest_agentbench.reports.firstpage import Row
+from pytest_agentbench.reports.firstpage import PageRow
 from pytest_agentbench.reports.terminal import write_rows
 from tests.paper import Paper
 
@@ -35,11 +35,11 @@ def test_folding() -> None:
 def test_rows() -> None:
     """Labels stand in a column as wide as the longest, texts beside it, folded, cut or whole; others' text begins no line of its own."""
     page = [
-        Row("verdict", "FAIL because of that"),
-        Row("a_long_score", "0.5"),
-        Row("lowest", "a question that is cut", shape="cut"),
-        Row("go on with", "pytest --agentbench-resume=x", shape="whole"),
-        Row("model", "said\n::error::and more ::error::"),
+        PageRow("verdict", "FAIL because of that"),
+        PageRow("a_long_score", "0.5"),
+        PageRow("lowest", "a question that is cut", shape="cut"),
+        PageRow("go on with", "pytest --agentbench-resume=x", shape="whole"),
+        PageRow("model", "said\n::error::and more ::error::"),
     ]
     paper = Paper()
 

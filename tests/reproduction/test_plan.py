@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.reproduction.plan import Cell, Plan, hours, methods, settle
+from pytest_agentbench.reproduction.plan import Cell, ReproductionPlan, hours, methods, settle
 
 METHODS = {"baseline": "vllm-default-router", "thunderagent": "thunderagent"}
-PLAN = Plan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)
+PLAN = ReproductionPlan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)
 
 
 def test_cells() -> None:
@@ -78,7 +78,7 @@ def test_a_directory_goes_on(tmp_path: Path) -> None:
         (replace(PLAN, backends={"baseline": "vllm"}), "the method 'baseline' was vllm-default-router and is now vllm"),
     ],
 )
-def test_a_directory_of_another_plan(tmp_path: Path, other: Plan, sentence: str) -> None:
+def test_a_directory_of_another_plan(tmp_path: Path, other: ReproductionPlan, sentence: str) -> None:
     """Cells that were measured otherwise are not put beside each other."""
     settle(PLAN, tmp_path)
 

@@ -10,11 +10,11 @@ import pytest
 
 from pytest_agentbench.cli.export import written
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.plots.reproduction import draw
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reproduction.plan import Cell
-from pytest_agentbench.reproduction.results import Measured, is_measured, keep, lines, measured, ratio, write_table
+from pytest_agentbench.reproduction.results import MeasuredCell, is_measured, keep, lines, measured, ratio, write_table
 from pytest_agentbench.runs.options import RunOptions
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST
@@ -28,12 +28,12 @@ SIX = {
 def kept(folder: Path, cell: Cell, *rollouts: Rollout, window: tuple[float, float | None] = (0, None)) -> Path:
     """The directory of a reproduction with this cell, measured by a run of these rollouts."""
     directory = run_directory(folder / "reports" / cell.name, *rollouts, settings=RunOptions(backend="b", concurrency=24, window=window))
-    written(partial(keep, cell), Chosen([directory]), folder / "out" / cell.name)
+    written(partial(keep, cell), ChosenRuns([directory]), folder / "out" / cell.name)
     return folder / "out"
 
 
-def cell(method: str, concurrency: int, rate: float | None) -> Measured:
-    return Measured(method, concurrency, "run", 9, 60.0, rate, 1.0, 0.5)
+def cell(method: str, concurrency: int, rate: float | None) -> MeasuredCell:
+    return MeasuredCell(method, concurrency, "run", 9, 60.0, rate, 1.0, 0.5)
 
 
 def test_a_cell(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts.rollout import Setup, preflight, prepare, run_rollout
+from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.scorers import SCORERS, Scorer
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
@@ -271,7 +271,7 @@ async def ran(
 ) -> Rollout:
     """The record of an agent that does `what`; the tap's token is closed in the end."""
     tap = tap or QuietTap()
-    setup = Setup(Doing(what), scorers or {}, sampling, None, {"kind": "doing"})
+    setup = RolloutSetup(Doing(what), scorers or {}, sampling, None, {"kind": "doing"})
     record = await run_rollout(KEY, SCENARIO, setup, tap, None, seconds)
 
     assert [] == tap.open_ids
@@ -427,7 +427,7 @@ async def test_a_cancelled_rollout_has_no_record() -> None:
         await asyncio.sleep(60)
         return Answer("")
 
-    task = asyncio.create_task(run_rollout(KEY, SCENARIO, Setup(Doing(wait), {}, {}, None, {}), QuietTap(), None, 60))
+    task = asyncio.create_task(run_rollout(KEY, SCENARIO, RolloutSetup(Doing(wait), {}, {}, None, {}), QuietTap(), None, 60))
     await running.wait()
     task.cancel()
 

@@ -11,14 +11,14 @@ import pytest
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
-from pytest_agentbench.runs.builder import AskedSuite, Tallies, build_run, prices_of
+from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run, prices_of
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SHOP, session_facts
 
 SCENARIOS = tuple(Scenario(f"s-{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(2))
-ASKED = AskedSuite("shop", replace(SHOP, scenarios=SCENARIOS), "default", {"tsq.mean": 0.8})
+ASKED = PlannedSuite("shop", replace(SHOP, scenarios=SCENARIOS), "default", {"tsq.mean": 0.8})
 
 
 def rollout(number: int, score: float | None, started_ns: int = 0, ended_ns: int = 0) -> Rollout:
@@ -27,7 +27,7 @@ def rollout(number: int, score: float | None, started_ns: int = 0, ended_ns: int
     return replace(made, started_ns=started_ns, ended_ns=ended_ns)
 
 
-def built(*rollouts: Rollout, asked: AskedSuite = ASKED, facts: SessionFacts | None = None) -> Run:
+def built(*rollouts: Rollout, asked: PlannedSuite = ASKED, facts: SessionFacts | None = None) -> Run:
     tallies = Tallies(Performance())
     for each in rollouts:
         tallies.add(each, "tsq")

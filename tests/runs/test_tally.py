@@ -13,12 +13,12 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
-from pytest_agentbench.reports.wording import score_text
+from pytest_agentbench.reports.words import score_text
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import SuiteTally, build_suite, environment, find_run, read_run, write_run
-from pytest_agentbench.stats.paired import Sample, against_limit
+from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.made_runs import run_of
 
@@ -128,8 +128,8 @@ def test_intervals_know_of_clusters() -> None:
     rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
     again = rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),))
     part = summary(*rollouts, again, population=("tsq",))
-    samples = {each.scenario: Sample("", (float(each.scores["tsq"]),), each.cluster) for each in rollouts}
-    gate = against_limit({**samples, "s36": Sample("", (0.0,), "template 0")}, 0.5, of="population")
+    samples = {each.scenario: ScenarioSample("", (float(each.scores["tsq"]),), each.cluster) for each in rollouts}
+    gate = against_limit({**samples, "s36": ScenarioSample("", (0.0,), "template 0")}, 0.5, of="population")
     alone = summary(*(replace(each, cluster=None) for each in rollouts), population=("tsq",))["scores"]["tsq"]["mean"]
 
     for mean in part["scores"]["tsq"].values():

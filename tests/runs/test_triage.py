@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from pytest_agentbench.records import Rollout, ToolCall
-from pytest_agentbench.runs.triage import Confusion, MistakeCount, Mistakes, ToolMistakes, Triage
+from pytest_agentbench.runs.triage import Confusion, MistakeCount, MistakeCounts, ToolMistakes, Triage
 
 
 def rollout(scenario: str, *calls: str, expected: tuple[str, ...] = ("find",), status: str = "ok") -> Rollout:
@@ -15,7 +15,7 @@ def rollout(scenario: str, *calls: str, expected: tuple[str, ...] = ("find",), s
 
 
 def triage(*rollouts: Rollout) -> Triage | None:
-    found = Mistakes()
+    found = MistakeCounts()
     for each in rollouts:
         found.add(each)
     return found.triage()

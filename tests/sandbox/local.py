@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, Command, File
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
 
 
 class LocalSandbox:
@@ -29,7 +29,7 @@ class LocalSandbox:
         user: str | None = None,  # noqa: ARG002 - it has one user
         workdir: str | None = None,  # noqa: ARG002 - and one folder
         env: Mapping[str, str] | None = None,
-    ) -> Command:
+    ) -> CommandResult:
         started = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *("bash", "-c", command.replace("/solution", f"{self.folder}/solution")),
@@ -47,8 +47,8 @@ class LocalSandbox:
             await process.wait()
             if not isinstance(error, TimeoutError):
                 raise
-            return Command(None, "", seconds=seconds)
-        return Command(process.returncode, output.decode(errors="replace"), seconds=time.monotonic() - started)
+            return CommandResult(None, "", seconds=seconds)
+        return CommandResult(process.returncode, output.decode(errors="replace"), seconds=time.monotonic() - started)
 
     async def put(self, source: Path, target: str) -> None:
         place = self._place(target)

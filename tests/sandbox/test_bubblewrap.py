@@ -16,7 +16,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.bubblewrap import KIND, PROCESSES, Bubblewrap
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
-from pytest_agentbench.sandbox.sandbox import Command
+from pytest_agentbench.sandbox.sandbox import CommandResult
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ async def inside() -> AsyncIterator[Bubblewrap]:
     await bubblewrap.end()
 
 
-async def python(inside: Bubblewrap, code: str, seconds: float = 60) -> Command:
+async def python(inside: Bubblewrap, code: str, seconds: float = 60) -> CommandResult:
     return await inside.exec(f"python3 - <<'END'\n{code}\nEND", seconds=seconds)
 
 

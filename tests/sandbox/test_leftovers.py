@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.sandbox.opening import Sandboxes
+from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, labels
 
 STUCK, FREE = "1" * 64, "2" * 64  # ids of containers; the first one cannot be removed

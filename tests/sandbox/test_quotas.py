@@ -12,8 +12,8 @@ from pathlib import Path
 import docker
 import pytest
 
+from pytest_agentbench.sandbox.factory import open_sandbox
 from pytest_agentbench.sandbox.limits import KIND
-from pytest_agentbench.sandbox.opening import open_sandbox
 from tests.dockerd import NoEngine, OwnEngine
 from tests.sandbox import image
 from tests.sandbox.conftest import KEY, task

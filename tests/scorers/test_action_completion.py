@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.rollouts.scoring import no_judge, scored
+from pytest_agentbench.rollouts.scores import no_judge, scored
 from pytest_agentbench.scorers.action_completion import action_completion
 from pytest_agentbench.suites.suite import Scenario
 from tests.scorers.conftest import Judge

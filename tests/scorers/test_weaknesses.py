@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError, NoScore, ScorerFailed
 from pytest_agentbench.records import STATUSES, Json, Rollout, Score, ToolCall
-from pytest_agentbench.rollouts.scoring import no_judge, scored, wants_judge
+from pytest_agentbench.rollouts.scores import no_judge, scored, wants_judge
 from pytest_agentbench.scorers import LOWER_IS_BETTER, SCORERS, load_scorer
 from pytest_agentbench.suites.suite import Scenario, Tool
 from tests.scorers.records import records

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally
+from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from tests.servers.running import Server, ask
 from tests.tap.peers import Tap
 
@@ -48,7 +48,7 @@ async def test_what_dynamo_tells(server: Server, tap: Tap) -> None:
     assert None is told.pop()
     assert [int] * 2 == [type(each["worker_id"]["decode_worker_id"]) for each in told if each]
     assert [(float, float)] * 2 == [(type(each["timing"]["ttft_ms"]), type(each["timing"]["kv_hit_rate"])) for each in told if each]
-    assert asdict(Tally(labelled=1, announced=1, released=1, bypassed=1)) == asdict(
+    assert asdict(RolloutTally(labelled=1, announced=1, released=1, bypassed=1)) == asdict(
         stack.tally
     )  # there is no router here that waits for releases
 
@@ -70,5 +70,5 @@ async def test_dynamos_thunderagent(server: Server, tap: Tap) -> None:
 
     assert None is call.error_kind
     assert {"worker_id", "timing"} == (call.server or {}).keys()
-    assert asdict(Tally(labelled=1, announced=1, released=1)) == asdict(stack.tally)
+    assert asdict(RolloutTally(labelled=1, announced=1, released=1)) == asdict(stack.tally)
     assert "Released program live:shop.shop-0.1:" in server.log.read_text()

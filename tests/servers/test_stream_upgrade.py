@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.stream import EventReader, Read
+from pytest_agentbench.tap.stream import EventReader, NetworkRead
 from tests.servers.cases import CASES, ROUTES
 from tests.servers.comparing import EACH_TIME_ANOTHER, chunk_fields, differences, each_time_another, is_of, named, table
 from tests.servers.running import Server, ask
@@ -85,7 +85,7 @@ async def asked(url: str, body: Json) -> bytes:
 def put_together(route: str, stream: bytes) -> Json:
     """The answer of a stream that an agent read itself."""
     reading = DIALECTS[route]()
-    for event in EventReader().feed([Read(0, None, stream)]):
+    for event in EventReader().feed([NetworkRead(0, None, stream)]):
         reading.add(event)
     reading.end()
     whole: Json = json.loads(reading.assemble())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench import Backend, Endpoint, Sources, Target, Tell
 from pytest_agentbench.runs.arm_results import ArmFacts
-from pytest_agentbench.session.block_turns import Turns
+from pytest_agentbench.session.block_turns import BlockTurns
 from pytest_agentbench.suites.arms import CARRY
 
 ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")
@@ -39,7 +39,7 @@ class LabMachine(Backend):
 def test_a_backend_that_knows_of_no_arms() -> None:
     """It is always where it was started, its metrics are those of every arm, and nothing of it is lost but with the session."""
     backend = LabMachine()
-    turns = Turns(backend, CARRY)
+    turns = BlockTurns(backend, CARRY)
 
     told, swapped = turns.begin(ENDPOINT, "", 3)
 

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.session.discovery import Found, choose_variants, find, is_left_out, merged_thresholds, not_named, suite_folders
+from pytest_agentbench.session.discovery import (
+    DiscoveredSuite,
+    choose_variants,
+    find,
+    is_left_out,
+    merged_thresholds,
+    not_named,
+    suite_folders,
+)
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 
 SKIPPED = (".*", "node_modules", "venv")
@@ -27,9 +35,9 @@ def shop(**keys: Any) -> Suite:
     return Suite("shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), **keys)
 
 
-def found(**keys: Any) -> Found:
+def found(**keys: Any) -> DiscoveredSuite:
     suite = shop(**keys)
-    return Found(suite.folder, suite, dict(suite.thresholds), ("default",), 1)
+    return DiscoveredSuite(suite.folder, suite, dict(suite.thresholds), ("default",), 1)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, write_baseline
-from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, Ending, deciding, exit_status
-from pytest_agentbench.session.discovery import Found, check_rules
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, SessionEnd, deciding, exit_status
+from pytest_agentbench.session.discovery import DiscoveredSuite, check_rules
 from pytest_agentbench.session.gate import Gate, make_gate
 from pytest_agentbench.session.settings import Settings, read_settings
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
@@ -21,12 +21,14 @@ from tests.gate.evidences import evidence, trial
 from tests.made_runs import gate_result, rule_result, run_of
 
 
-def found(*gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")) -> Found:
+def found(
+    *gate: str, name: str = "shop", scenarios: int = 20, trials: int = 1, scorers: tuple[str, ...] = ("tsq", "repeated")
+) -> DiscoveredSuite:
     """A suite with these rules."""
     each = tuple(Scenario(str(number), ()) for number in range(scenarios))
     data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
     suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, gate=gate)
-    return Found(suite.folder, suite, {}, ("default",), trials)
+    return DiscoveredSuite(suite.folder, suite, {}, ("default",), trials)
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def asking(pytester: pytest.Pytester) -> Any:
     return settings
 
 
-def made(suites: list[Found], settings: Settings) -> Gate:
+def made(suites: list[DiscoveredSuite], settings: Settings) -> Gate:
     gate = make_gate(suites, settings)
     assert gate is not None
     return gate
@@ -255,7 +257,7 @@ STATUSES = [
 
 def status_of(pytests: int, verdict: str, what: dict[str, Any], inconclusive: str) -> int:
     gate = gate_result(verdict, unmeasured=tuple(what.get("unmeasured", ()))) if verdict else None
-    ending = Ending(pytests, what.get("only_unmeasured", False), what.get("failure", False), gate)
+    ending = SessionEnd(pytests, what.get("only_unmeasured", False), what.get("failure", False), gate)
     return exit_status(ending, inconclusive)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pytest_agentbench.exports.chosen import Chosen
+from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.mooncake import write
 from pytest_agentbench.records import Json
 from pytest_agentbench.simulation.closed_loop import close_loop
@@ -18,7 +18,7 @@ def rows(folder: Path, *spans: tuple[int, int]) -> dict[str, Json]:
     rollouts = [
         rollout(f"shop-{number}", start, end, calls=(call(start, start + 1, end=end),)) for number, (start, end) in enumerate(spans)
     ]
-    chosen = Chosen([run_directory(folder / "run", *rollouts)])
+    chosen = ChosenRuns([run_directory(folder / "run", *rollouts)])
     write(chosen, folder)
     close_loop(folder / "run.jsonl", chosen.origins[0])
     lines = map(json.loads, (folder / "run.jsonl").read_text(encoding="utf-8").splitlines())

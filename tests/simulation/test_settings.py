@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.common_spec import Terms
+from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.contents import BackendUse
@@ -20,7 +20,7 @@ OWN: Facts = {"workers": 2, "kv-blocks": 400, "block-size": 64, "router": "kv"}
 
 def used(name: str, *changes: tuple[str, Any]) -> BackendUse:
     """A backend of this repository, as run.json has it."""
-    backend = load_backend(name, ROOT, changes).make(Terms())
+    backend = load_backend(name, ROOT, changes).make(SessionTerms())
     return BackendUse(name, "", backend.description["kind"], "m", "", more=backend.description)
 
 

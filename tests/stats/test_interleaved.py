@@ -8,18 +8,20 @@ import pytest
 
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.stats.interleaved import block_pairs, compare_interleaved
-from pytest_agentbench.stats.latency import Timing
+from pytest_agentbench.stats.latency import RolloutLatencies
 
 
-def arms(pairs: int, size: int = 10, slower: float = 1.0, load: float = 0.0, seed: int = 1) -> tuple[list[Timing], list[Timing]]:
+def arms(
+    pairs: int, size: int = 10, slower: float = 1.0, load: float = 0.0, seed: int = 1
+) -> tuple[list[RolloutLatencies], list[RolloutLatencies]]:
     """(new, base) as `rollouts/pool/blocks` runs them; load makes each pair of blocks slower than the one before."""
     generator = random.Random(seed)
-    sides: tuple[list[Timing], list[Timing]] = ([], [])
+    sides: tuple[list[RolloutLatencies], list[RolloutLatencies]] = ([], [])
     for pair in range(pairs):
         for side in (1 - arm for arm in order(2, pair)):
             for scenario in range(pair * size, (pair + 1) * size):
                 value = 100 * (slower if side == 0 else 1.0) * (1 + load) ** pair * generator.lognormvariate(0, 0.1)
-                sides[side].append(Timing(str(scenario), 1, len(sides[0]) + len(sides[1]), (value,)))
+                sides[side].append(RolloutLatencies(str(scenario), 1, len(sides[0]) + len(sides[1]), (value,)))
     return sides
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from pytest_agentbench.stats.bootstrap import percentile_t
 from pytest_agentbench.stats.bounded import Clusters
-from pytest_agentbench.stats.decisions import Missing
-from pytest_agentbench.stats.latency import Timing, compare_latency, fewest_values, latency_limit
+from pytest_agentbench.stats.decisions import MissingScenarios
+from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency, fewest_values, latency_limit
 
 
-def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[Timing]:
+def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[RolloutLatencies]:
     """Five calls of each rollout of n scenarios, whose prompts differ in length, in milliseconds."""
     generator = random.Random(seed)
     return [
-        Timing(
+        RolloutLatencies(
             str(i),
             trial,
             trial * n + i,
@@ -29,12 +29,12 @@ def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[Timi
     ]
 
 
-def drifting(n: int, seed: int, likeness: float = 0.97) -> list[Timing]:
+def drifting(n: int, seed: int, likeness: float = 0.97) -> list[RolloutLatencies]:
     """Rollouts of n scenarios, with one call, under load that changes slowly."""
     generator, load, timings = random.Random(seed), 0.0, []
     for number in range(n):
         load = likeness * load + math.sqrt(1 - likeness**2) * generator.gauss(0, 0.3)
-        timings.append(Timing(str(number), 1, number, (100 * math.exp(load),)))
+        timings.append(RolloutLatencies(str(number), 1, number, (100 * math.exp(load),)))
     return timings
 
 
@@ -81,7 +81,7 @@ def test_scenarios_are_paired() -> None:
 
 def test_rollouts_are_kept_whole() -> None:
     """Fifty equal calls of a rollout tell no more than one of them."""
-    few = [Timing(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
+    few = [RolloutLatencies(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
     many = [each._replace(values=each.values * 50) for each in few]
     one, fifty = latency_limit(few, 50, 120), latency_limit(many, 50, 120)
 
@@ -91,7 +91,7 @@ def test_rollouts_are_kept_whole() -> None:
 
 def test_trials_of_a_scenario_are_no_more_scenarios() -> None:
     """Against a limit, what a scenario has of its own is in the error: three equal trials of each tell no more than one."""
-    once = [Timing(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
+    once = [RolloutLatencies(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
     thrice = [each._replace(trial=trial, began=each.began + 60 * trial) for trial in range(3) for each in once]
     one, three = latency_limit(once, 50, 120), latency_limit(thrice, 50, 120)
 
@@ -152,15 +152,15 @@ def test_limits_of_a_percentile() -> None:
 
 def test_scenarios_of_one_run_are_counted() -> None:
     """Of a scenario without calls in one of the runs nothing can be said, and that is said."""
-    new = [*run(40), Timing("new", 1, 99, (1.0,)), Timing("silent", 1, 98, ())]
-    base = [*run(40), Timing("old", 1, 99, (1.0,)), Timing("silent", 1, 98, (1.0,))]
+    new = [*run(40), RolloutLatencies("new", 1, 99, (1.0,)), RolloutLatencies("silent", 1, 98, ())]
+    base = [*run(40), RolloutLatencies("old", 1, 99, (1.0,)), RolloutLatencies("silent", 1, 98, (1.0,))]
 
-    assert Missing(only_new=1, only_base=1, unmeasured=1) == compare_latency(new, base, 50, 0.1).missing
+    assert MissingScenarios(only_new=1, only_base=1, unmeasured=1) == compare_latency(new, base, 50, 0.1).missing
 
 
 def test_nothing_measured_decides_nothing() -> None:
     """No rollout has a latency: that is said as any other number of them."""
-    assert "p50 needs 20 independent rollouts, and there are 0" == latency_limit([Timing("a", 1, 0, ())], 50, 1).reason
+    assert "p50 needs 20 independent rollouts, and there are 0" == latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1).reason
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_nothing_measured_decides_nothing() -> None:
 def test_mistakes_are_refused(call: float, q: int, message: str) -> None:
     """A latency of nothing has no logarithm."""
     with pytest.raises(ValueError, match=message):
-        latency_limit([Timing("a", 1, 0, (call,))], q, 500)
+        latency_limit([RolloutLatencies("a", 1, 0, (call,))], q, 500)
 
 
 def test_percentile_t_of_symmetric_values_is_nearly_t() -> None:

@@ -11,25 +11,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.decisions import Missing, judge
-from pytest_agentbench.stats.paired import Sample, against_limit, breaking, compare, pair
+from pytest_agentbench.stats.decisions import MissingScenarios, judge
+from pytest_agentbench.stats.paired import ScenarioSample, against_limit, breaking, compare, pair
 from pytest_agentbench.stats.special import binomial_at_most, student_t_quantile
 
 
-def run(*scores: tuple[float, ...], clusters: int = 0) -> dict[str, Sample]:
+def run(*scores: tuple[float, ...], clusters: int = 0) -> dict[str, ScenarioSample]:
     """A run with these trials of scenarios 0, 1, ..., in so many clusters."""
-    return {str(i): Sample("same", trials, str(i % clusters) if clusters else None) for i, trials in enumerate(scores)}
+    return {str(i): ScenarioSample("same", trials, str(i % clusters) if clusters else None) for i, trials in enumerate(scores)}
 
 
 def test_pairs_are_joined_by_id_and_content() -> None:
     """Everything that has no partner is counted under its reason; nothing is dropped in silence."""
-    new = {"both": Sample("a", (1.0,)), "new": Sample("a", (1.0,)), "changed": Sample("b", (1.0,)), "lost": Sample("a", ())}
-    base = {"both": Sample("a", (0.0, 1.0)), "changed": Sample("a", (1.0,)), "lost": Sample("a", (1.0,)), "old": Sample("a", (1.0,))}
+    new = {
+        "both": ScenarioSample("a", (1.0,)),
+        "new": ScenarioSample("a", (1.0,)),
+        "changed": ScenarioSample("b", (1.0,)),
+        "lost": ScenarioSample("a", ()),
+    }
+    base = {
+        "both": ScenarioSample("a", (0.0, 1.0)),
+        "changed": ScenarioSample("a", (1.0,)),
+        "lost": ScenarioSample("a", (1.0,)),
+        "old": ScenarioSample("a", (1.0,)),
+    }
     pairs, missing = pair(new, base)
 
     assert ["both"] == [*pairs]
     assert 0.5 == pairs["both"].difference
-    assert Missing(only_new=1, only_base=1, changed=1, unmeasured=1) == missing
+    assert MissingScenarios(only_new=1, only_base=1, changed=1, unmeasured=1) == missing
     assert 4 == missing.total
     assert missing == compare(new, base, 0.05).missing
 
@@ -138,8 +148,8 @@ def test_few_scenarios_that_vary_do_not_make_a_variance() -> None:
 def test_lost_trials_are_the_worst_for_pass_and_nothing_for_fail() -> None:
     """A run that lost what would have failed does not pass for it: the lower bound is that of zeros in the new run, of ones in the old."""
     whole = run(*[(1.0, 1.0, 1.0)] * 100)
-    two = {**whole, **{str(i): Sample("same", (1.0,), lost=2) for i in range(2)}, "2": Sample("same", (), lost=3)}
-    zeros = {**whole, **{str(i): Sample("same", (1.0, 0.0, 0.0)) for i in range(2)}, "2": Sample("same", (0.0, 0.0, 0.0))}
+    two = {**whole, **{str(i): ScenarioSample("same", (1.0,), lost=2) for i in range(2)}, "2": ScenarioSample("same", (), lost=3)}
+    zeros = {**whole, **{str(i): ScenarioSample("same", (1.0, 0.0, 0.0)) for i in range(2)}, "2": ScenarioSample("same", (0.0, 0.0, 0.0))}
 
     assert ("PASS", "INCONCLUSIVE") == (compare(whole, whole, 0.05).verdict, compare(two, whole, 0.05).verdict)
     assert compare(zeros, whole, 0.05).low == compare(two, whole, 0.05).low
@@ -147,7 +157,7 @@ def test_lost_trials_are_the_worst_for_pass_and_nothing_for_fail() -> None:
     assert ("PASS", "INCONCLUSIVE") == (against_limit(whole, 0.98).verdict, against_limit(two, 0.98).verdict)
     half = run(*[(0.0, 0.5)] * 100)
     assert "PASS" == compare(half, half, 0.12).verdict
-    lost = {name: Sample("same", (0.0, 0.5), lost=1) for name in half}
+    lost = {name: ScenarioSample("same", (0.0, 0.5), lost=1) for name in half}
     assert "INCONCLUSIVE" == compare(half, lost, 0.12).verdict, "what the baseline lost may have been better"
 
 
@@ -186,7 +196,7 @@ def test_clusters_widen_the_interval() -> None:
 def test_clusters_that_broke_are_found() -> None:
     """100 scenarios in 25 clusters, eight of which broke: FAIL by the cluster-robust interval, which has nothing imaginary in it."""
     base = run(*[(1.0, 1.0, 0.0)] * 100, clusters=25)
-    broke = {name: Sample("same", (0.0, 0.0, 0.0), each.cluster) if int(name) % 25 < 8 else each for name, each in base.items()}
+    broke = {name: ScenarioSample("same", (0.0, 0.0, 0.0), each.cluster) if int(name) % 25 < 8 else each for name, each in base.items()}
     decision = compare(broke, base, 0.05, of="population")
 
     assert ("FAIL", "clustered adjusted t") == (decision.verdict, decision.method)
@@ -228,7 +238,7 @@ def test_limits_of_a_mean() -> None:
     assert "INCONCLUSIVE" == against_limit(run(*[(1.0,)] * 10), 0.8).verdict
     assert ["FAIL", "PASS"] == [against_limit(each, 0.8, higher_is_better=False).verdict for each in (good, bad)]
     assert 0.6 == pytest.approx(against_limit(bad, 0.8).estimate)
-    assert 1 == against_limit({**good, "lost": Sample("same", ())}, 0.8).missing.unmeasured
+    assert 1 == against_limit({**good, "lost": ScenarioSample("same", ())}, 0.8).missing.unmeasured
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.rules import Rule, parse_rule
-from pytest_agentbench.gate.verdict import Asked, judge_rules
+from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.means import suite_interval
-from pytest_agentbench.stats.paired import Sample
+from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar, PassRate, against_share, pass_all, pass_counts
 from tests.benchmarks.verdicts.benchmark import RISK, within
 from tests.gate.evidences import HASHES, evidence, trial
@@ -137,7 +137,7 @@ def parsed(text: str, *, passes: bool = True) -> Rule:
 
 
 def decided(text: str, trials: list[Any], **facts: Any) -> Decision:
-    return judge_rules([Asked("shop", parsed(text), any_part=True, bar=BAR)], evidence(trials, **facts), {})[0].decision
+    return judge_rules([SuiteRule("shop", parsed(text), any_part=True, bar=BAR)], evidence(trials, **facts), {})[0].decision
 
 
 def rollouts(passed: int, n: int = 40, trials: int = 3) -> list[Any]:
@@ -236,7 +236,7 @@ def test_what_was_lost_counts_as_failed_for_pass() -> None:
     lost = [
         each if int(each.scenario) > 12 or each.trial else trial(each.scenario, None, number=0, status="infra_error") for each in trials
     ]
-    run = {str(at): Sample("", (1.0, 1.0), lost=1) if at < 12 else Sample("", (1.0, 1.0, 1.0)) for at in range(100)}
+    run = {str(at): ScenarioSample("", (1.0, 1.0), lost=1) if at < 12 else ScenarioSample("", (1.0, 1.0, 1.0)) for at in range(100)}
 
     assert "PASS" == decided("pass^3 >= 0.9", trials).verdict
     assert "INCONCLUSIVE" == decided("pass^3 >= 0.9", lost).verdict

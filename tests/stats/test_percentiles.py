@@ -17,8 +17,8 @@ from pytest_agentbench.stats.percentiles import (
     HIGH,
     LOW,
     AdjustedSpread,
+    Distribution,
     LatencySpread,
-    Pool,
     adjusted,
     latency_spread,
     needed,
@@ -150,7 +150,7 @@ def test_large_numbers() -> None:
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=60))
 def test_a_pool_is_a_sorted_list(values: list[int]) -> None:
     """A pool has the values that a list of them has, in order, to the microsecond; so their spreads are the same."""
-    pool, rounded = Pool(values), sorted((value + 500) // 1000 / 1e3 for value in values)
+    pool, rounded = Distribution(values), sorted((value + 500) // 1000 / 1e3 for value in values)
 
     assert rounded == list(pool)
     assert (rounded[0], rounded[-1], len(rounded)) == (pool[0], pool[-1], len(pool))
@@ -163,11 +163,11 @@ def test_a_pool_is_a_sorted_list(values: list[int]) -> None:
 
 def test_a_pool_grows() -> None:
     """Values that come later are in order too; a place that is not there is an IndexError."""
-    pool = Pool([2_000_000])
+    pool = Distribution([2_000_000])
     first: Sequence[float] = list(pool)
     pool.add([1_000_000, 3_000_000])
 
     assert ([2.0], [1.0, 2.0, 3.0], 2.0) == (first, list(pool), pool.mean)
     with pytest.raises(IndexError):
         pool[3]
-    assert Pool().mean is None
+    assert Distribution().mean is None

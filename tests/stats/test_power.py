@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import QUESTIONS
-from pytest_agentbench.stats.power import Design, Level, least_margin, needed_scenarios, needed_trials, spread, trials_for
+from pytest_agentbench.stats.power import Design, ScoreLevel, least_margin, needed_scenarios, needed_trials, spread, trials_for
 
 
 def test_large_suites_follow_the_textbook() -> None:
@@ -56,7 +56,7 @@ def test_of_the_population_more_trials_do_not_help() -> None:
 
 def test_noise_grows_when_a_good_suite_fades() -> None:
     """Of passes at 0.8 the variance grows until half of them fail, so that a drop is harder to find than its start says."""
-    alone, level = Design(20, 1, 0.12), Level(0.8, 0.68)
+    alone, level = Design(20, 1, 0.12), ScoreLevel(0.8, 0.68)
 
     assert alone.smallest_drop() < replace(alone, level=level).smallest_drop()
     assert replace(alone, level=replace(level, new=0.0, pooled=0.0)).smallest_drop() == pytest.approx(alone.smallest_drop())

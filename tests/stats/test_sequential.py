@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS, Looks, critical_values, spent
+from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS, InterimLooks, critical_values, spent
 from pytest_agentbench.stats.special import normal_quantile
 
 
@@ -34,7 +34,7 @@ def test_what_is_spent() -> None:
 @pytest.mark.parametrize("base_trials", [0.0, 1.0, 5.0, 15.0])
 def test_all_looks_together_are_as_wrong_as_one(base_trials: float) -> None:
     """Means of trials that are added, against a mean that is fixed: 2.5 % of unchanged runs are ever beyond the boundary of a look."""
-    looks, random, runs = Looks(5, base_trials), np.random.default_rng(1), 200_000
+    looks, random, runs = InterimLooks(5, base_trials), np.random.default_rng(1), 200_000
     base = random.normal(0, base_trials**-0.5, runs) if base_trials else np.zeros(runs)
     trials, beyond = random.normal(size=(runs, 5)), np.zeros(runs, bool)
     for rounds in range(FIRST_LOOK, 6):
@@ -50,7 +50,7 @@ def test_all_looks_together_are_as_wrong_as_one(base_trials: float) -> None:
 @given(st.integers(FIRST_LOOK, MOST_ROUNDS), st.one_of(st.just(0.0), st.floats(1, 100)), st.sampled_from([0.95, 0.975, 0.99]))
 def test_levels_fall_to_nearly_that_of_one_look(most: int, base_trials: float, confidence: float) -> None:
     """However many rounds and whatever baseline: early looks ask for more than late ones, and none for less than one look alone would."""
-    levels = [Looks(most, base_trials).confidence(rounds, confidence) for rounds in range(FIRST_LOOK, most + 1)]
+    levels = [InterimLooks(most, base_trials).confidence(rounds, confidence) for rounds in range(FIRST_LOOK, most + 1)]
 
     assert levels == sorted(levels, reverse=True)
     assert all(confidence - 1e-9 <= level < 1 for level in levels)
@@ -58,6 +58,6 @@ def test_levels_fall_to_nearly_that_of_one_look(most: int, base_trials: float, c
 
 def test_a_single_look() -> None:
     """With two rounds there is one look, which has all of the level; a run that never came to it is judged as there."""
-    assert 0.95 == pytest.approx(Looks(2, 3.0).confidence(2, 0.95))
-    assert Looks(5, 5.0).confidence(2, 0.95) == Looks(5, 5.0).confidence(0, 0.95)
-    assert 2.745 == pytest.approx(normal_quantile((1 + Looks(5, 5.0).confidence(2, 0.95)) / 2), abs=1e-3)
+    assert 0.95 == pytest.approx(InterimLooks(2, 3.0).confidence(2, 0.95))
+    assert InterimLooks(5, 5.0).confidence(2, 0.95) == InterimLooks(5, 5.0).confidence(0, 0.95)
+    assert 2.745 == pytest.approx(normal_quantile((1 + InterimLooks(5, 5.0).confidence(2, 0.95)) / 2), abs=1e-3)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, Missing, judge
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, MissingScenarios, judge
 from pytest_agentbench.stats.step_down import step_down
 
 NORMAL = NormalDist()
@@ -21,13 +21,13 @@ def z_test(value: float) -> Callable[[float], Decision]:
     def compare(confidence: float) -> Decision:
         distance = NORMAL.inv_cdf((1 + confidence) / 2)
         low, high = value - distance, value + distance
-        return Decision(judge(low, high, 0.0), 0.0, confidence, 9, (9, 9), Missing(), estimate=value, low=low, high=high)
+        return Decision(judge(low, high, 0.0), 0.0, confidence, 9, (9, 9), MissingScenarios(), estimate=value, low=low, high=high)
 
     return compare
 
 
 def without_data(confidence: float) -> Decision:
-    return Decision(INCONCLUSIVE, 0.0, confidence, 1, (1, 1), Missing(), reason="too few")
+    return Decision(INCONCLUSIVE, 0.0, confidence, 1, (1, 1), MissingScenarios(), reason="too few")
 
 
 def verdicts(*values: float) -> list[str]:

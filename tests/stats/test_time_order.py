@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, Neighbours, autocorrelation, block_length, worth
+from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
 from tests.benchmarks.verdicts.latency import ar1
 
 
@@ -42,7 +42,7 @@ def test_a_sum_varies_as_with_moving_blocks() -> None:
     values = ar1(400, 0.6, np.random.default_rng(4))
     values -= values.mean()
     sums = np.convolve(np.concatenate([values, values[:9]]), np.ones(10), "valid")
-    own = Neighbours.of([np.arange(400)], 10).variance(values)
+    own = CorrelatedPairs.of([np.arange(400)], 10).variance(values)
 
     assert float((sums**2).mean() * 40) == pytest.approx(own, rel=0.05)
 
@@ -52,6 +52,6 @@ def test_a_pair_counts_once_where_it_is_nearest() -> None:
     parts = np.array([3.0, -1.0, -2.0])
     ranks = np.arange(3)
 
-    assert Neighbours.of([ranks], 2).variance(parts) == Neighbours.of([ranks, ranks], 2).variance(parts) == 14
-    assert 14.0 == Neighbours.of([ranks], 1).variance(parts)
-    assert 14 + 2 * 2.0 == Neighbours.of([ranks], 1, [(1, 2)]).variance(parts)
+    assert CorrelatedPairs.of([ranks], 2).variance(parts) == CorrelatedPairs.of([ranks, ranks], 2).variance(parts) == 14
+    assert 14.0 == CorrelatedPairs.of([ranks], 1).variance(parts)
+    assert 14 + 2 * 2.0 == CorrelatedPairs.of([ranks], 1, [(1, 2)]).variance(parts)

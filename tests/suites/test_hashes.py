@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.suites.hashes import Contents, differences, digest, suite_identity
+from pytest_agentbench.suites.hashes import ContentHashes, differences, digest, suite_identity
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 
 JSON = st.recursive(
@@ -34,7 +34,7 @@ def no_prompts(suite: Suite, variant: str) -> Json | None:
 
 
 def content(suite: Suite, key: RolloutKey = KEY) -> Json:
-    return Contents({suite.name: suite}, "b", no_prompts).of(key)
+    return ContentHashes({suite.name: suite}, "b", no_prompts).of(key)
 
 
 @given(JSON)
@@ -103,7 +103,7 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
 
 def test_prompts(tmp_path: Path) -> None:
     """A prompt that an agent has without a setting has a hash of its own, for it may change while all settings stay."""
-    before, after = (Contents({"shop": shop(tmp_path)}, "b", lambda *_, text=text: {"system": text}).of(KEY) for text in ("1", "2"))
+    before, after = (ContentHashes({"shop": shop(tmp_path)}, "b", lambda *_, text=text: {"system": text}).of(KEY) for text in ("1", "2"))
 
     assert {"prompts"} == {part for part in before if before[part] != after[part]}
 

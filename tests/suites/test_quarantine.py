@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
-from pytest_agentbench.session.discovery import Found, find
+from pytest_agentbench.session.discovery import DiscoveredSuite, find
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.quarantine import Quarantined, check_quarantine
 from tests.suites.test_suite import SPEC, Folder, entry
@@ -112,7 +112,7 @@ def test_a_part_is_missing(folder: Folder, key: str) -> None:
     assert f"suite.yaml: the key 'quarantine.0.{key}' is missing" == folder.refusal()
 
 
-def found(folder: Folder) -> Found:
+def found(folder: Folder) -> DiscoveredSuite:
     return find(folder.path, (), ("default",), None)
 
 

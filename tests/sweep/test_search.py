@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
-from pytest_agentbench.sweep.judgement import Greatest, greatest
 from pytest_agentbench.sweep.search import MOST, NEAR, search
+from pytest_agentbench.sweep.verdict import SustainedRange, greatest
 
 
 class Backend:
@@ -38,9 +38,9 @@ def test_the_true_level_lies_within(low: int, more: int, good: int) -> None:
     assert len(backend.asked) == len({*backend.asked})
     assert all(low < level <= high for level in backend.asked)
     if good < low:
-        assert Greatest(None, low) == found
+        assert SustainedRange(None, low) == found
     elif good >= high:
-        assert Greatest(high, None) == found
+        assert SustainedRange(high, None) == found
     else:
         assert found.shown is not None
         assert found.refuted is not None
@@ -62,13 +62,13 @@ def test_what_is_unclear_is_not_shown(good: int, unclear: int) -> None:
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
-        ({1: PASS, 2: PASS, 4: FAIL}, Greatest(2, 4)),
-        ({1: PASS, 2: PASS}, Greatest(2, None)),
-        ({1: FAIL, 2: PASS}, Greatest(None, 1)),
-        ({1: INCONCLUSIVE, 2: PASS, 4: FAIL}, Greatest(None, 4, (1, 2))),
-        ({1: PASS, 2: INCONCLUSIVE, 4: PASS, 8: FAIL}, Greatest(1, 8, (2, 4))),
+        ({1: PASS, 2: PASS, 4: FAIL}, SustainedRange(2, 4)),
+        ({1: PASS, 2: PASS}, SustainedRange(2, None)),
+        ({1: FAIL, 2: PASS}, SustainedRange(None, 1)),
+        ({1: INCONCLUSIVE, 2: PASS, 4: FAIL}, SustainedRange(None, 4, (1, 2))),
+        ({1: PASS, 2: INCONCLUSIVE, 4: PASS, 8: FAIL}, SustainedRange(1, 8, (2, 4))),
     ],
 )
-def test_greatest(verdicts: Mapping[int, str], expected: Greatest) -> None:
+def test_greatest(verdicts: Mapping[int, str], expected: SustainedRange) -> None:
     """What holds above a level that was not shown to hold shows nothing."""
     assert expected == greatest(verdicts)

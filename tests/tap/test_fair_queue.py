@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from pytest_agentbench.tap.fair_queue import Turns
+from pytest_agentbench.tap.fair_queue import FairQueue
 
 
 async def test_sockets_are_read_between_two_turns() -> None:
     """However much work there is, what has come on a socket is read after a turn or two; and the order of the work stays."""
-    turns, done, over = Turns(), list[str](), asyncio.Event()
+    turns, done, over = FairQueue(), list[str](), asyncio.Event()
     loop = asyncio.get_running_loop()
     near, far = socket.socketpair()
     with near, far:
@@ -31,7 +31,7 @@ async def test_sockets_are_read_between_two_turns() -> None:
 
 async def test_a_turn_that_need_not_wait() -> None:
     """The first of a round is done at once, the others are not."""
-    turns, done, over = Turns(), list[str](), asyncio.Event()
+    turns, done, over = FairQueue(), list[str](), asyncio.Event()
 
     turns.take(partial(done.append, "first"))
     turns.take(partial(done.append, "second"))
@@ -46,7 +46,7 @@ async def test_a_turn_that_need_not_wait() -> None:
 
 async def test_a_turn_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is reported to the loop, and the next one comes all the same."""
-    turns, over, faults = Turns(), asyncio.Event(), list[object]()
+    turns, over, faults = FairQueue(), asyncio.Event(), list[object]()
     monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", lambda context: faults.append(context["exception"]))
 
     def fail() -> None:

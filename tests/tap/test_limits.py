@@ -15,10 +15,10 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, Answer
+from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, BackendAnswer
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.stream import NetworkRead
 from pytest_agentbench.tap.upstream import LONGEST_HEAD
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import DONE, STREAM_HEAD, STREAMED, Tap, agent, answering, backend, chunk, event, read_message, request, response, said
@@ -158,8 +158,8 @@ def test_slices(kind: bytes) -> None:
         if kind == b"application/json"
         else b": " + b"x" * (5 * SLICE) + b"\n\n" + event({"content": "y"}, "stop") + DONE
     )
-    answer = Answer(DIALECTS["/chat/completions"], 200, [(b"content-type", kind), (b"content-encoding", b"gzip")])
-    answer.take(Read(1, None, gzip.compress(body)))
+    answer = BackendAnswer(DIALECTS["/chat/completions"], 200, [(b"content-type", kind), (b"content-encoding", b"gzip")])
+    answer.take(NetworkRead(1, None, gzip.compress(body)))
 
     turns = 0
     while answer.unpacks():
@@ -173,12 +173,12 @@ def test_slices(kind: bytes) -> None:
 @pytest.mark.slow
 def test_events_without_an_end() -> None:
     """Events are counted too, for each of them is kept, however small it is."""
-    answer = Answer(DIALECTS["/chat/completions"], 200, [(b"content-type", b"text/event-stream")])
+    answer = BackendAnswer(DIALECTS["/chat/completions"], 200, [(b"content-type", b"text/event-stream")])
     several = event({"content": "x"}) * 4096
 
     reads = 0
     while not answer.excess:
-        answer.take(Read(reads, None, several))
+        answer.take(NetworkRead(reads, None, several))
         reads += 1
 
     assert f"the answer has more than {MOST_EVENTS} events" == answer.excess

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.tap.stream import Event, EventReader, Read
+from pytest_agentbench.tap.stream import Event, EventReader, NetworkRead
 
 LINES = [
     "data: x",
@@ -49,7 +49,7 @@ def texts(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def all_reads(draw: st.DrawFn) -> tuple[str, list[Read]]:
+def all_reads(draw: st.DrawFn) -> tuple[str, list[NetworkRead]]:
     """A stream, and the reads in which it comes: one for each byte, one for each blank line, or cut wherever."""
     text = draw(texts())
     data = text.encode()
@@ -91,13 +91,13 @@ def field_of(line: str) -> tuple[str, str]:
     return line[:colon], line[colon + 1 :].removeprefix(" ")
 
 
-def cut(text: bytes, cuts: Iterable[int]) -> list[Read]:
+def cut(text: bytes, cuts: Iterable[int]) -> list[NetworkRead]:
     """The text in pieces, each with its own number as its stamp."""
     places = [0, *sorted(cuts), len(text)]
-    return [Read(stamp, stamp + 100, text[start:end]) for stamp, (start, end) in enumerate(pairwise(places))]
+    return [NetworkRead(stamp, stamp + 100, text[start:end]) for stamp, (start, end) in enumerate(pairwise(places))]
 
 
-def events(reads: list[Read], batches: list[int]) -> list[Event]:
+def events(reads: list[NetworkRead], batches: list[int]) -> list[Event]:
     """The events of reads that are fed in batches."""
     reader = EventReader()
     places = [0, *sorted(min(place, len(reads)) for place in batches), len(reads)]
@@ -111,7 +111,7 @@ def events(reads: list[Read], batches: list[int]) -> list[Event]:
 @example(
     stream=("event: a\n\ndata: x\n\nevent: a\ndata: x\n\n", cut(b"event: a\n\ndata: x\n\nevent: a\ndata: x\n\n", [10, 19, 28])), batches=[]
 )
-def test_any_text_cut_anywhere(stream: tuple[str, list[Read]], batches: list[int]) -> None:
+def test_any_text_cut_anywhere(stream: tuple[str, list[NetworkRead]], batches: list[int]) -> None:
     """Names and data are those of the standard, and each event has the stamp of the read with its last byte.
 
     That is so wherever reads and batches of reads end: inside a CRLF, a character, a field or a byte order mark.
@@ -130,7 +130,7 @@ def test_any_text_cut_anywhere(stream: tuple[str, list[Read]], batches: list[int
 
 def test_a_byte_order_mark_is_one_at_the_start_only() -> None:
     """Anywhere else it belongs to the name of a field, which nobody knows."""
-    reads = [Read(place, None, data) for place, data in enumerate((b"data: x\n\n", b"\xef\xbb\xbfdata: y\n\n", b"data: z\n\n"))]
+    reads = [NetworkRead(place, None, data) for place, data in enumerate((b"data: x\n\n", b"\xef\xbb\xbfdata: y\n\n", b"data: z\n\n"))]
 
     assert [b"x", b"z"] == [event.data for event in events(reads, [])]
 
@@ -139,35 +139,35 @@ def test_no_event_is_held_back() -> None:
     """A CR at the end of a read ends the event at once; an LF that comes later belongs to it and is no line of its own."""
     reader = EventReader()
 
-    assert [Event(1, None, True, "message", b"a")] == reader.feed([Read(1, None, b"data: a\r\n\r")])
-    assert [] == reader.feed([Read(2, None, b"\n")])
-    assert [Event(3, 7, True, "x", b"b")] == reader.feed([Read(3, 7, b"event: x\rdata: b\r\r")])
+    assert [Event(1, None, True, "message", b"a")] == reader.feed([NetworkRead(1, None, b"data: a\r\n\r")])
+    assert [] == reader.feed([NetworkRead(2, None, b"\n")])
+    assert [Event(3, 7, True, "x", b"b")] == reader.feed([NetworkRead(3, 7, b"event: x\rdata: b\r\r")])
 
 
 def test_an_event_that_is_not_finished_is_none() -> None:
     """What stands behind the last blank line has not been said."""
-    found = events([Read(1, 5, b"data: a\n\nda"), Read(2, None, b"ta: b\n"), Read(3, None, b"data: c")], [])
+    found = events([NetworkRead(1, 5, b"data: a\n\nda"), NetworkRead(2, None, b"ta: b\n"), NetworkRead(3, None, b"data: c")], [])
 
     assert [(1, 5, True, "message", b"a")] == found
 
 
 def test_bytes_that_are_no_text() -> None:
     """They are the business of whoever reads the data; a name is made readable."""
-    assert [(1, None, True, "\ufffd", b"\xff\x00")] == events([Read(1, None, b"event: \xff\ndata: \xff\x00\n\n")], [])
+    assert [(1, None, True, "\ufffd", b"\xff\x00")] == events([NetworkRead(1, None, b"event: \xff\ndata: \xff\x00\n\n")], [])
 
 
 def test_no_reads() -> None:
     """Nothing has no events."""
     assert [] == events([], [])
-    assert [] == events([Read(1, None, b"")], [])
+    assert [] == events([NetworkRead(1, None, b"")], [])
 
 
 def test_a_long_event_in_small_pieces() -> None:
     """What has come of an event is not looked at again for every byte that follows: 4 MB in reads of 16 bytes, and in lines of 16."""
-    reads = [Read(0, None, b"x" * 16)] * 250_000
+    reads = [NetworkRead(0, None, b"x" * 16)] * 250_000
 
-    (long,) = events([Read(0, None, b"data: "), *reads, Read(1, None, b"\n\n")], [])
-    (wide,) = events([*([Read(0, None, b"data: 456789012\n")] * 250_000), Read(1, None, b"\n")], [])
+    (long,) = events([NetworkRead(0, None, b"data: "), *reads, NetworkRead(1, None, b"\n\n")], [])
+    (wide,) = events([*([NetworkRead(0, None, b"data: 456789012\n")] * 250_000), NetworkRead(1, None, b"\n")], [])
 
     assert (1, 4_000_000) == (long.at_ns, len(long.data))
     assert (1, 2_500_000 - 1) == (wide.at_ns, len(wide.data))

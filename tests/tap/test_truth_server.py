@@ -12,8 +12,8 @@ import pytest
 from pytest_agentbench.backends.proof.ready import listed_models
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.tap.dialects.chat import ChatReading
-from pytest_agentbench.tap.stream import EventReader, Read
+from pytest_agentbench.tap.dialects.chat import ChatReader
+from pytest_agentbench.tap.stream import EventReader, NetworkRead
 from tests.benchmarks.measuring import BenchmarkSkipped
 from tests.benchmarks.truth import Served, Truth, truth_server
 
@@ -47,9 +47,9 @@ def served(truth: Truth, schedule: str, **body: object) -> Served:
     return request
 
 
-def streamed(truth: Truth, schedule: str) -> ChatReading:
-    reading = ChatReading()
-    for event in EventReader().feed([Read(0, None, ask(truth, schedule))]):
+def streamed(truth: Truth, schedule: str) -> ChatReader:
+    reading = ChatReader()
+    for event in EventReader().feed([NetworkRead(0, None, ask(truth, schedule))]):
         reading.add(event)
     reading.end()
     return reading

@@ -12,7 +12,7 @@ from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.metrics.stopwatch import SAMPLE_NS
 
 
-class Costs(Protocol):
+class CostSource(Protocol):
     """A process that says what it cost so far, a `Child`."""
 
     def cost(self) -> Mapping[str, float] | None:
@@ -30,7 +30,7 @@ class CpuWatch:
         self._thread: threading.Thread | None = None
         self._last: dict[str, tuple[int, float]] = {}  # process -> when it was looked at, CPU seconds up to then
 
-    def start(self, processes: Mapping[str, Costs]) -> None:
+    def start(self, processes: Mapping[str, CostSource]) -> None:
         self._thread = daemon(self._watch, processes, name="cpu")
 
     def stop(self) -> None:
@@ -39,13 +39,13 @@ class CpuWatch:
         if self._thread is not None:
             self._thread.join()
 
-    def _watch(self, processes: Mapping[str, Costs]) -> None:
+    def _watch(self, processes: Mapping[str, CostSource]) -> None:
         self._look(processes)
         while not self._over.wait(self._every_s):
             self._look(processes)
         self._look(processes)
 
-    def _look(self, processes: Mapping[str, Costs]) -> None:
+    def _look(self, processes: Mapping[str, CostSource]) -> None:
         for name, process in processes.items():
             if (cost := process.cost()) is None:
                 continue

@@ -21,7 +21,7 @@ class Device(NamedTuple):
     parts: tuple[Device, ...] = ()
 
 
-class Process(NamedTuple):
+class GpuProcess(NamedTuple):
     """What computes on a GPU."""
 
     pid: int
@@ -35,10 +35,10 @@ class Process(NamedTuple):
 class Usage(NamedTuple):
     free_mib: int
     total_mib: int
-    processes: tuple[Process, ...]
+    processes: tuple[GpuProcess, ...]
 
 
-class Load(NamedTuple):
+class GpuLoad(NamedTuple):
     """How busy a GPU is; None: the driver does not tell."""
 
     used_mib: int
@@ -92,13 +92,13 @@ def usage(uuid: str) -> Usage:
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     free, total = _memory(nvml, handle)
-    running: tuple[Process, ...] = ()
+    running: tuple[GpuProcess, ...] = ()
     with contextlib.suppress(nvml.NVMLError):
         running = tuple(_process(each) for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     return Usage(free, total, running)
 
 
-def load(uuid: str) -> Load:
+def load(uuid: str) -> GpuLoad:
     """How busy a GPU or a MIG part is now."""
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -109,7 +109,7 @@ def load(uuid: str) -> Load:
         busy = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     with contextlib.suppress(nvml.NVMLError):
         watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-    return Load(total - free, total, busy, watts)
+    return GpuLoad(total - free, total, busy, watts)
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
@@ -128,8 +128,8 @@ def driver() -> tuple[str, str]:
     return _text(nvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _process(running: Any) -> Process:
-    return Process(running.pid, process.name(running.pid), None if running.usedGpuMemory is None else running.usedGpuMemory // MIB)
+def _process(running: Any) -> GpuProcess:
+    return GpuProcess(running.pid, process.name(running.pid), None if running.usedGpuMemory is None else running.usedGpuMemory // MIB)
 
 
 def _text(value: str | bytes) -> str:

@@ -21,7 +21,7 @@ LONGEST = 300  # letters of an answer in a sentence
 SHORTEST = 4  # letters of a key that is looked for in it: a shorter one would blank out words
 
 
-class Said(NamedTuple):
+class ApiAnswer(NamedTuple):
     """An answer of any status."""
 
     status: int
@@ -58,10 +58,10 @@ class Api:
         self.endpoint = endpoint
         self._opener = _opener(endpoint)
 
-    def get(self, path: str, timeout: float = TIMEOUT) -> Said:
+    def get(self, path: str, timeout: float = TIMEOUT) -> ApiAnswer:
         return self._ask(path, None, timeout)
 
-    def post(self, path: str, body: Json, timeout: float = TIMEOUT) -> Said:
+    def post(self, path: str, body: Json, timeout: float = TIMEOUT) -> ApiAnswer:
         return self._ask(path, json.dumps(body).encode(), timeout)
 
     def open(self, path: str, body: Json, timeout: float) -> Any:
@@ -74,14 +74,14 @@ class Api:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
         return self._opener.open(Request(f"{self.endpoint.url}{path}", body, headers), timeout=timeout)
 
-    def _ask(self, path: str, body: bytes | None, timeout: float) -> Said:
+    def _ask(self, path: str, body: bytes | None, timeout: float) -> ApiAnswer:
         """Raises BackendError when there is no answer at all, NeverReady when there will be none."""
         try:
             with self._open(path, body, timeout) as answer:
-                return Said(answer.status, answer.reason, answer.read().decode(errors="replace"), self.endpoint)
+                return ApiAnswer(answer.status, answer.reason, answer.read().decode(errors="replace"), self.endpoint)
         except HTTPError as error:
             with error:  # it holds the connection
-                return Said(error.code, str(error.reason), error.read().decode(errors="replace"), self.endpoint)
+                return ApiAnswer(error.code, str(error.reason), error.read().decode(errors="replace"), self.endpoint)
         except (OSError, HTTPException, UnicodeError) as error:
             what = f"{'GET' if body is None else 'POST'} {self.endpoint.url}{path} got no answer"
             reason = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error

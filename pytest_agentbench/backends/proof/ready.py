@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pytest_agentbench.backends.proof.api import Api, Said
+from pytest_agentbench.backends.proof.api import Api, ApiAnswer
 from pytest_agentbench.backends.proof.denials import NeverReady, denied, is_final, unanswered
-from pytest_agentbench.backends.proof.routing_hints import Program, program, prove
+from pytest_agentbench.backends.proof.routing_hints import ProbeRollout, program, prove
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
@@ -36,7 +36,7 @@ TOOL = {
 }
 
 
-class Rung(NamedTuple):
+class Proof(NamedTuple):
     """One thing that is proven."""
 
     name: str
@@ -69,7 +69,7 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     return models
 
 
-class Ladder:
+class ProofSequence:
     """Every rung is tried again and again until it holds, until `deadline` (time.monotonic()), or until `alive` raises."""
 
     def __init__(
@@ -91,14 +91,14 @@ class Ladder:
         self.model = endpoint.model
         self.workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knows, as soon as that has been asked
         self._most: Mapping[str, int] = {}  # and how many it may know
-        self._program = Program(endpoint)
+        self._program = ProbeRollout(endpoint)
 
     @property
     def answering(self) -> Endpoint:
         """The endpoint with the model that it serves, once that is known."""
         return replace(self.endpoint, model=self.model)
 
-    def climb(self) -> Iterator[Rung]:
+    def climb(self) -> Iterator[Proof]:
         """The rungs one by one as they hold; raises BackendError with the one that does not."""
         rungs = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
@@ -120,12 +120,12 @@ class Ladder:
     def _silent(self) -> dict[str, Callable[[], str]]:
         return {"port": self._port, "models": self._models, **({"workers": self._workers} if self.spec.workers else {})}
 
-    def _hold(self, rungs: Mapping[str, Callable[[], str]]) -> Iterator[Rung]:
+    def _hold(self, rungs: Mapping[str, Callable[[], str]]) -> Iterator[Proof]:
         for name, rung in rungs.items():
             started = time.monotonic()
             self.on_wait(name)
             detail = self._until_it_holds(name, rung)
-            yield Rung(name, detail, time.monotonic() - started)
+            yield Proof(name, detail, time.monotonic() - started)
 
     def _until_it_holds(self, name: str, rung: Callable[[], str]) -> str:
         while True:
@@ -204,7 +204,7 @@ class Ladder:
     def _body(self, fields: Json) -> Json:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
-    def _post(self, fields: Json) -> Said:
+    def _post(self, fields: Json) -> ApiAnswer:
         said = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if said.status in (401, 403):
             raise denied(f"a chat was answered {said}", said.status, self.endpoint)
@@ -226,7 +226,7 @@ HINT_BASE = "is it the base URL of an OpenAI-compatible server? It usually ends 
 HINT_TOOLS = "does the engine have its tool parser? `ready: {tools: none}` is for a stack that calls none"
 
 
-def _choice(said: Said) -> Any:
+def _choice(said: ApiAnswer) -> Any:
     """The first choice of a chat; raises BackendError with what came instead."""
     answer = said.json()
     try:

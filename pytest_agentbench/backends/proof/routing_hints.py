@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from pytest_agentbench.backends.proof.api import TIMEOUT, Api, Said
+from pytest_agentbench.backends.proof.api import TIMEOUT, Api, ApiAnswer
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.routing_hints import make_labels, merged
 
 
-class Program:
+class ProbeRollout:
     """A rollout that is none: announced like one with every call, and released."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -23,7 +23,7 @@ class Program:
         self._endpoint, self._fields = endpoint, label.fields
         self._api = Api(replace(endpoint, headers={**endpoint.headers, **label.headers}))
 
-    def chat(self, body: Json, timeout: float = TIMEOUT) -> Said:
+    def chat(self, body: Json, timeout: float = TIMEOUT) -> ApiAnswer:
         return self._api.post("/chat/completions", merged(body, self._fields), timeout)
 
     def is_listed(self) -> bool | None:
@@ -41,16 +41,16 @@ class Program:
 
 
 @contextmanager
-def program(endpoint: Endpoint) -> Iterator[Program]:
+def program(endpoint: Endpoint) -> Iterator[ProbeRollout]:
     """One that is released when the block is over."""
-    made = Program(endpoint)
+    made = ProbeRollout(endpoint)
     yield made
     made.release(endpoint.model)
 
 
 def prove(endpoint: Endpoint, body: Json) -> str:
     """Announces a chat and releases it; raises BackendError with what shows that nobody read its label."""
-    probe = Program(endpoint)
+    probe = ProbeRollout(endpoint)
     answer = _object(probe.chat(body), "a call with a label")
     if not probe.labels.told(answer):
         raise BackendError(f"a call with a label was answered without what the label asks for: {str(answer)[:300]}; is the router there?")
@@ -64,7 +64,7 @@ def prove(endpoint: Endpoint, body: Json) -> str:
     return "announced and released"
 
 
-def _object(said: Said, what: str) -> Json:
+def _object(said: ApiAnswer, what: str) -> Json:
     answer = said.json()
     if said.status != 200 or not isinstance(answer, dict):
         raise BackendError(f"{what} was answered {said}")

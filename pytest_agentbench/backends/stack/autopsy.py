@@ -11,7 +11,7 @@ from pytest_agentbench.backends.proof.api import Api
 from pytest_agentbench.backends.stack.instances import Instance
 from pytest_agentbench.backends.stack.log_hints import hint
 from pytest_agentbench.backends.stack.ownership import is_marked
-from pytest_agentbench.backends.stack.service import Running
+from pytest_agentbench.backends.stack.service import ServiceUnit
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.log_tail import indented, tail
@@ -50,7 +50,7 @@ def lacks(instance: Instance, check: HttpCheck | None) -> str:
     return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
 
 
-def _ails(running: Running | None) -> str:
+def _ails(running: ServiceUnit | None) -> str:
     """What a container's own HEALTHCHECK says against it; nothing of one without, and of a process."""
     health = running.health() if running else None
     return "" if health in (None, "healthy") else f"its HEALTHCHECK says that it is {health}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.common_spec import Terms
+from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.stack import registry
@@ -23,14 +23,14 @@ class Stacked(Backend):
 
     waits = True
 
-    def __init__(self, spec: StackSpec, terms: Terms) -> None:
+    def __init__(self, spec: StackSpec, terms: SessionTerms) -> None:
         self.spec, self.terms = spec, terms
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
         said = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
         self.description: Json = {"kind": spec.kind, **said}
         self.status = ""  # what the boot waits for
-        self._held: registry.Held | None = None
+        self._held: registry.HeldStack | None = None
         self._stays = False  # when this session lets it go
         self._stopped = threading.Event()
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.versions import told
-from pytest_agentbench.backends.proof.ready import PAUSE, Ladder, warm_up
+from pytest_agentbench.backends.proof.ready import PAUSE, ProofSequence, warm_up
 from pytest_agentbench.backends.stack.autopsy import lacks, log_of, robbed
 from pytest_agentbench.backends.stack.boot_facts import boot_facts
 from pytest_agentbench.backends.stack.claims import Claims, Log, fetch_images, refuse_taken
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
 from pytest_agentbench.backends.stack.ownership import kill_marked
-from pytest_agentbench.backends.stack.service import Running
+from pytest_agentbench.backends.stack.service import ServiceUnit
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.surroundings import TMP
 from pytest_agentbench.backends.stack.templates import dependencies
@@ -195,14 +195,14 @@ class Stack:
     def _front(self) -> Instance:
         return next(each for each in self.instances if each.service == self.spec.front)
 
-    def _ladder(self, deadline: float, on_wait: Log) -> Ladder:
+    def _ladder(self, deadline: float, on_wait: Log) -> ProofSequence:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
-        return Ladder(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
+        return ProofSequence(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
 
     # ------------------------------------------------------------------------------------------------ while it runs
 
-    def _watch(self, instance: Instance, running: Running) -> None:
+    def _watch(self, instance: Instance, running: ServiceUnit) -> None:
         code = running.wait()
         if self.stopping.is_set():
             return
@@ -218,7 +218,7 @@ class Stack:
         except Exception as error:  # nobody else would hear of it
             self._fail(BackendError(f"{reason}\nand could not be started again: {error}"))
 
-    def _start_again(self, instance: Instance, dead: Running) -> None:
+    def _start_again(self, instance: Instance, dead: ServiceUnit) -> None:
         """While the stack boots, the boot sees when it is ready; later it is away until its own check and the endpoint say so."""
         dead.stop(0)
         if not self._booted:

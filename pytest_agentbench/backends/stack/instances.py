@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.backends.machine.versions import program_of
 from pytest_agentbench.backends.stack.ownership import LABEL
-from pytest_agentbench.backends.stack.service import Process, Running, environment
+from pytest_agentbench.backends.stack.service import ServiceProcess, ServiceUnit, environment
 from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec
 from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
 from pytest_agentbench.backends.stack.templates import dependencies, expand, texts
@@ -29,7 +29,7 @@ class Instance:
     ports: dict[str, int]  # by name; the main one is `port`
     log: Path
     gpus: list[str] = field(default_factory=list)
-    running: Running | None = None
+    running: ServiceUnit | None = None
     restarts: int = 0  # so far
 
     @property
@@ -63,7 +63,7 @@ class Factory:
         for name in spec.services:
             self._shared[f"{name}.urls"] = ",".join(each.url for each in instances if each.service == name)
 
-    def make(self, instance: Instance) -> Running:
+    def make(self, instance: Instance) -> ServiceUnit:
         """Raises ConfigError for a template that is not known, MissingError for an interpreter or a secret that is not there."""
         python = self._python(instance)
         values, where = self._values(instance, python), _where(instance)
@@ -74,7 +74,7 @@ class Factory:
             return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
         own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
-        return Process(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
+        return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
 
     def check_texts(self, instance: Instance) -> None:
         """Raises ConfigError for a template that is not known."""
@@ -123,7 +123,9 @@ class Factory:
                 raise MissingError(f"services.{instance.service} wants the environment variable {name}, which is not set")
         return {name: os.environ[name] for name in instance.spec.secrets}
 
-    def _container(self, instance: Instance, command: list[str], env: Mapping[str, str], values: Mapping[str, str], where: str) -> Running:
+    def _container(
+        self, instance: Instance, command: list[str], env: Mapping[str, str], values: Mapping[str, str], where: str
+    ) -> ServiceUnit:
         from pytest_agentbench.backends.stack.container import Container
 
         options = instance.spec.container

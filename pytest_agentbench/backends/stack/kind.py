@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.backends.common_spec import BackendSpec, Terms
+from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack.included import with_included
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.records import Json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StackKind(StackSpec, BackendSpec):
     """Services on this machine, booted for a session."""
 
-    def make(self, terms: Terms) -> Stacked:
+    def make(self, terms: SessionTerms) -> Stacked:
         from pytest_agentbench.backends.stack.backend import Stacked
 
         return Stacked(self, terms)

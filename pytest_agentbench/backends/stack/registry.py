@@ -51,7 +51,7 @@ def spec_hash(spec: StackSpec) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-class Held:
+class HeldStack:
     """A stack with a connection to its guardian: as long as it is open the stack stays."""
 
     def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
@@ -124,7 +124,7 @@ class Held:
         return message
 
 
-def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held:
+def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> HeldStack:
     """Starts a guardian, which boots the stack; raises BackendError when not even that goes well."""
     home = _new_home(spec.name)
     owned = lock(home)
@@ -162,7 +162,7 @@ def _new_home(name: str) -> Path:
     return home
 
 
-def find_kept(spec: StackSpec) -> Held | None:
+def find_kept(spec: StackSpec) -> HeldStack | None:
     """A stack of the same spec that inherited the same that is ready, kept, and held by nobody else; None where there is none."""
     now = inherited(spec)
     for home, facts in _kept(spec):
@@ -196,12 +196,12 @@ def running() -> Iterator[tuple[Path, Json]]:
                 yield facts.parent, json.loads(facts.read_text())
 
 
-def attach(home: Path) -> Held:
+def attach(home: Path) -> HeldStack:
     """Holds a stack beside whoever else does."""
     return _hold(home)
 
 
-def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Held:
+def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> HeldStack:
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER)
@@ -215,7 +215,7 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
     if message["op"] == "busy":
         connection.close()
         raise BackendError(f"the stack in {home} is held by another session, or about to end")
-    return Held(home, connection, child)
+    return HeldStack(home, connection, child)
 
 
 def reap() -> list[tuple[str, list[str]]]:

@@ -16,8 +16,8 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.process import end_group, foreign_environment
 
 
-class Running(Protocol):
-    """A process or a container; a `Process`, a `Container`."""
+class ServiceUnit(Protocol):
+    """A process or a container; a `ServiceProcess`, a `Container`."""
 
     log: Path
     command: str  # as a shell would have it; no secrets
@@ -38,7 +38,7 @@ class Running(Protocol):
         """SIGTERM, `grace` seconds, SIGKILL; returns when it is gone. May be called twice, and for one that never started."""
 
 
-class Process:
+class ServiceProcess:
     """A command in a session of its own."""
 
     def __init__(self, run: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:

@@ -145,7 +145,7 @@ class ServingSummary(EngineStats):
 
 
 @dataclass
-class Tally:
+class SampleTally:
     """Adds up samples in the order in which they were taken.
 
     A counter's first value is where it starts from; a series that appears later started from 0, as does one that fell or was gone,
@@ -241,16 +241,16 @@ class Tally:
         return next((values for name in names if (values := self._gauges([name]))), [])
 
 
-def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> Tally:
+def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTally:
     """All samples of a run."""
-    found = Tally(span)
+    found = SampleTally(span)
     for sample in samples:
         found.add(sample)
     found.end()
     return found
 
 
-def summary(found: Tally) -> EngineStats:
+def summary(found: SampleTally) -> EngineStats:
     """Numbers that were not told are None."""
     preemptions = [found.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in found.moved]
     return EngineStats(

@@ -46,7 +46,7 @@ class Sources:
 
 
 @dataclass
-class Watched:
+class SampledTarget:
     """A target, the connection to it, and how looking at it goes."""
 
     target: Target
@@ -106,7 +106,7 @@ class Sampler:
         self.rounds = 0
         self.cpu_s = 0.0  # that the thread took
         self.every_s = sources.every_s
-        self._watched = [Watched(target) for target in sources.targets]
+        self._watched = [SampledTarget(target) for target in sources.targets]
         self._gpus = [gpu for gpu in sources.gpus if gpu.uuid]
         self._path = file
         self._file: FileIO | None = None  # while it samples
@@ -176,7 +176,7 @@ class Sampler:
                 self._faults[f"GPU {gpu.id}"] = str(error)
         self.rounds += 1
 
-    def _seen(self, watched: Watched) -> Json | None:
+    def _seen(self, watched: SampledTarget) -> Json | None:
         """What a look at a target found; None when it failed once more."""
         try:
             changes = watched.page.changes(watched.answer())

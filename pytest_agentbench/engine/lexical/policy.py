@@ -23,7 +23,7 @@ from pytest_agentbench.engine.lexical.arguments import description, fill, mappin
 from pytest_agentbench.engine.lexical.judge import judgement, wanted_schema
 from pytest_agentbench.engine.lexical.react import as_native, spoken
 from pytest_agentbench.engine.lexical.words import stems
-from pytest_agentbench.engine.protocol import Call, Reply
+from pytest_agentbench.engine.protocol import PolicyReply, ReplyCall
 from pytest_agentbench.records import Json
 
 CALLS_PER_TURN = 2
@@ -50,29 +50,29 @@ class Clause(NamedTuple):
 class Lexical:
     """Answers every request from its own words."""
 
-    def reply(self, request: Mapping[str, Any]) -> Reply:
+    def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         if (schema := wanted_schema(request)) is not None:
-            return Reply(judgement(schema, last_user_text(request["messages"])))
+            return PolicyReply(judgement(schema, last_user_text(request["messages"])))
         native = as_native(request)
         return self._reply(request) if native is None else spoken(self._reply(native))
 
-    def _reply(self, request: Mapping[str, Any]) -> Reply:
+    def _reply(self, request: Mapping[str, Any]) -> PolicyReply:
         text = last_user_text(request["messages"])[:LONGEST_MESSAGE]
         if not request.get("tools") or request.get("tool_choice") == "none":
-            return Reply(_without_tools(text))
+            return PolicyReply(_without_tools(text))
         tools = index_tools(orjson.dumps(request["tools"]))
         forced = forced_tool(request)
         if forced is not None:
-            return Reply(tool_calls=(Call(forced, fill(tools.parameters(forced), text, text)),))
+            return PolicyReply(tool_calls=(ReplyCall(forced, fill(tools.parameters(forced), text, text)),))
         made = _calls_made(request["messages"])
         open_calls = _still_open(tools.plan(text), made)
         if not open_calls and request.get("tool_choice") == "required":
             open_calls = [tools.likeliest(text)]
         count = 1 if request.get("parallel_tool_calls") is False else CALLS_PER_TURN
-        return Reply(tool_calls=tuple(open_calls[:count])) if open_calls else Reply(_closing(made))
+        return PolicyReply(tool_calls=tuple(open_calls[:count])) if open_calls else PolicyReply(_closing(made))
 
 
-class Tools:
+class SearchableTools:
     """The tools of a request, ready to be searched."""
 
     def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
@@ -86,7 +86,7 @@ class Tools:
     def parameters(self, name: str) -> Any:
         return next(function.get("parameters") for function in self._functions if function["name"] == name)
 
-    def plan(self, message: str) -> list[Call]:
+    def plan(self, message: str) -> list[ReplyCall]:
         """The calls that the message asks for, in its order."""
         clauses = split_clauses(message)
         ranked = [self._best(clause.stems) for clause in clauses]
@@ -97,9 +97,9 @@ class Tools:
         owned = (message[start:end] for start, end in pairwise(starts))
         return _merged(self._call(tool, own, message) for (_, tool), own in zip(picked, owned, strict=False))
 
-    def likeliest(self, message: str) -> Call:
+    def likeliest(self, message: str) -> ReplyCall:
         """The call that is closest to the message, however far that is."""
-        return Call(*self._call(self._best(stems(message))[0], message, message))
+        return ReplyCall(*self._call(self._best(stems(message))[0], message, message))
 
     def _call(self, tool: int, own: str, whole: str) -> tuple[str, Json]:
         function = self._functions[tool]
@@ -114,9 +114,9 @@ class Tools:
 
 
 @lru_cache(maxsize=64)
-def index_tools(tools: bytes) -> Tools:
+def index_tools(tools: bytes) -> SearchableTools:
     """By content, because a benchmark sends the same few toolsets again and again."""
-    return Tools([tool["function"] for tool in orjson.loads(tools)])
+    return SearchableTools([tool["function"] for tool in orjson.loads(tools)])
 
 
 def split_clauses(message: str) -> list[Clause]:
@@ -142,7 +142,7 @@ def _document(function: Mapping[str, Any]) -> list[str]:
     return stems(" ".join(texts))
 
 
-def _merged(calls: Iterable[tuple[str, Json]]) -> list[Call]:
+def _merged(calls: Iterable[tuple[str, Json]]) -> list[ReplyCall]:
     """One call for those of the same tool that do not contradict each other: they are about the same thing."""
     merged: list[tuple[str, Json]] = []
     for name, arguments in calls:
@@ -151,7 +151,7 @@ def _merged(calls: Iterable[tuple[str, Json]]) -> list[Call]:
             merged.append((name, arguments))
         else:
             twin.update(arguments)
-    return [Call(name, arguments) for name, arguments in merged]
+    return [ReplyCall(name, arguments) for name, arguments in merged]
 
 
 def _agree(one: Json, other: Json) -> bool:
@@ -164,7 +164,7 @@ def _calls_made(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [call["function"]["name"] for call in calls]
 
 
-def _still_open(plan: Sequence[Call], made: Sequence[str]) -> list[Call]:
+def _still_open(plan: Sequence[ReplyCall], made: Sequence[str]) -> list[ReplyCall]:
     left = Counter(made)
     still_open = []
     for call in plan:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.engine.chat import content_text
-from pytest_agentbench.engine.protocol import Reply
+from pytest_agentbench.engine.protocol import PolicyReply
 from pytest_agentbench.records import Json
 
 #: What the system prompt of the contract asks for.
@@ -32,14 +32,14 @@ def as_native(request: Mapping[str, Any]) -> Json | None:
     return {"messages": [user, *_calls_made(scratchpad)], "tools": [*_tools(prompt)], "parallel_tool_calls": False}
 
 
-def spoken(reply: Reply) -> Reply:
+def spoken(reply: PolicyReply) -> PolicyReply:
     """A reply with a tool call, or with text, as the contract has it."""
     if not reply.tool_calls:
-        return Reply(f"Thought: I now know the final answer\nFinal Answer: {reply.text}")
+        return PolicyReply(f"Thought: I now know the final answer\nFinal Answer: {reply.text}")
     call = reply.tool_calls[0]
     arguments = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()
     about = call.name.replace("_", " ")
-    return Reply(f"Thought: The customer asks for this: {about}\nAction: {call.name}\nAction Input: {arguments}")
+    return PolicyReply(f"Thought: The customer asks for this: {about}\nAction: {call.name}\nAction Input: {arguments}")
 
 
 def _tools(prompt: str) -> Iterator[Json]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 Plain = str | int | float
 
 
-class Found(NamedTuple):
+class PlacedValue(NamedTuple):
     """A value and its place in the text."""
 
     value: Plain
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     before: str = ""  # the preposition before a phrase, in lower case
 
 
-Finder = Callable[[str], tuple[Found, ...]]
+Finder = Callable[[str], tuple[PlacedValue, ...]]
 
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -97,11 +97,11 @@ _NO_NAMES = frozenset(
 )
 
 
-def _finder(function: Callable[[str], Iterator[Found]]) -> Finder:
+def _finder(function: Callable[[str], Iterator[PlacedValue]]) -> Finder:
     """Orders what `function` finds and remembers it, because the parameters of a tool ask for the same values many times."""
 
     @lru_cache(maxsize=512)
-    def find(text: str) -> tuple[Found, ...]:
+    def find(text: str) -> tuple[PlacedValue, ...]:
         usable = (found for found in function(text) if isinstance(found.value, str) or found.value < LARGEST)
         return tuple(sorted(usable, key=lambda found: (found.start, -found.end)))
 
@@ -109,129 +109,129 @@ def _finder(function: Callable[[str], Iterator[Found]]) -> Finder:
 
 
 @_finder
-def money(text: str) -> Iterator[Found]:
+def money(text: str) -> Iterator[PlacedValue]:
     for pattern in MONEY:
         for match in pattern.finditer(text):
-            yield Found(_amount(match), *match.span())
+            yield PlacedValue(_amount(match), *match.span())
 
 
 @_finder
-def numbers(text: str) -> Iterator[Found]:
+def numbers(text: str) -> Iterator[PlacedValue]:
     """Numbers that are nothing more special: no money, date, length of time, account number and so on."""
     special = (money, dates, times, percentages, months, distances, last_four, phones, references, addresses)
     taken = [found for find in special for found in find(text)]
     for match in NUMBER.finditer(text):
         if not any(found.start < match.end() and match.start() < found.end for found in taken):
-            yield Found(_amount(match), *match.span())
+            yield PlacedValue(_amount(match), *match.span())
 
 
 @_finder
-def percentages(text: str) -> Iterator[Found]:
+def percentages(text: str) -> Iterator[PlacedValue]:
     for match in PERCENT.finditer(text):
-        yield Found(_amount(match), *match.span())
+        yield PlacedValue(_amount(match), *match.span())
 
 
 @_finder
-def months(text: str) -> Iterator[Found]:
+def months(text: str) -> Iterator[PlacedValue]:
     """Lengths of time in months; years count twelve, weeks and days do not make months."""
     for match in DURATION.finditer(text):
         factor = {"y": 12, "m": 1}.get(match["unit"][0].lower(), 0)
         if factor:
-            yield Found(_count(match) * factor, *match.span())
+            yield PlacedValue(_count(match) * factor, *match.span())
 
 
 @_finder
-def distances(text: str) -> Iterator[Found]:
+def distances(text: str) -> Iterator[PlacedValue]:
     for match in DISTANCE.finditer(text):
-        yield Found(_count(match), *match.span())
+        yield PlacedValue(_count(match), *match.span())
 
 
 @_finder
-def dates(text: str) -> Iterator[Found]:
+def dates(text: str) -> Iterator[PlacedValue]:
     """ISO where day, month and year are said, else the words in lower case."""
     for match in ISO_DATE.finditer(text):
-        yield Found(match[0], *match.span())
+        yield PlacedValue(match[0], *match.span())
     for match in SLASH_DATE.finditer(text):
-        yield Found(f"{match['year']}-{int(match['month']):02}-{int(match['day']):02}", *match.span())
+        yield PlacedValue(f"{match['year']}-{int(match['month']):02}-{int(match['day']):02}", *match.span())
     for pattern in SPOKEN_DATES:
         for match in pattern.finditer(text):
-            yield Found(_spoken_date(match), *match.span())
+            yield PlacedValue(_spoken_date(match), *match.span())
     for pattern in (NAMED_DAY, NAMED_SPAN, DAY_OF_MONTH):
         for match in pattern.finditer(text):
-            yield Found(" ".join(match[0].lower().split()), *match.span())
+            yield PlacedValue(" ".join(match[0].lower().split()), *match.span())
 
 
 @_finder
-def times(text: str) -> Iterator[Found]:
+def times(text: str) -> Iterator[PlacedValue]:
     for match in TIME.finditer(text):
         if match["half"]:
             hour = int(match["hour"]) % 12 + (12 if match["half"] in "pP" else 0)
-            yield Found(f"{hour:02}:{match['minute'] or '00'}", *match.span())
+            yield PlacedValue(f"{hour:02}:{match['minute'] or '00'}", *match.span())
         else:
-            yield Found(f"{int(match['hour24']):02}:{match['minute24']}", *match.span())
+            yield PlacedValue(f"{int(match['hour24']):02}:{match['minute24']}", *match.span())
     for match in NAMED_TIME.finditer(text):
-        yield Found("00:00" if match[0].lower() == "midnight" else "12:00", *match.span())
+        yield PlacedValue("00:00" if match[0].lower() == "midnight" else "12:00", *match.span())
 
 
 @_finder
-def last_four(text: str) -> Iterator[Found]:
+def last_four(text: str) -> Iterator[PlacedValue]:
     for match in LAST_FOUR.finditer(text):
-        yield Found(match["four"], *match.span("four"))
+        yield PlacedValue(match["four"], *match.span("four"))
 
 
 @_finder
-def emails(text: str) -> Iterator[Found]:
+def emails(text: str) -> Iterator[PlacedValue]:
     for match in EMAIL.finditer(text):
-        yield Found(match[0], *match.span())
+        yield PlacedValue(match[0], *match.span())
 
 
 @_finder
-def phones(text: str) -> Iterator[Found]:
+def phones(text: str) -> Iterator[PlacedValue]:
     for match in PHONE.finditer(text):
         digits = sum(map(str.isdigit, match[0]))
         if (10 <= digits <= 15 or LOCAL_PHONE.fullmatch(match[0])) and not ISO_DATE.search(match[0]):
-            yield Found(match[0], *match.span())
+            yield PlacedValue(match[0], *match.span())
 
 
 @_finder
-def addresses(text: str) -> Iterator[Found]:
+def addresses(text: str) -> Iterator[PlacedValue]:
     for match in ADDRESS.finditer(text):
-        yield Found(match[0].rstrip(". "), *match.span())
+        yield PlacedValue(match[0].rstrip(". "), *match.span())
 
 
 @_finder
-def references(text: str) -> Iterator[Found]:
+def references(text: str) -> Iterator[PlacedValue]:
     for match in REFERENCE.finditer(text):
-        yield Found(match["reference"], *match.span("reference"))
+        yield PlacedValue(match["reference"], *match.span("reference"))
 
 
 @_finder
-def currencies(text: str) -> Iterator[Found]:
+def currencies(text: str) -> Iterator[PlacedValue]:
     for match in CURRENCY.finditer(text):
-        yield Found(CURRENCIES.get(match[0].lower().removesuffix("s"), match[0].upper()), *match.span())
+        yield PlacedValue(CURRENCIES.get(match[0].lower().removesuffix("s"), match[0].upper()), *match.span())
 
 
 @_finder
-def quotes(text: str) -> Iterator[Found]:
+def quotes(text: str) -> Iterator[PlacedValue]:
     for match in QUOTED.finditer(text):
-        yield Found(match["quoted"].strip(), *match.span())
+        yield PlacedValue(match["quoted"].strip(), *match.span())
 
 
 @_finder
-def names(text: str) -> Iterator[Found]:
+def names(text: str) -> Iterator[PlacedValue]:
     """Capitalised words, but for the first of a sentence and those that are always capitalised."""
     for match in NAME.finditer(text):
         name = re.sub(r"['’]s$", "", match["name"])
         opens = not match["before"] and re.search(r"(?:^|[.!?:\n])\s*$", text[: match.start("name")][-4:])
         if name.lower() not in _NO_NAMES and not opens:
-            yield Found(name, *match.span("name"), before=(match["before"] or "").lower())
+            yield PlacedValue(name, *match.span("name"), before=(match["before"] or "").lower())
 
 
 @_finder
-def phrases(text: str) -> Iterator[Found]:
+def phrases(text: str) -> Iterator[PlacedValue]:
     """Up to four words behind a preposition, without my, the and the like."""
     for match in PHRASE.finditer(text):
-        yield Found(match["phrase"], *match.span("phrase"), before=match["before"].lower())
+        yield PlacedValue(match["phrase"], *match.span("phrase"), before=match["before"].lower())
 
 
 def _amount(match: re.Match[str]) -> Plain:

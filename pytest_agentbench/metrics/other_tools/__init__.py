@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.lib.loading import load_object
+from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.records import LLMCall
 
 
-class Figures(NamedTuple):
+class PeerTable(NamedTuple):
     """A tool's table under its own names."""
 
     title: str
@@ -24,7 +24,7 @@ class Figures(NamedTuple):
 
 
 #: `peer(calls) -> Figures`; the calls are those of one run, failed ones included, and are looked at once.
-Peer = Callable[[Iterable[LLMCall]], Figures]
+Peer = Callable[[Iterable[LLMCall]], PeerTable]
 
 PEERS: Mapping[str, str] = {
     "aiperf": "pytest_agentbench.metrics.other_tools.aiperf:aiperf",

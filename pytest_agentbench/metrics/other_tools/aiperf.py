@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, repeat
 
-from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.metrics.other_tools.common import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
@@ -40,7 +40,7 @@ DIFFERS = (
 )
 
 
-def aiperf(calls: Iterable[LLMCall]) -> Figures:
+def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
     values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
@@ -60,7 +60,7 @@ def aiperf(calls: Iterable[LLMCall]) -> Figures:
         "Request Count (requests)": [good],
         "Error Request Count (requests)": [failed],
     }
-    return Figures("AIPerf 0.13", COLUMNS, rows, DIFFERS)
+    return PeerTable("AIPerf 0.13", COLUMNS, rows, DIFFERS)
 
 
 def _adjusted(values: Sequence[float], failed: int) -> list[float | None]:

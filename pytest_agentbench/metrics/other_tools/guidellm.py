@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.metrics.other_tools.common import Extent, called_ns, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
@@ -23,7 +23,7 @@ DIFFERS = (
 Weighted = list[tuple[float, float]]  # value, weight
 
 
-def guidellm(calls: Iterable[LLMCall]) -> Figures:
+def guidellm(calls: Iterable[LLMCall]) -> PeerTable:
     latency: Weighted = []
     ttft: Weighted = []
     itl: Weighted = []
@@ -56,7 +56,7 @@ def guidellm(calls: Iterable[LLMCall]) -> Figures:
         "Successful requests": [good],
         "Errored requests": [failed],
     }
-    return Figures("GuideLLM", COLUMNS, rows, DIFFERS)
+    return PeerTable("GuideLLM", COLUMNS, rows, DIFFERS)
 
 
 def _columns(values: Weighted) -> list[float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.metrics.other_tools.common import CLOCK, TOKENS, Extent, called_ns, columns, rate
 from pytest_agentbench.metrics.timings import later_tokens, output_tokens
 from pytest_agentbench.records import LLMCall
@@ -21,7 +21,7 @@ DIFFERS = (
 )
 
 
-def mlperf(calls: Iterable[LLMCall]) -> Figures:
+def mlperf(calls: Iterable[LLMCall]) -> PeerTable:
     values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
@@ -47,4 +47,4 @@ def mlperf(calls: Iterable[LLMCall]) -> Figures:
         "n_samples_completed": [good],
         "n_samples_failed": [failed],
     }
-    return Figures("MLPerf Endpoints", COLUMNS, rows, DIFFERS)
+    return PeerTable("MLPerf Endpoints", COLUMNS, rows, DIFFERS)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.metrics.other_tools.common import Extent, called_ns, columns, mean, rate
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.percentiles import series
@@ -23,7 +23,7 @@ DIFFERS = (
 )
 
 
-def nat(calls: Iterable[LLMCall]) -> Figures:
+def nat(calls: Iterable[LLMCall]) -> PeerTable:
     values, extent = series(), Extent()
     tokens = 0
     duration = 0
@@ -51,4 +51,4 @@ def nat(calls: Iterable[LLMCall]) -> Figures:
         "Aggregate Throughput (tok/s)": [aggregate],
         "Speedup": [timings.speedup(aggregate, of_calls)],
     }
-    return Figures("NeMo Agent Toolkit, throughput_analysis.py", COLUMNS, rows, DIFFERS)
+    return PeerTable("NeMo Agent Toolkit, throughput_analysis.py", COLUMNS, rows, DIFFERS)

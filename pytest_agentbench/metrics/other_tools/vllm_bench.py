@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.metrics.other_tools.common import CLOCK, NO_CHOICES, Extent, called_ns, mean, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
@@ -25,7 +25,7 @@ DIFFERS = (
 UNSEEN = (None, "error_event", "incomplete", "empty", "bad_tool_call")
 
 
-def vllm_bench(calls: Iterable[LLMCall]) -> Figures:
+def vllm_bench(calls: Iterable[LLMCall]) -> PeerTable:
     values, extent = series(), Extent()
     good = failed = prompt = generated = 0
     for call in calls:
@@ -57,4 +57,4 @@ def vllm_bench(calls: Iterable[LLMCall]) -> Figures:
         rows[f"Mean {name} (ms)"] = [mean(values[name])]
         rows[f"Median {name} (ms)"] = [percentile(values[name], 50)]
         rows[f"P99 {name} (ms)"] = [percentile(values[name], 99)]
-    return Figures("vllm bench serve of vLLM 0.32, backend openai-chat", ("",), rows, DIFFERS)
+    return PeerTable("vllm bench serve of vLLM 0.32, backend openai-chat", ("",), rows, DIFFERS)

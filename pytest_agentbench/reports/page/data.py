@@ -38,7 +38,7 @@ class RunData:
 
 def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
     """Reads a run's journal, one rollout in memory at a time, and its samples; a run without them has no rows."""
-    packing = Packing(bars_of(run))
+    packing = PackedRollouts(bars_of(run))
     if (directory / FILE).is_file():
         for rollout in read_journal(directory, on_damage):
             packing.add(rollout)
@@ -61,7 +61,7 @@ def main(score: str) -> Json:
     return {"score": score, "falling": score in LOWER_IS_BETTER}
 
 
-class Table:
+class PageTable:
     """Rows of rollouts as they come, and the distributions of all of them."""
 
     def __init__(self, bars: Mapping[str, Bar | None]) -> None:
@@ -82,11 +82,11 @@ class Table:
         return [facts[name] for name in FIELDS]
 
 
-class Packing:
+class PackedRollouts:
     """Rollouts as they come, as rows and blocks."""
 
     def __init__(self, bars: Mapping[str, Bar | None]) -> None:
-        self.table = Table(bars)
+        self.table = PageTable(bars)
         self._rows: list[list[Any]] = []
         self._open: list[Json] = []
         self._blocks: list[str] = []

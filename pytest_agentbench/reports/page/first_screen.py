@@ -11,7 +11,7 @@ from pytest_agentbench.metrics.registry import METRICS
 from pytest_agentbench.reports import first_look
 from pytest_agentbench.reports.gates import change_text, claims_of, gate_text, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline, means
-from pytest_agentbench.reports.wording import number, percent, score_of, split_text, statuses_text
+from pytest_agentbench.reports.words import number, percent, score_of, split_text, statuses_text
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import RuleResult
@@ -31,7 +31,7 @@ def name(words: str) -> str:
     return f"<code>{text(words)}</code>"
 
 
-HTML = first_look.Writing(text, name)
+HTML = first_look.Notation(text, name)
 
 
 def first_screen(runs: Sequence[Run]) -> str:

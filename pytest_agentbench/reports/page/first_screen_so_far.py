@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_agentbench.records import EVALUABLE, Rollout
 from pytest_agentbench.reports.page.first_screen import figure, text
-from pytest_agentbench.reports.wording import number, statuses_text
+from pytest_agentbench.reports.words import number, statuses_text
 from pytest_agentbench.runs.sessions import Session
 
 SHOWN = 8  # scores of a suite

@@ -12,7 +12,7 @@ from pytest_agentbench.runs.directory import name_of
 from pytest_agentbench.stats.decisions import Decision
 
 if TYPE_CHECKING:
-    from pytest_agentbench.gate.several import Against, Several
+    from pytest_agentbench.gate.run_comparison import ReferenceComparison, RunComparison
 
 METRICS = ("ttft", "itl", "e2e")
 
@@ -32,15 +32,15 @@ def intervals(run: Run) -> list[Json]:
 def sides(directories: Sequence[Path]) -> list[Json]:
     """Those of other runs against the first one; raises ConfigError."""
     from pytest_agentbench.gate.diff import read  # a session's own page compares no runs, and need not wait for the statistics
-    from pytest_agentbench.gate.several import Several, distinct
+    from pytest_agentbench.gate.run_comparison import RunComparison, distinct
 
     names = distinct([name_of(directory.resolve()) or directory.resolve().name for directory in directories])
-    runs = Several(names, tuple(map(read, directories)))
+    runs = RunComparison(names, tuple(map(read, directories)))
     return [each for each in _sides(runs) if each]
 
 
-def _sides(runs: Several) -> Iterator[Json]:
-    from pytest_agentbench.gate.several import PERCENTILES, latency_against, score_against
+def _sides(runs: RunComparison) -> Iterator[Json]:
+    from pytest_agentbench.gate.run_comparison import PERCENTILES, latency_against, score_against
 
     first = runs.reference.facts
     for group, suite in first.suites.items():
@@ -51,7 +51,7 @@ def _sides(runs: Several) -> Iterator[Json]:
             yield from _against(runs, f"{metric}.p{q}", f"{metric}.p{q}", latency_against(runs, metric, q))
 
 
-def _against(runs: Several, title: str, metric: str, found: Sequence[Against]) -> Iterator[Json]:
+def _against(runs: RunComparison, title: str, metric: str, found: Sequence[ReferenceComparison]) -> Iterator[Json]:
     for name, each in zip(runs.names[1:], found, strict=True):
         if each.decision:
             yield _interval(f"{title}: {name} against {runs.names[0]}", each.decision, _even(metric), "")

@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import Json, Rollout, RolloutKey
-from pytest_agentbench.reports.page.data import Packing, RunData, Table, bars_of, encoded, main, mains_of
+from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
 from pytest_agentbench.reports.page.intervals import intervals
@@ -39,13 +39,13 @@ class LiveRun:
         self._lock = threading.Lock()
         self._stopped: tuple[int, int] | None = None  # the stamp under which no session held the journal
         self._stamp = _stamp(directory)
-        self._seen = Seen(directory, _finished(directory, self._stamp))
+        self._seen = LiveRecords(directory, _finished(directory, self._stamp))
 
     def page(self) -> str:
         """The page, without a row: it asks for them."""
         with self._lock:
             run = self._seen.run
-            index = {"name": self.directory.name, "mains": {}, "server": [], **Packing({}).index()}
+            index = {"name": self.directory.name, "mains": {}, "server": [], **PackedRollouts({}).index()}
             first = first_screen([run]) if run else self._seen.first(self._phase())
             return page(self.directory.name, first, [RunData(index, ())], [], live=True)
 
@@ -88,7 +88,7 @@ class LiveRun:
         """Begins anew where a session began, or ended, since the last look."""
         stamp = _stamp(self.directory)
         if stamp != self._stamp:
-            self._stamp, self._seen = stamp, Seen(self.directory, _finished(self.directory, stamp))
+            self._stamp, self._seen = stamp, LiveRecords(self.directory, _finished(self.directory, stamp))
 
     def _phase(self) -> Phase:
         """The lock is tried only while nobody may wait for it: once it was free, not again before another session begins."""
@@ -102,13 +102,13 @@ class LiveRun:
         return "stopped"
 
 
-class Seen:
+class LiveRecords:
     """What has been read of a run since a session of it began, or ended."""
 
     def __init__(self, directory: Path, run: Run | None) -> None:
         """`run`: None while it goes on."""
         self.run, self._directory = run, directory
-        self.table = Table(bars_of(run) if run else {})
+        self.table = PageTable(bars_of(run) if run else {})
         self.rows: list[str] = []  # JSON, as the file's; of a rollout that ran again the last one counts
         self.places: list[tuple[int, int]] = []  # of the record of each row: offset and size, bytes
         self.damaged = 0  # lines that are no records

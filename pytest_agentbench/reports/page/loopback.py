@@ -32,7 +32,7 @@ class Loopback(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, run: LiveRun) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
+        super().__init__(("127.0.0.1", 0), PageHandler)
         self.run = run
         self.token = secrets.token_urlsafe(24)
         self._room = threading.BoundedSemaphore(MOST)
@@ -59,7 +59,7 @@ class Loopback(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Answers(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     """Answers a request."""
 
     server: Loopback

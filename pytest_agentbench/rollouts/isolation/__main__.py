@@ -24,10 +24,10 @@ from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.child import end_with_parent
 from pytest_agentbench.lib.process import end_text, signal_group
 from pytest_agentbench.rollouts.isolation import inside
-from pytest_agentbench.rollouts.isolation.printed import Printed
+from pytest_agentbench.rollouts.isolation.printed import PrintedOutput
 from pytest_agentbench.rollouts.isolation.template import KILL, MESSAGE, START
-from pytest_agentbench.rollouts.rollout import Setup, prepare
-from pytest_agentbench.rollouts.scoring import wants_judge
+from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
+from pytest_agentbench.rollouts.scores import wants_judge
 from pytest_agentbench.suites.suite import Suite
 
 
@@ -57,10 +57,10 @@ def main() -> None:
 class Forks:
     """The processes of one suite and variant."""
 
-    def __init__(self, control: socket.socket, setup: Setup) -> None:
+    def __init__(self, control: socket.socket, setup: RolloutSetup) -> None:
         self.control, self.setup, self.pid = control, setup, os.getpid()
         self.jobs: dict[int, int] = {}  # process id -> number of the job
-        self.printed: dict[int, Printed] = {}  # by process id
+        self.printed: dict[int, PrintedOutput] = {}  # by process id
         self.ready = selectors.DefaultSelector()
         self.woken, wakeup = os.pipe()
         for end in (self.woken, wakeup):
@@ -99,7 +99,7 @@ class Forks:
                 signal_group(pid, signal.SIGKILL)
 
     def _fork(self, number: int, line: int) -> None:
-        printed, pipe = Printed.through_pipe()
+        printed, pipe = PrintedOutput.through_pipe()
         pid = os.fork()
         if pid == 0:
             self._become(line, pipe)
@@ -110,7 +110,7 @@ class Forks:
         os.close(line)
         os.close(pipe)
 
-    def _read(self, printed: Printed) -> None:
+    def _read(self, printed: PrintedOutput) -> None:
         with suppress(BlockingIOError):
             if not printed.read():
                 self.ready.unregister(printed)

@@ -20,7 +20,7 @@ from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.child import end_with_parent, read_config
-from pytest_agentbench.lib.loading import is_import_path, search_path
+from pytest_agentbench.lib.import_path import is_import_path, search_path
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.rollout import prepare

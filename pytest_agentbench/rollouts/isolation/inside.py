@@ -18,8 +18,8 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
-from pytest_agentbench.rollouts.rollout import Setup, outcome
-from pytest_agentbench.rollouts.scoring import no_judge, score
+from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
+from pytest_agentbench.rollouts.scores import no_judge, score
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.answers import answered
@@ -27,13 +27,13 @@ from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
 
-def work_off(setup: Setup, connection: socket.socket) -> None:
+def work_off(setup: RolloutSetup, connection: socket.socket) -> None:
     """Does the job that comes over a connection to the pool."""
     asyncio.run(_work_off(setup, connection))
 
 
-async def _work_off(setup: Setup, connection: socket.socket) -> None:
-    line = Line(*await asyncio.open_connection(sock=connection))
+async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
+    line = PoolLine(*await asyncio.open_connection(sock=connection))
     job, body = await wire.read(line.reader)
     facts = json.loads(body)
     scenario = _scenario(facts["scenario"])
@@ -49,12 +49,12 @@ async def _work_off(setup: Setup, connection: socket.socket) -> None:
     await line.writer.wait_closed()
 
 
-async def _agent(setup: Setup, scenario: Scenario, job: Json, line: Line, session: aiohttp.ClientSession) -> Json:
+async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolLine, session: aiohttp.ClientSession) -> Json:
     """What became of the agent's work; when it is stopped, what it did so far."""
     llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role)
     scenario = setup.tools.for_scenario(scenario)
     async with setup.tools.opened(scenario) as source:
-        tools = ToldToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]))
+        tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]))
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
         except asyncio.CancelledError:
@@ -70,7 +70,7 @@ async def _agent(setup: Setup, scenario: Scenario, job: Json, line: Line, sessio
     }
 
 
-async def _score(setup: Setup, scenario: Scenario, job: Json, facts: Json, session: aiohttp.ClientSession) -> Json:
+async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json, session: aiohttp.ClientSession) -> Json:
     async def judge() -> LLM:
         return LLM(job["base_url"], job["model"], session=session) if job["base_url"] else await no_judge()
 
@@ -81,7 +81,7 @@ async def _score(setup: Setup, scenario: Scenario, job: Json, facts: Json, sessi
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-class Line:
+class PoolLine:
     """The connection to the pool, from this side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,10 +119,10 @@ class Line:
         task.cancel()
 
 
-class ToldToolbox(Toolbox):
+class ReportedToolbox(Toolbox):
     """Tells of each call as it is made: an agent that is killed has made it all the same."""
 
-    def __init__(self, tools: Sequence[Tool], line: Line, source: ToolSource) -> None:
+    def __init__(self, tools: Sequence[Tool], line: PoolLine, source: ToolSource) -> None:
         super().__init__(tools, source=source)
         self._line = line
 

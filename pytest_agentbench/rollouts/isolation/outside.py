@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
-from pytest_agentbench.agents.sampling import sampling_of
+from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
-from pytest_agentbench.lib.loading import is_import_path
+from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import JUDGE, Answer, Draft, Rollout, Score, ToolCall
+from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any
-from pytest_agentbench.rollouts.isolation.template import Process, Template
-from pytest_agentbench.rollouts.rollout import Setup
-from pytest_agentbench.rollouts.underway import current
+from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template
+from pytest_agentbench.rollouts.rollout import RolloutSetup
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import Scenario, Suite, score_name
 from pytest_agentbench.tools import factory as tool_factory
@@ -33,7 +33,7 @@ def wants_isolation(suite: Suite, variant: str) -> bool:
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
-def isolated(suite: Suite, variant: str, template: Template) -> Setup:
+def isolated(suite: Suite, variant: str, template: Template) -> RolloutSetup:
     """What `prepare` makes of a suite, with its own code on the other side."""
     settings, folder = suite.agent_of(variant), suite.folder
     own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # an agent runs where its tools do
@@ -43,7 +43,7 @@ def isolated(suite: Suite, variant: str, template: Template) -> Setup:
         for name, options in suite.scorers.items()
     }
     shared = suite.roles, suite.limits, DecisionOnly(), {} if own else answers_from(suite.answers_of(variant))
-    return Setup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, *shared)
+    return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, *shared)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class IsolatedAgent:
         return Answer(answer)
 
 
-async def _agent_done(process: Process, llm: LLM, tools: Toolbox) -> tuple[str, str, str]:
+async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple[str, str, str]:
     """(status, reason, answer) of an agent, when it is done; what it did goes into `llm` and `tools`."""
     while True:
         match await process.read():

@@ -12,7 +12,7 @@ CHUNK = 1 << 16  # bytes
 REST = 16  # chunks that are read after the end of a process, which are more than a pipe holds
 
 
-class Printed:
+class PrintedOutput:
     """One end of the pipe, and what is kept: half of a rollout's log, for other things are logged as well."""
 
     def __init__(self, pipe: int) -> None:
@@ -22,7 +22,7 @@ class Printed:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     @classmethod
-    def through_pipe(cls) -> tuple[Printed, int]:
+    def through_pipe(cls) -> tuple[PrintedOutput, int]:
         """(the reading side, the descriptor that is to be written to)."""
         pipe, other = os.pipe()
         os.set_blocking(pipe, False)

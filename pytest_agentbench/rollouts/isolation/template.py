@@ -25,7 +25,7 @@ MESSAGE = struct.Struct("!cI")
 START, KILL = b"+", b"-"
 
 
-class End(NamedTuple):
+class ForkEnd(NamedTuple):
     """The end of a forked process."""
 
     how: str
@@ -38,7 +38,7 @@ class Template:
     def __init__(self, control: socket.socket, process: asyncio.subprocess.Process) -> None:
         self._control, self._process = control, process
         self._numbers = itertools.count(1)
-        self._ends: dict[int, asyncio.Future[End]] = {}
+        self._ends: dict[int, asyncio.Future[ForkEnd]] = {}
         self._listening: asyncio.Task[None] | None = None
         self.judging: list[str] = []  # scorers that ask a model
         self.settings: Json = {}  # the agent's, with its defaults
@@ -78,7 +78,7 @@ class Template:
         self._control.close()
 
     @asynccontextmanager
-    async def process(self, job: Json, facts: Json) -> AsyncIterator[Process]:
+    async def process(self, job: Json, facts: Json) -> AsyncIterator[ForkedProcess]:
         """A process for a job; in the end it is gone, and what it printed is printed here."""
         number = next(self._numbers)
         mine, its = socket.socketpair()
@@ -90,14 +90,14 @@ class Template:
                 reader, writer = await asyncio.open_connection(sock=mine)
                 writer.write(wire.pack(job, json.dumps(facts, default=str).encode()))
                 try:
-                    yield Process(reader, writer, ended)
+                    yield ForkedProcess(reader, writer, ended)
                 finally:
                     writer.close()
                     await self._gone(number, ended)
             finally:
                 del self._ends[number]
 
-    async def _gone(self, number: int, ended: asyncio.Future[End]) -> None:
+    async def _gone(self, number: int, ended: asyncio.Future[ForkEnd]) -> None:
         with suppress(InfraError):  # it is gone with the process that forked it
             await self._say(KILL, number)
             sys.stderr.write((await asyncio.shield(ended)).printed)
@@ -118,7 +118,7 @@ class Template:
             while True:
                 told, printed = await wire.read(reader)
                 if (ended := self._ends.get(told["job"])) is not None and not ended.done():
-                    ended.set_result(End(told["how"], printed.decode()))
+                    ended.set_result(ForkEnd(told["how"], printed.decode()))
         writer.close()
         for ended in self._ends.values():
             if not ended.done():
@@ -127,12 +127,12 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Process:
+class ForkedProcess:
     """One forked process, while it works."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    ended: asyncio.Future[End]  # raises InfraError when nobody knows
+    ended: asyncio.Future[ForkEnd]  # raises InfraError when nobody knows
 
     async def read(self) -> tuple[str, Json]:
         """What it says next; raises ChildProcessError, with how it ended, when it says nothing more."""

@@ -14,8 +14,8 @@ from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
 from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
 from pytest_agentbench.rollouts.pool.server import Pool
-from pytest_agentbench.rollouts.pool.voice import PipeVoice
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 
 GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed
@@ -34,7 +34,7 @@ async def _serve(config: Json, listener: socket.socket) -> None:
     """The pool's whole life: it ends with the session, or with the controller."""
     sys.path[:] = config["sys_path"]
     pool = Pool(config)
-    watchdog = Watchdog(PipeVoice(config["voice"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0))
+    watchdog = Watchdog(ControllerPipe(config["voice"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0))
     watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
     serving(port=listener.getsockname()[1])

@@ -12,7 +12,7 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, RolloutKey
-from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally, total
+from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally, total
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
@@ -29,7 +29,7 @@ class Addresses:
         self.taps: Taps | None = None
         self.endpoint: Endpoint | None = None
         self.salt = ""  # before the system prompts of agents
-        self.before = Tally()  # of pools that died
+        self.before = RolloutTally()  # of pools that died
         self._url = ""
         self._count = 0
         self._announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
@@ -163,7 +163,7 @@ class Addresses:
         await asyncio.gather(*(each.farewell() for each in self._announcers.values()))
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> RolloutTally:
         """Of this pool and those before it."""
         return total([self.before, *(each.tally for each in self._announcers.values())])
 

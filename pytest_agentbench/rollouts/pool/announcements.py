@@ -28,7 +28,7 @@ READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTra
 
 
 @dataclass
-class Tally:
+class RolloutTally:
     """Rollouts, as run.json counts them."""
 
     labelled: int = 0  # attempts whose calls got a label; each has an id of its own
@@ -39,10 +39,10 @@ class Tally:
     left: int = 0  # not released when the session ended
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
+def total(tallies: Iterable[RolloutTally]) -> RolloutTally:
     """The sum of the tallies of several endpoints."""
     every = [astuple(each) for each in tallies]
-    return Tally(*map(sum, zip(*every, strict=True)))
+    return RolloutTally(*map(sum, zip(*every, strict=True)))
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Announcer:
     session: aiohttp.ClientSession
     run: str  # of its session; no other one has the same
     on_release: Callable[[str], None] = lambda _id: None  # called with the id of each rollout that the stack has let go
-    tally: Tally = field(default_factory=Tally)
+    tally: RolloutTally = field(default_factory=RolloutTally)
 
     def __post_init__(self) -> None:
         """Raises ConfigError for labels that nobody knows."""

@@ -14,9 +14,9 @@ from pytest_agentbench.llm.access import Tap
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
-from pytest_agentbench.rollouts.rollout import Setup, run_rollout
-from pytest_agentbench.sandbox.opening import Sandboxes
-from pytest_agentbench.suites.arms import Side
+from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
+from pytest_agentbench.sandbox.factory import Sandboxes
+from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import Scenario
 
 
@@ -31,18 +31,18 @@ class Host(Protocol):
 
     async def ask(self, question: Json) -> bytes: ...
 
-    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
+    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, RolloutSetup, float]:
         """What a rollout is made of, and its budget in seconds."""
 
     async def record(self, rollout: Rollout) -> bytes: ...
 
 
-class Turning:
+class BlockTransition:
     """The scheduler's way from a block to the next one."""
 
     def __init__(self, host: Host, *, sides: Json, policy: str, in_sequence: bool, concurrency: int, own: Mapping[str, int]) -> None:
         self._host, self._policy, self._in_sequence, self._concurrency, self._own = host, policy, in_sequence, concurrency, own
-        self._sides = {variant: Side(*side) for variant, side in sides.items()}
+        self._sides = {variant: VariantOrigin(*side) for variant, side in sides.items()}
         self._told: asyncio.Future[Json] | None = None
         self._number = 0
 

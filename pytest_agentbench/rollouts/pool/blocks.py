@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.turn_order import order
-from pytest_agentbench.suites.arms import Side
+from pytest_agentbench.suites.arms import VariantOrigin
 
 WAVES = 4  # rollouts of a block for each one in flight: the end of a block, when few are, is a small part of it then
 ROUNDS = 10  # in which each arm has a block, from which on blocks are so long; with fewer they are shorter, down to one rollout in flight
@@ -29,7 +29,7 @@ class Block:
 
 def arrange(
     keys: Sequence[RolloutKey],
-    sides: Mapping[str, Side],
+    sides: Mapping[str, VariantOrigin],
     concurrency: int,
     own: Mapping[str, int] = MappingProxyType({}),
     *,

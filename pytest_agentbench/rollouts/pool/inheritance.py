@@ -13,13 +13,13 @@ from typing import Any
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
-from pytest_agentbench.rollouts.pool.announcements import Tally
+from pytest_agentbench.rollouts.pool.announcements import RolloutTally
 from pytest_agentbench.rollouts.pool.scheduler import Scheduler
 from pytest_agentbench.suites.suite import Scenario, Suite
 
 
 @dataclass
-class Calls:
+class AttemptCalls:
     """That a pool's attempt had made when the pool died."""
 
     measured: list[LLMCall] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Inheritance:
     def __init__(self, left: Json | None, session: int) -> None:
         """`session` is the number of the session within its run."""
         self._left, self._session = left or {}, session
-        self._calls: defaultdict[RolloutKey, Calls] = defaultdict(Calls)
+        self._calls: defaultdict[RolloutKey, AttemptCalls] = defaultdict(AttemptCalls)
         #: Rollouts that are not run again, because of what they do to the session -> how they end.
         self.ends: dict[RolloutKey, Json] = {RolloutKey(*key): end for key, end in self._left.get("ends", ())}
         self.lent = {token for token, facts in self._left.get("tokens", ()) if facts["lent"]}  # to tests, which may close them
@@ -59,7 +59,7 @@ class Inheritance:
         for key, attempts in self._left.get("attempts", ()):
             scheduler.earlier[RolloutKey(*key)] = tuple(Attempt.from_dict(attempt) for attempt, _ in attempts)
             scheduler.tries[RolloutKey(*key)] = sum(not interrupted for _, interrupted in attempts)
-        addresses.before = Tally(**self._left.get("tally", {}))
+        addresses.before = RolloutTally(**self._left.get("tally", {}))
 
     async def settle(self, scheduler: Scheduler, addresses: Addresses) -> None:
         """Breaks off the calls that were under way, releases what was announced, and keeps what the tap saw of the attempts."""
@@ -86,7 +86,7 @@ class Inheritance:
         """How a rollout ends that is not run again; None for one that is to run."""
         if key not in self.ends:
             return None
-        end, calls, now = self.ends[key], self._calls.get(key, Calls()), time.monotonic_ns()
+        end, calls, now = self.ends[key], self._calls.get(key, AttemptCalls()), time.monotonic_ns()
         if "rollout" in end:
             return dataclasses.replace(Rollout.from_dict(end["rollout"]), other_calls=tuple(calls.others))
         return Rollout(

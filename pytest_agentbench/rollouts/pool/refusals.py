@@ -10,7 +10,7 @@ from pytest_agentbench.records import Rollout, RolloutKey
 
 
 @dataclass
-class Group:
+class SuiteRefusals:
     """What came of a suite under one variant so far."""
 
     answered: bool = False  # a call of it went well
@@ -22,7 +22,7 @@ class Refusals:
     """The groups of a session."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, SuiteRefusals] = {}
 
     def after(self, rollout: Rollout, planned: Iterable[RolloutKey], running: Iterable[RolloutKey]) -> str:
         """Why no further rollout of its group is to be tried, now that this one has ended; empty where some are.
@@ -30,7 +30,7 @@ class Refusals:
         A group is given up when two of its scenarios, or its only one, were refused, no call of it was answered, and nothing runs any
         more that did so at that time: a refusal comes sooner than an answer.
         """
-        group = self._groups.setdefault(rollout.key.group, Group())
+        group = self._groups.setdefault(rollout.key.group, SuiteRefusals())
         words = refusal(rollout.calls)
         group.answered = group.answered or any(call.error_kind is None for call in rollout.calls)
         if words:

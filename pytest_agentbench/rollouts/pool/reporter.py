@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.pulse import UNANSWERED
+from pytest_agentbench.rollouts.pool.health_query import UNANSWERED
 
 GRACE = 0.05  # seconds between the last bytes of a process that was killed and the moment at which anybody can know it
 

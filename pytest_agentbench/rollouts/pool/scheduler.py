@@ -38,7 +38,7 @@ class Outcome:
     cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
 
 
-class Desk(Protocol):
+class AttemptListener(Protocol):
     """Whoever is told how attempts go, so that a pool that dies loses none of them."""
 
     def begun(self, key: RolloutKey) -> None: ...
@@ -50,7 +50,7 @@ class Desk(Protocol):
         """Returns when it is known, by `hold`, whether a part of the session went away while a failed attempt ran."""
 
 
-class NoDesk:
+class NoListener:
     """Nobody."""
 
     def begun(self, key: RolloutKey) -> None: ...
@@ -60,7 +60,7 @@ class NoDesk:
     async def looked(self, rollout: Rollout) -> None: ...
 
 
-class Turns(Protocol):
+class BlockSwitch(Protocol):
     """What happens between two blocks of rollouts, where they run in blocks."""
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
@@ -84,7 +84,7 @@ class Scheduler:
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
         self.stopped = asyncio.Event()  # `broken` says why
-        self.desk: Desk = NoDesk()
+        self.desk: AttemptListener = NoListener()
         self.alone: set[RolloutKey] = set()  # rollouts beside which nothing else runs
         self.earlier: dict[RolloutKey, tuple[Attempt, ...]] = {}  # attempts of rollouts that have not ended
         self.tries: Counter[RolloutKey] = Counter()  # how many of them count against the retries
@@ -95,7 +95,7 @@ class Scheduler:
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
-        self.turns: Turns | None = None  # None: all rollouts are one block
+        self.turns: BlockSwitch | None = None  # None: all rollouts are one block
         self._blocks: deque[Block] = deque()
         self._arm: str | None = None  # whose block is under way
         self._in_flight = concurrency  # at most, in the block that is under way
@@ -252,7 +252,7 @@ class Scheduler:
         idle = self._turning is None and not self._waiting and not self._running
         return self.started and idle and (bool(self._blocks) or self._arm is not None)
 
-    async def _turn(self, turns: Turns) -> None:
+    async def _turn(self, turns: BlockSwitch) -> None:
         await self.there.wait()
         if self._arm is not None:
             self._arm = None
@@ -266,7 +266,7 @@ class Scheduler:
         else:
             self._arm, self._in_flight = block.arm, block.concurrency
 
-    async def _entered(self, turns: Turns, block: Block) -> str:
+    async def _entered(self, turns: BlockSwitch, block: Block) -> str:
         """Why a block's rollouts cannot run. One is entered anew where a part of the session died meanwhile, and is there again."""
         while True:
             outages = self._outages

@@ -21,16 +21,16 @@ from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKe
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.template import Template
 from pytest_agentbench.rollouts.pool.addresses import Addresses
-from pytest_agentbench.rollouts.pool.block_switch import Turning
+from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
+from pytest_agentbench.rollouts.pool.health_query import HealthQuery, unanswered
 from pytest_agentbench.rollouts.pool.inheritance import Inheritance
-from pytest_agentbench.rollouts.pool.pulse import Pulse, unanswered
 from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.rollout import Setup, prepare, run_rollout
+from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
-from pytest_agentbench.sandbox.opening import Sandboxes
-from pytest_agentbench.suites.hashes import Contents
+from pytest_agentbench.sandbox.factory import Sandboxes
+from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import Scenario, Suite
 
 GONE = "the controller's line is closed"
@@ -43,7 +43,7 @@ class Pool:
         self.introductions = Introductions(config["token"])
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
-        self.setups: dict[tuple[str, str], asyncio.Task[Setup]] = {}
+        self.setups: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
@@ -53,11 +53,11 @@ class Pool:
         self.inheritance = Inheritance(config["inherited"], config["session"])
         self.inheritance.hand_to(self.scheduler, self.addresses)
         self.sandboxes = Sandboxes(config["run"], config["sandboxes"], self.tell)
-        self.pulse = Pulse(config["patience"])
-        self.turning = Turning(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
+        self.pulse = HealthQuery(config["patience"])
+        self.turning = BlockTransition(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
         self.scheduler.turns = self.turning
         self.number: int = config["session"]  # of the session within its run
-        self.contents = Contents(self.suites, config["backend"], prompt_hashes)
+        self.contents = ContentHashes(self.suites, config["backend"], prompt_hashes)
         self.time_limit: float | None = config["time_limit"]
         self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
         self.planned = self.inheritance.plan is not None
@@ -352,7 +352,7 @@ class Pool:
         scenario, setup, budget = await self.setup_of(key)
         return await run_rollout(key, scenario, setup, self.addresses, self.session, budget, self.sandboxes)
 
-    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, Setup, float]:
+    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, RolloutSetup, float]:
         """Raises InfraError as `_setup` does."""
         suite = self.suites[key.suite]
         return self._scenario(key), await self._setup(suite, key.variant), self.budget or suite.timeout
@@ -360,7 +360,7 @@ class Pool:
     def _scenario(self, key: RolloutKey) -> Scenario:
         return self.scenarios[key.suite, key.scenario]
 
-    async def _setup(self, suite: Suite, variant: str) -> Setup:
+    async def _setup(self, suite: Suite, variant: str) -> RolloutSetup:
         """Raises InfraError when the suite's own code cannot be loaded; it is tried once."""
         at = suite.name, variant
         if at not in self.setups:
@@ -370,7 +370,7 @@ class Pool:
         except ConfigError as error:
             raise InfraError(str(error)) from error
 
-    async def _prepared(self, suite: Suite, variant: str) -> Setup:
+    async def _prepared(self, suite: Suite, variant: str) -> RolloutSetup:
         if not wants_isolation(suite, variant):
             return prepare(suite, variant)
         template = await Template.start(suite, variant)

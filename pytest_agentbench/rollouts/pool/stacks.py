@@ -18,7 +18,7 @@ PYTHONS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
-class Line(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of code."""
 
     file: str
@@ -41,12 +41,12 @@ def context_of(step: FrameType) -> Context:
     return context
 
 
-def lines_of(frame: FrameType) -> list[Line]:
+def lines_of(frame: FrameType) -> list[CodeLine]:
     """The innermost one comes first."""
-    return [Line(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
+    return [CodeLine(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
 
 
-def line_to_name(lines: Sequence[Line]) -> Line:
+def line_to_name(lines: Sequence[CodeLine]) -> CodeLine:
     """The line of a stack that its reader has written, or can do something about.
 
     It is the innermost one of the user's own code; without any, the outermost one of a package that was installed;

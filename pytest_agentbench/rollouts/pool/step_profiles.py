@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_agentbench.lib.growing_file import GrowingFile
+from pytest_agentbench.lib.appended_file import AppendedFile
 from pytest_agentbench.records import Json
 
 PATIENCE = 1.0  # seconds that the row of a step may come after its answer
@@ -31,7 +31,7 @@ class StepProfiles:
     def __init__(self, file: Path, prefix: str) -> None:
         """`prefix` is how the programs begin that are asked for."""
         self.sessions: set[str] = set()  # programs that have a row
-        self._file, self._prefix = GrowingFile(file), prefix
+        self._file, self._prefix = AppendedFile(file), prefix
         self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> what is told of its steps; until somebody asks
 
     async def complete(self, id: str, calls: Sequence[Json]) -> bool:

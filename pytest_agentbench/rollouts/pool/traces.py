@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from pytest_agentbench.lib.growing_file import GrowingFile
+from pytest_agentbench.lib.appended_file import AppendedFile
 from pytest_agentbench.records import Json
 
 PATIENCE = 1.0  # seconds that the line of a request may come after its answer
@@ -30,7 +30,7 @@ class RequestTrace:
     def __init__(self, file: Path, prefix: str) -> None:
         """`prefix` is how the sessions begin that are asked for."""
         self.sessions: set[str] = set()  # that requests have named
-        self._file, self._prefix = GrowingFile(file), prefix
+        self._file, self._prefix = AppendedFile(file), prefix
         self._requests: dict[str, Json] = {}  # id -> what is told of it; until somebody asks
 
     async def complete(self, id: str, calls: Sequence[Json]) -> bool:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.stacks import Line, context_of, line_to_name, lines_of, step_of
-from pytest_agentbench.rollouts.underway import Underway, underway_in
+from pytest_agentbench.rollouts.attempt_context import AttemptContext, underway_in
+from pytest_agentbench.rollouts.pool.stacks import CodeLine, context_of, line_to_name, lines_of, step_of
 
 TICK = 0.5  # seconds between two looks
 PATIENCE = 3.0  # seconds of one step of the loop after which it is held up
@@ -21,7 +21,7 @@ STDERR = 2  # what `sys.stderr` stands for here belongs to rollouts
 CURE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
 
 
-class Voice(Protocol):
+class ControllerLine(Protocol):
     """How to reach the controller while the loop stands still; used in the watchdog's thread."""
 
     def say(self, sentence: str) -> None:
@@ -40,7 +40,7 @@ class Voice(Protocol):
 class Watchdog:
     """Looks at the stack of the loop's thread. Time in which this process was stopped counts for nobody: there was no look."""
 
-    def __init__(self, voice: Voice, longest: float) -> None:
+    def __init__(self, voice: ControllerLine, longest: float) -> None:
         """Called in the loop's thread. `longest` is the longest time that a rollout has, in seconds."""
         self._voice, self._longest = voice, longest
         self._thread = threading.get_ident()
@@ -83,7 +83,7 @@ class Watchdog:
         """That this step has taken at least."""
         return self._looks * TICK
 
-    def _judge(self, step: FrameType, line: Line) -> None:
+    def _judge(self, step: FrameType, line: CodeLine) -> None:
         """Says once who takes so long; ends it when its time is over."""
         mark = underway_in(context_of(step))
         if not self._told:
@@ -92,7 +92,7 @@ class Watchdog:
         if mark is not None and mark.over_at is not None and time.monotonic() >= mark.over_at:
             self._end(mark, line)
 
-    def _end(self, mark: Underway, line: Line) -> None:
+    def _end(self, mark: AttemptContext, line: CodeLine) -> None:
         why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {CURE}"
         if mark.is_over:
             self._voice.leave_behind()
@@ -102,7 +102,7 @@ class Watchdog:
             self._voice.leave(mark.key, why, mark.log.text)
 
 
-def _whose(mark: Underway | None) -> str:
+def _whose(mark: AttemptContext | None) -> str:
     if mark is None:
         return "a suite's code"
     return f"{mark.key}: {'what its agent left behind' if mark.is_over else mark.part}"

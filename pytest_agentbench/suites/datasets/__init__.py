@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData
 from pytest_agentbench.lib.folder_hash import folder_sha256
-from pytest_agentbench.lib.loading import check_takes, load_object, options_of, with_options
+from pytest_agentbench.lib.import_path import check_takes, load_object, options_of, with_options
 from pytest_agentbench.suites.datasets import hle_hub
 from pytest_agentbench.suites.datasets.checks import check_scenarios
-from pytest_agentbench.suites.datasets.packaged import Packaged
+from pytest_agentbench.suites.datasets.packaged import PackagedData
 from pytest_agentbench.suites.datasets.selection import Selection
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 
@@ -100,14 +100,14 @@ def _data_folder(spec: DatasetSpec, folder: Path) -> Path:
     return path
 
 
-def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> Packaged:
+def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], folder: Path) -> PackagedData:
     """What a format has read; raises ConfigError for whatever the code of a suite raises, or returns that is no data.
 
     The hash of a suite's own format is a part of the data's: scenarios are what it makes of the files.
     """
     try:
         data = reader(*paths)
-        if not paths and isinstance(data, Packaged):
+        if not paths and isinstance(data, PackagedData):
             return data
         selection = data if isinstance(data, Selection) else Selection(tuple(data), {})
     except AgentbenchError:
@@ -120,7 +120,7 @@ def _called(reader: Callable[..., Any], format: str, paths: Sequence[Path], fold
         raise ConfigError(f"dataset format {format!r} takes no file, so it should return Packaged, not {type(data).__name__}")
     own = folder / format.partition(":")[0]
     sha256 = _sha256([*paths, *([own] if own.is_file() else [])])
-    return Packaged(paths[0].stem, "", sha256, selection.scenarios, selection.left_out)
+    return PackagedData(paths[0].stem, "", sha256, selection.scenarios, selection.left_out)
 
 
 def _sha256(paths: Iterable[Path]) -> str:

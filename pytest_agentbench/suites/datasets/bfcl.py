@@ -16,7 +16,7 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.lib.config import read_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.datasets.packaged import Packaged
+from pytest_agentbench.suites.datasets.packaged import PackagedData
 from pytest_agentbench.suites.suite import Scenario, Tool
 
 PACKAGE, VERSION, SIZE = "bfcl-eval", "2026.3.23", "2 MB"
@@ -47,7 +47,7 @@ TOOL_FILES: Mapping[str, str] = {
 }
 
 
-def load() -> Packaged:
+def load() -> PackagedData:
     """All scenarios, category by category; raises MissingData with how to get them, ConfigError for files that were changed."""
     folder = data_folder()
     files = [*_files(folder)]
@@ -56,7 +56,7 @@ def load() -> Packaged:
         digest.update(file.read_bytes())
     if digest.hexdigest() != SHA256:
         raise ConfigError(f"{folder}: is not the data of {PACKAGE} {VERSION}; {_install('--force-reinstall ')} brings it back")
-    return Packaged(PACKAGE, VERSION, SHA256, tuple(_scenarios(folder)))
+    return PackagedData(PACKAGE, VERSION, SHA256, tuple(_scenarios(folder)))
 
 
 def data_folder() -> Path:

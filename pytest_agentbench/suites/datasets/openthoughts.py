@@ -23,7 +23,7 @@ RECORD = "revision.json"  # in the folder: what was downloaded
 NAMED = 3  # tasks of a kind that are named
 
 
-class Snapshot(NamedTuple):
+class OpenThoughtsSnapshot(NamedTuple):
     """A data set at one commit."""
 
     repository: str
@@ -54,14 +54,14 @@ def _repository(dataset: str) -> str:
     return REPOSITORIES.get(dataset, dataset)
 
 
-def _snapshot(repository: str, revision: str, token: str | None) -> Snapshot:
+def _snapshot(repository: str, revision: str, token: str | None) -> OpenThoughtsSnapshot:
     hub = optional("huggingface_hub")
     with one_line_errors(repository, revision):
         info = hub.HfApi(token=token).dataset_info(repository, revision=revision)
-    return Snapshot(repository, info.sha, tuple(sibling.rfilename for sibling in info.siblings))
+    return OpenThoughtsSnapshot(repository, info.sha, tuple(sibling.rfilename for sibling in info.siblings))
 
 
-def _place(snapshot: Snapshot) -> Path:
+def _place(snapshot: OpenThoughtsSnapshot) -> Path:
     """The folder in the repository that has the task directories; raises ConfigError where there is none, or more than one."""
     places = sorted({Path(name).parent.parent for name in snapshot.files if Path(name).name == TASK_FILE and len(Path(name).parts) > 1})
     if len(places) != 1:
@@ -72,7 +72,7 @@ def _place(snapshot: Snapshot) -> Path:
     return places[0]
 
 
-def _is_new(folder: Path, snapshot: Snapshot) -> bool:
+def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
     """Whether it is not there yet; raises ConfigError where something else is."""
     if not folder.exists():
         return True
@@ -84,11 +84,11 @@ def _is_new(folder: Path, snapshot: Snapshot) -> bool:
     raise ConfigError(f"{folder}: is there already, with {what}; remove it, or name another folder with --output")
 
 
-def _record(snapshot: Snapshot) -> dict[str, str]:
+def _record(snapshot: OpenThoughtsSnapshot) -> dict[str, str]:
     return {"repository": snapshot.repository, "commit": snapshot.commit}
 
 
-def _fetch(snapshot: Snapshot, folder: Path, token: str | None) -> None:
+def _fetch(snapshot: OpenThoughtsSnapshot, folder: Path, token: str | None) -> None:
     """Into a folder beside it that takes its name when all is there; files that an interrupted call has left are not fetched again."""
     hub = optional("huggingface_hub")
     unfinished = folder.with_name(f".{folder.name}-{snapshot.commit[:12]}")
@@ -100,7 +100,7 @@ def _fetch(snapshot: Snapshot, folder: Path, token: str | None) -> None:
     unfinished.rename(folder)
 
 
-def _tell(snapshot: Snapshot, place: Path, scenarios: Sequence[Scenario]) -> None:
+def _tell(snapshot: OpenThoughtsSnapshot, place: Path, scenarios: Sequence[Scenario]) -> None:
     print(f"{place}  {len(scenarios)} tasks  {snapshot.repository}  revision {snapshot.commit}")
     skipped = [each.id for each in scenarios if each.task and each.task.unsupported]
     if skipped:

@@ -9,7 +9,7 @@ from pytest_agentbench.suites.suite import Scenario
 
 
 @dataclass(frozen=True)
-class Packaged:
+class PackagedData:
     """What was read, and of what: the bytes are known, so that nobody has to check them again."""
 
     package: str

@@ -30,13 +30,13 @@ Count = Annotated[int, Field(gt=0)]
 Network = Literal["public", "no-network", "allowlist"]
 
 
-class Table(BaseModel):
+class TomlTable(BaseModel):
     """Base of all tables of a task.toml: types are what they are, and keys that are not known are kept to be named."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
 
-class Phase(Table):
+class Phase(TomlTable):
     """What `[agent]` and `[verifier]` have in common."""
 
     user: str | None = None  # None: the image's own
@@ -73,7 +73,7 @@ class VerifierTable(Phase):
         return self
 
 
-class EnvironmentTable(Table):
+class EnvironmentTable(TomlTable):
     """`[environment]`; `memory`, `storage` and `allow_internet` are what older schemas call three of its keys."""
 
     build_timeout_sec: Seconds = 600.0
@@ -119,13 +119,13 @@ class EnvironmentTable(Table):
         return system.lower()
 
 
-class SolutionTable(Table):
+class SolutionTable(TomlTable):
     """`[solution]`."""
 
     env: dict[str, str] = {}
 
 
-class Artifact(Table):
+class Artifact(TomlTable):
     """An entry of `artifacts`; where Harbor puts it on the host (`destination`) does not matter here."""
 
     source: str
@@ -134,7 +134,7 @@ class Artifact(Table):
     service: str | None = None
 
 
-class TaskToml(Table):
+class TaskToml(TomlTable):
     """All of a task.toml. What only describes the task (`task`, `metadata`, `source`) may say anything."""
 
     schema_version: str = NEWEST_SCHEMA

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from pytest_agentbench.tap.dialects import chat, completions, messages, responses
-from pytest_agentbench.tap.dialects.reader import DialectReading
+from pytest_agentbench.tap.dialects.reader import DialectReader
 
 #: One API: what is changed in its requests, and, called, a new reading for one answer.
-Dialect: TypeAlias = type[DialectReading]
+Dialect: TypeAlias = type[DialectReader]
 
 DIALECTS: Mapping[str, Dialect] = {
-    "/chat/completions": chat.ChatReading,
-    "/completions": completions.CompletionsReading,
-    "/responses": responses.ResponsesReading,
-    "/messages": messages.MessagesReading,
+    "/chat/completions": chat.ChatReader,
+    "/completions": completions.CompletionsReader,
+    "/responses": responses.ResponsesReader,
+    "/messages": messages.MessagesReader,
 }

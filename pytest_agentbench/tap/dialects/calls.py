@@ -42,7 +42,7 @@ class Function:
         return {"name": self.name, self._field: "".join(self._pieces)}
 
 
-class Call:
+class StreamedCall:
     """One tool call."""
 
     def __init__(self, place: int) -> None:
@@ -67,12 +67,12 @@ class Call:
         return {"id": self.id, **self._more, self._field: self._function.settled()}
 
 
-class Calls:
+class StreamedCalls:
     """The tool calls of one message."""
 
     def __init__(self) -> None:
-        self._calls: list[Call] = []
-        self._latest: dict[int, Call] = {}  # by index
+        self._calls: list[StreamedCall] = []
+        self._latest: dict[int, StreamedCall] = {}  # by index
 
     def merge(self, pieces: Any) -> bool:
         """Adds pieces; returns whether any of them has a name or arguments."""
@@ -93,7 +93,7 @@ class Calls:
             raise Fault(_BAD_CALL, f"the index of a tool call is no number: {index!r:.100}")
         return self._call_of(index, delta).merge(delta)
 
-    def _call_of(self, index: int | None, delta: Json) -> Call:
+    def _call_of(self, index: int | None, delta: Json) -> StreamedCall:
         """The call that a piece belongs to, a new one if need be.
 
         The index says which. Servers that leave it out, or give all calls the same, open each call with a name and an id of its own.
@@ -102,7 +102,7 @@ class Calls:
         if latest is not None and not (_opens(delta) and (index is None or delta.get("id") not in (None, "", latest.id))):
             return latest
         place = len(self._calls) if index is None else index
-        call = self._latest[place] = Call(place)
+        call = self._latest[place] = StreamedCall(place)
         self._calls.append(call)
         return call
 

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.calls import Calls, Function
-from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
+from pytest_agentbench.tap.dialects.calls import Function, StreamedCalls
+from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import Text, grown, settled
 from pytest_agentbench.tap.dialects.reader import Said, expect
-from pytest_agentbench.tap.dialects.repeats import Repeated, repeated
+from pytest_agentbench.tap.dialects.repeats import RepeatedEvents, repeated
 from pytest_agentbench.tap.dialects.requests import in_front
 from pytest_agentbench.tap.stream import Event
 
@@ -33,7 +33,7 @@ class ChatChoice(Choice):
         super().__init__(index)
         self._more["logprobs"] = None
         self._message: Json = {"content": None, "refusal": None}
-        self._calls = Calls()
+        self._calls = StreamedCalls()
         self._function: Function | None = None  # what tool calls were before there could be several
 
     def pieces_of(self, name: str) -> Any:
@@ -90,7 +90,7 @@ class ChatChoice(Choice):
         return {"message": message}
 
 
-class ChatReading(ChoicesReading):
+class ChatReader(ChoicesReader):
     """An answer of Chat Completions."""
 
     name = "chat"
@@ -125,7 +125,7 @@ class ChatReading(ChoicesReading):
         self._last = data
         return super()._merge(data)
 
-    def _repeating(self, data: bytes) -> Repeated | None:
+    def _repeating(self, data: bytes) -> RepeatedEvents | None:
         """What the event that was just merged has in common with those that only go on with its text."""
         last, kind = self._last, self.chunks[-1].kind
         choices = last.get("choices") or []

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import renewed
-from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named, told
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, named, told
 from pytest_agentbench.tap.dialects.requests import stream_body, usage_body, without_running_usage
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
@@ -65,7 +65,7 @@ class Choice(ABC):
         """All that was said."""
 
 
-class ChoicesReading(DialectReading):
+class ChoicesReader(DialectReader):
     """An answer with choices."""
 
     _OBJECT: ClassVar[str]  # what a whole answer calls itself

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReading
+from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import Text
 from pytest_agentbench.tap.dialects.reader import expect
 from pytest_agentbench.tap.dialects.requests import in_front
@@ -34,7 +34,7 @@ class TextChoice(Choice):
         return {"text": "".join(self._text)}
 
 
-class CompletionsReading(ChoicesReading):
+class CompletionsReader(ChoicesReader):
     """An answer of Completions."""
 
     name = "completions"

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, Text, grown, settled
-from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, expect, id_of, named
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, named
 from pytest_agentbench.tap.dialects.requests import in_front, stream_body
 
 #: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
@@ -20,7 +20,7 @@ _BAD_CALL = "bad_tool_call"
 _OUTPUT = {"text_delta": ("text", "content"), "thinking_delta": ("thinking", "reasoning")}
 
 
-class Block:
+class ContentBlock:
     """One block of an answer's content."""
 
     def __init__(self, start: Json) -> None:
@@ -84,7 +84,7 @@ class Block:
         return "tool_call" if text else "other"
 
 
-class MessagesReading(DialectReading):
+class MessagesReader(DialectReader):
     """An answer of Messages."""
 
     name = "messages"
@@ -92,7 +92,7 @@ class MessagesReading(DialectReading):
     def __init__(self) -> None:
         super().__init__()
         self._message: Json = {"type": "message", "role": "assistant"}  # without its content
-        self._blocks: dict[int, Block] = {}  # by index
+        self._blocks: dict[int, ContentBlock] = {}  # by index
 
     @staticmethod
     def as_stream(asked: Json) -> bytes | None:
@@ -148,7 +148,7 @@ class MessagesReading(DialectReading):
             case "content_block_delta":
                 return self._merge_delta(data), None
             case "content_block_start":
-                block = self._blocks[expect(int, data.get("index"))] = Block(expect(dict, data.get("content_block")))
+                block = self._blocks[expect(int, data.get("index"))] = ContentBlock(expect(dict, data.get("content_block")))
                 return block.opening_kind, None
             case "message_start":
                 self._take(expect(dict, data.get("message")))
@@ -181,7 +181,7 @@ class MessagesReading(DialectReading):
 
     def _read_whole(self, data: Json) -> None:
         self._take(data)
-        self._blocks = {index: Block(expect(dict, block)) for index, block in enumerate(expect(list, data.get("content") or []))}
+        self._blocks = {index: ContentBlock(expect(dict, block)) for index, block in enumerate(expect(list, data.get("content") or []))}
 
     def _check(self) -> None:
         if not self.finish_reason:

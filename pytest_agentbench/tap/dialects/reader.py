@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar
 
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
-from pytest_agentbench.tap.dialects.repeats import Repeated
+from pytest_agentbench.tap.dialects.repeats import RepeatedEvents
 from pytest_agentbench.tap.routing_hints import TOLD
-from pytest_agentbench.tap.stream import Event, Read
+from pytest_agentbench.tap.stream import Event, NetworkRead
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Fault(ValueError):
         self.kind = kind  # one of ERROR_KINDS
 
 
-class Reading:
+class AnswerReader:
     """What is known of an answer. Of this one, which nobody reads, it is nothing; those of the dialects are read."""
 
     name: ClassVar[str] = ""  # of the dialect
@@ -95,13 +95,13 @@ class Reading:
         return sum(chunk.kind in OUTPUT_KINDS for chunk in self.chunks)
 
 
-class DialectReading(Reading, ABC):
+class DialectReader(AnswerReader, ABC):
     """What a backend answered, as far as it came. A dialect says how its requests, its events and its answers are made."""
 
     def __init__(self) -> None:
         super().__init__()
         self._over = False  # nothing that comes now is read
-        self._repeated: Repeated | None = None  # what the next events may have in common with the last one
+        self._repeated: RepeatedEvents | None = None  # what the next events may have in common with the last one
         self._without = "the stream ended without"  # how to say what is not there
 
     def add(self, event: Event) -> None:
@@ -125,7 +125,7 @@ class DialectReading(Reading, ABC):
         else:
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
-    def go_on(self, reads: Sequence[Read]) -> int:
+    def go_on(self, reads: Sequence[NetworkRead]) -> int:
         """Takes over the first of these reads, as many as need no parsing, and says how many; a new event begins with each."""
         if self._repeated is None:
             return 0

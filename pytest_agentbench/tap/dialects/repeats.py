@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Text
-from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.stream import NetworkRead
 
 
-class Repeated(NamedTuple):
+class RepeatedEvents(NamedTuple):
     """What the events of a stream have in common, each of them the whole of a read: `data: ...` and a blank line."""
 
     start: bytes  # up to the text
@@ -19,7 +19,7 @@ class Repeated(NamedTuple):
     kind: str  # of their chunks
     pieces: Text  # to which the texts belong
 
-    def said_in(self, reads: Sequence[Read]) -> list[bytes]:
+    def said_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
         """The texts of the first reads, up to one that is unlike this or whose text has to be parsed."""
         start, end = self.start, self.end
         first, last = len(start), -len(end)
@@ -35,7 +35,7 @@ class Repeated(NamedTuple):
         return [*takewhile(_needs_no_parsing, said)]
 
 
-def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces: Any) -> Repeated | None:
+def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces: Any) -> RepeatedEvents | None:
     """What later events have to be like to say no more than this one, whose `delta` says something under `name`.
 
     `head` is what else there is in it. None where another such event would say more than its text, or the text is not found.
@@ -46,7 +46,7 @@ def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces:
     if data.count(key) != 1 or b"\\" in data:  # so that the next two quotes are those around the text
         return None
     start = data.index(b'"', data.index(key) + len(key)) + 1
-    return Repeated(b"data: " + data[:start], data[data.index(b'"', start) :] + b"\n\n", kind, pieces)
+    return RepeatedEvents(b"data: " + data[:start], data[data.index(b'"', start) :] + b"\n\n", kind, pieces)
 
 
 def _needs_no_parsing(said: bytes) -> bool:

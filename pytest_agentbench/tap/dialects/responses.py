@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reader import DialectReading, Fault, Said, count, error_message, expect, id_of, named, told
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, error_message, expect, id_of, named, told
 from pytest_agentbench.tap.dialects.requests import in_front, stream_body
 
 _KINDS = {
@@ -32,7 +32,7 @@ _UNFINISHED = ("queued", "in_progress")
 _MAY_SAY_NOTHING = ("completed", "incomplete")
 
 
-class ResponsesReading(DialectReading):
+class ResponsesReader(DialectReader):
     """An answer of Responses. Its last event repeats all of it."""
 
     name = "responses"

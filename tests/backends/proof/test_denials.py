@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.proof.denials import NeverReady
-from pytest_agentbench.backends.proof.ready import Ladder
+from pytest_agentbench.backends.proof.ready import ProofSequence
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError
@@ -84,7 +84,7 @@ def serving(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | 
 
 def climb(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     """The names of the rungs that held; the time is longer than any test may take."""
-    ladder = Ladder(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
+    ladder = ProofSequence(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
     return [rung.name for rung in ladder.climb()]
 
 
@@ -224,4 +224,4 @@ def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 def test_time_is_up() -> None:
     """What is waited for in vain is said with the server's words."""
     with serving({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
-        list(Ladder(Endpoint(url, "m"), ReadySpec(), time.monotonic()).climb())
+        list(ProofSequence(Endpoint(url, "m"), ReadySpec(), time.monotonic()).climb())

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_agentbench.backends.proof.denials import NeverReady
 from pytest_agentbench.backends.proof.probe import probe
-from pytest_agentbench.backends.proof.ready import Ladder
+from pytest_agentbench.backends.proof.ready import ProofSequence
 from pytest_agentbench.backends.proof.routing_hints import prove
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.errors import BackendError
@@ -41,7 +41,7 @@ def small(*options: str, key: str | None = None) -> Iterator[Endpoint]:
 
 
 def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tuple[str, str]]:
-    ladder = Ladder(endpoint, ReadySpec(**keys), time.monotonic() + seconds)
+    ladder = ProofSequence(endpoint, ReadySpec(**keys), time.monotonic() + seconds)
     return [(rung.name, rung.detail) for rung in ladder.climb()]
 
 
@@ -59,7 +59,7 @@ def test_a_dead_worker_is_counted() -> None:
     """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
     with small() as endpoint:
         climbed(endpoint)
-        look = Ladder(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
+        look = ProofSequence(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
         look({"decode": 2})
         with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
             look({"decode": 1})
@@ -78,7 +78,7 @@ def test_a_death_ends_the_climb() -> None:
         raise BackendError("the engine is dead")
 
     with pytest.raises(BackendError, match="the engine is dead"):
-        list(Ladder(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).climb())
+        list(ProofSequence(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).climb())
 
 
 def test_speed() -> None:

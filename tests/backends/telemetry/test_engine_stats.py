@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
-from pytest_agentbench.backends.telemetry.engine_stats import GUESS, ServerCounts, Tally, prefix_cache, server, tally
+from pytest_agentbench.backends.telemetry.engine_stats import GUESS, SampleTally, ServerCounts, prefix_cache, server, tally
 from pytest_agentbench.backends.telemetry.engine_stats import summary as engine_stats
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, Series
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout
@@ -31,7 +31,7 @@ HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total
 RUNNING, USAGE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 
 
-def summary(found: Tally) -> Json:
+def summary(found: SampleTally) -> Json:
     """As run.json has it."""
     stats: Json = plain(engine_stats(found))
     return stats

@@ -8,12 +8,12 @@ from itertools import combinations, product
 
 import numpy as np
 
-from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, Pair, Question, answers, compare_scores
+from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, ArmPair, ArmQuestion, answers, compare_scores
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.stats.interleaved import compare_interleaved
-from pytest_agentbench.stats.latency import Timing
-from pytest_agentbench.stats.paired import Sample
+from pytest_agentbench.stats.latency import RolloutLatencies
+from pytest_agentbench.stats.paired import ScenarioSample
 from tests.benchmarks.verdicts.kinds import KINDS, fade
 from tests.benchmarks.verdicts.latency import CALLS, NOISE, SCENARIO, ar1
 from tests.benchmarks.verdicts.latency import SLOWER as BY
@@ -32,9 +32,9 @@ class Cell:
     likeness: float = 0.0  # of the load of rollouts that follow each other
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[ArmPair]:
         names = [str(arm) for arm in range(self.arms)]
-        every = [Pair(*pair) for pair in combinations(names, 2)]
+        every = [ArmPair(*pair) for pair in combinations(names, 2)]
         return every if self.with_each_other else [pair for pair in every if pair.base == "0"]
 
 
@@ -70,22 +70,22 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
     return Outcome(cell, claims / runs, wrong / runs, found / runs)
 
 
-def _claimed(cell: Cell, random: np.random.Generator, *, differs: bool) -> set[tuple[Pair, str]]:
+def _claimed(cell: Cell, random: np.random.Generator, *, differs: bool) -> set[tuple[ArmPair, str]]:
     """What is said of which pair in one session."""
     question = _scores(cell, random, differs=differs) if cell.kind else _latencies(cell, random, differs=differs)
     compared = answers(question, cell.pairs, ArmFacts())
-    return {(Pair(each.base_arm, each.new_arm), each.finding) for each in compared if each.finding in (BETTER, WORSE, FASTER, SLOWER)}
+    return {(ArmPair(each.base_arm, each.new_arm), each.finding) for each in compared if each.finding in (BETTER, WORSE, FASTER, SLOWER)}
 
 
-def _scores(cell: Cell, random: np.random.Generator, *, differs: bool) -> Question:
+def _scores(cell: Cell, random: np.random.Generator, *, differs: bool) -> ArmQuestion:
     kind = KINDS[cell.kind]
     means = kind.means(random, (1, N))
     lower = fade(random, means, DROPS[cell.kind]).means
     arms = {}
     for arm in range(cell.arms):
         scores = kind.trials(random, lower if differs and arm == cell.arms - 1 else means, TRIALS)[0]
-        arms[str(arm)] = {str(at): Sample("same", tuple(each)) for at, each in enumerate(scores.tolist())}
-    return Question(
+        arms[str(arm)] = {str(at): ScenarioSample("same", tuple(each)) for at, each in enumerate(scores.tolist())}
+    return ArmQuestion(
         "suite",
         "tsq",
         dict.fromkeys(arms),
@@ -94,20 +94,20 @@ def _scores(cell: Cell, random: np.random.Generator, *, differs: bool) -> Questi
     )
 
 
-def _latencies(cell: Cell, random: np.random.Generator, *, differs: bool) -> Question:
+def _latencies(cell: Cell, random: np.random.Generator, *, differs: bool) -> ArmQuestion:
     """All noise of a rollout is load, in one series through all arms."""
     scenarios, load = random.normal(0, SCENARIO, N), iter(ar1(cell.arms * N, cell.likeness, random).tolist())
     slower = [BY if differs and arm == cell.arms - 1 else 0.0 for arm in range(cell.arms)]
-    arms: dict[str, list[Timing]] = {str(arm): [] for arm in range(cell.arms)}
+    arms: dict[str, list[RolloutLatencies]] = {str(arm): [] for arm in range(cell.arms)}
     began = 0
     for number, block in enumerate(np.array_split(np.arange(N), ROUNDS)):
         for arm in order(cell.arms, number):
             for scenario in block.tolist():
                 level = scenarios[scenario] + NOISE * next(load) + slower[arm]
                 values = np.exp(level + random.normal(0, NOISE, CALLS))
-                arms[str(arm)].append(Timing(str(scenario), 1, began, tuple(values.tolist())))
+                arms[str(arm)].append(RolloutLatencies(str(scenario), 1, began, tuple(values.tolist())))
                 began += 1
-    return Question(
+    return ArmQuestion(
         "suite",
         "ttft.p50",
         dict.fromkeys(arms),

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.stats.interleaved import FEWEST_PAIRS, compare_interleaved
-from pytest_agentbench.stats.latency import Timing, compare_latency
+from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency
 from tests.benchmarks.verdicts.kinds import Floats
 
 CONFIDENCE = 0.95
@@ -107,10 +107,10 @@ def ar1(count: int, likeness: float, random: np.random.Generator) -> Floats:
     return values
 
 
-def _timings(run: Run) -> list[Timing]:
+def _timings(run: Run) -> list[RolloutLatencies]:
     values, began = run
     places = np.ndindex(*began.shape)
-    return [Timing(str(at), trial, float(began[at, trial]), tuple(values[at, trial].tolist())) for at, trial in places]
+    return [RolloutLatencies(str(at), trial, float(began[at, trial]), tuple(values[at, trial].tolist())) for at, trial in places]
 
 
 def _former(cell: Cell, new: Floats, base: Floats, random: np.random.Generator) -> tuple[bool, bool, bool]:
@@ -149,13 +149,13 @@ def turns(q: int, n: int, pairs: int, likeness: float, runs: int, seed: int) -> 
     blocks = np.array_split(np.arange(n), pairs)
     for _ in range(runs):
         scenarios, load = random.normal(0, SCENARIO, n), iter(ar1(2 * n, likeness, random).tolist())
-        arms: tuple[list[Timing], list[Timing]] = ([], [])
+        arms: tuple[list[RolloutLatencies], list[RolloutLatencies]] = ([], [])
         for number, block in enumerate(blocks):
             for arm in order(2, number):
                 for scenario in block.tolist():
                     level = scenarios[scenario] + NOISE * next(load)
                     values = np.exp(level + random.normal(0, NOISE, CALLS))
-                    arms[arm].append(Timing(str(scenario), 1, len(arms[0]) + len(arms[1]), tuple(values.tolist())))
+                    arms[arm].append(RolloutLatencies(str(scenario), 1, len(arms[0]) + len(arms[1]), tuple(values.tolist())))
         decision = compare_interleaved(*arms, q, confidence=CONFIDENCE)
         assert decision.low is not None and decision.high is not None, decision.reason
         claims += not decision.low <= 1 <= decision.high

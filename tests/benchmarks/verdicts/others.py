@@ -9,7 +9,7 @@ import numpy as np
 from pytest_agentbench.stats.bootstrap import percentile_t
 from pytest_agentbench.stats.bounded import Clusters
 from pytest_agentbench.stats.special import normal_quantile, student_t_quantile
-from pytest_agentbench.stats.trials import Side, guarded, noise, plain
+from pytest_agentbench.stats.trials import RunTrials, guarded, noise, plain
 from tests.benchmarks.verdicts.kinds import Floats
 from tests.benchmarks.verdicts.suite import CONFIDENCE, Cell
 
@@ -24,7 +24,7 @@ def limits(cell: Cell, runs: int, seed: int) -> tuple[float, float]:
     random, passes, fails = np.random.default_rng(seed), 0, 0
     for start in range(0, runs, AT_ONCE):
         means = cell.scores.means(random, (min(AT_ONCE, runs - start), cell.n))
-        found = noise(Side.of(cell.scores.trials(random, means, cell.trials)))
+        found = noise(RunTrials.of(cell.scores.trials(random, means, cell.trials)))
         one, other = plain(found, CONFIDENCE), guarded(found, (0.0, 1.0), CONFIDENCE)
         passes += int((np.minimum(one.low, other.low) > means.mean(-1)).sum())
         fails += int((np.maximum(one.high, other.high) < means.mean(-1)).sum())

@@ -13,7 +13,7 @@ import numpy as np
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.values import samples
-from pytest_agentbench.gate.verdict import Asked, judge_rules
+from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
 from pytest_agentbench.stats.decisions import FAIL, PASS
 from tests.benchmarks.measuring import BenchmarkError
 from tests.benchmarks.verdicts.population import Interval, pooled_z
@@ -85,7 +85,7 @@ def gate_says(pairs: Sequence[Pair], margins: Sequence[float]) -> tuple[Mapping[
     words: dict[float, Counter[str]] = {margin: Counter() for margin in margins}
     bounds = []
     for run, base in pairs:
-        asked = [Asked(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,))) for margin in margins]
+        asked = [SuiteRule(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,))) for margin in margins]
         decisions = [judged.decision for judged in judge_rules(asked, run.evidence, {run.group: base.evidence})]
         for margin, decision in zip(margins, decisions, strict=True):
             words[margin][decision.verdict] += 1

@@ -9,9 +9,9 @@ from itertools import product
 
 import numpy as np
 
-from pytest_agentbench.stats.sequential import FIRST_LOOK, Looks
+from pytest_agentbench.stats.sequential import FIRST_LOOK, InterimLooks
 from pytest_agentbench.stats.special import normal_quantile
-from pytest_agentbench.stats.trials import IMAGINARY, Side, guarded, noise, plain
+from pytest_agentbench.stats.trials import IMAGINARY, RunTrials, guarded, noise, plain
 from tests.benchmarks.verdicts.kinds import CHANGES, Floats, fade
 from tests.benchmarks.verdicts.suite import (
     CONFIDENCE,
@@ -80,7 +80,7 @@ class Ended:
 Decides = Callable[[int, float], tuple[NDBool, NDBool]]  # (rounds, confidence) -> (PASS, FAIL)
 
 
-def ended(runs: int, looks: Looks, decides: Decides) -> Ended:
+def ended(runs: int, looks: InterimLooks, decides: Decides) -> Ended:
     """Each run stops at the first look that decides."""
     passed, failed = np.zeros(runs, bool), np.zeros(runs, bool)
     rounds = np.full(runs, float(looks.most))
@@ -101,7 +101,7 @@ def compared(cell: Cell, batch: Drawn, margin: float) -> Ended:
         fails = interval.high < -margin if margin else fails_without_margin(part, so_far, interval, confidence)
         return interval.low > -margin if margin else np.zeros(len(fails), bool), fails
 
-    return ended(len(batch.new), Looks(cell.trials, cell.base_trials), decides)
+    return ended(len(batch.new), InterimLooks(cell.trials, cell.base_trials), decides)
 
 
 def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
@@ -123,7 +123,7 @@ def simulate(cell: Cell, runs: int, seed: int) -> Outcome:
 
 def _soonest(cell: Cell) -> float:
     """The margin below which the first look cannot pass, whatever is measured: a bar on rollouts below it would be one on luck."""
-    value = normal_quantile((1 + Looks(cell.trials, cell.base_trials).confidence(FIRST_LOOK, CONFIDENCE)) / 2)
+    value = normal_quantile((1 + InterimLooks(cell.trials, cell.base_trials).confidence(FIRST_LOOK, CONFIDENCE)) / 2)
     return math.sqrt(2 * IMAGINARY) * value**2 / (cell.n * min(FIRST_LOOK, cell.base_trials))
 
 
@@ -154,9 +154,9 @@ def against_limit(cell: Cell, runs: int, seed: int) -> Limited:
     trials, truth = cell.scores.trials(random, means, cell.trials), means.mean(-1)
 
     def decides(rounds: int, confidence: float) -> tuple[NDBool, NDBool]:
-        found = noise(Side.of(trials[..., :rounds]))
+        found = noise(RunTrials.of(trials[..., :rounds]))
         one, other = plain(found, confidence), guarded(found, (0.0, 1.0), confidence)
         return np.minimum(one.low, other.low) > truth, np.maximum(one.high, other.high) < truth
 
-    found = ended(runs, Looks(cell.trials), decides)
+    found = ended(runs, InterimLooks(cell.trials), decides)
     return Limited(cell, float(found.passed.mean()), float(found.failed.mean()))

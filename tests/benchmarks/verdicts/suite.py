@@ -11,10 +11,10 @@ import numpy as np
 
 from pytest_agentbench.stats.binary import tango_interval
 from pytest_agentbench.stats.bounded import Clusters, bounded_mean
-from pytest_agentbench.stats.paired import Sample, compare
+from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.permutation import worse
 from pytest_agentbench.stats.special import normal_quantile
-from pytest_agentbench.stats.trials import Side, deciding, known, noise, plain
+from pytest_agentbench.stats.trials import RunTrials, deciding, known, noise, plain
 from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, Change, Changing, Floats, Kind, changed, crash, fade
 from tests.benchmarks.verdicts.population import Interval
 
@@ -78,7 +78,7 @@ def drawn(cell: Cell, runs: int, random: np.random.Generator, change: Changing |
 
 def gate(cell: Cell, batch: Drawn, confidence: float = CONFIDENCE) -> Interval:
     """As `intervals.of_suite`."""
-    found = noise(Side.of(batch.new), Side.of(batch.base))
+    found = noise(RunTrials.of(batch.new), RunTrials.of(batch.base))
     found = known(found) if passes_or_fails(cell) else found
     bounds = deciding(found, (-1.0, 1.0), confidence)
     if not passes_or_fails(cell):
@@ -212,7 +212,8 @@ def powers(cell: Cell, runs: int, random: np.random.Generator) -> Power:
 def drop_said(batch: Drawn, at: int) -> float:
     """What the gate's own sentence says that such a run finds."""
     new, base = (
-        {str(number): Sample("", tuple(scores)) for number, scores in enumerate(runs[at].tolist())} for runs in (batch.new, batch.base)
+        {str(number): ScenarioSample("", tuple(scores)) for number, scores in enumerate(runs[at].tolist())}
+        for runs in (batch.new, batch.base)
     )
     decision = compare(new, base, 0.05)
     assert decision.detectable is not None
@@ -245,11 +246,11 @@ def lost(cell: Cell, runs: int, seed: int, margin: float, share: float = 0.02) -
                 str(i): _sample([score for k, score in enumerate(each) if (score, i, k) not in missing], cell.trials)
                 for i, each in enumerate(new)
             }
-            decision = compare(samples, {str(i): Sample("", tuple(each)) for i, each in enumerate(base)}, margin)
+            decision = compare(samples, {str(i): ScenarioSample("", tuple(each)) for i, each in enumerate(base)}, margin)
             passes += decision.verdict == "PASS"
             fails += decision.verdict == "FAIL"
     return passes / runs, fails / runs
 
 
-def _sample(scores: list[float], trials: int) -> Sample:
-    return replace(Sample("", tuple(scores)), lost=trials - len(scores))
+def _sample(scores: list[float], trials: int) -> ScenarioSample:
+    return replace(ScenarioSample("", tuple(scores)), lost=trials - len(scores))

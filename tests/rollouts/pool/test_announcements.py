@@ -15,7 +15,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool import announcements
-from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally
+from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from tests.router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")
@@ -47,7 +47,7 @@ async def call(announcer: Announcer, token: str, key: RolloutKey = KEY) -> str:
 
 
 def tally(**counts: int) -> Json:
-    return asdict(Tally(**counts))
+    return asdict(RolloutTally(**counts))
 
 
 @pytest.mark.parametrize("options", [{"kind": "thunderagent"}, {"kind": "dynamo", "release": True}])

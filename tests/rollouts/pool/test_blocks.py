@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import WAVES, arrange
 from pytest_agentbench.suites.arm_list import parse_arms
-from pytest_agentbench.suites.arms import Side, sides
+from pytest_agentbench.suites.arms import VariantOrigin, sides
 
 AB = sides(("default", "hot"), parse_arms("a=x,b=y"))
 ABC = sides(("default", "hot"), parse_arms("a=x,b=y,c=z"))
@@ -63,7 +63,7 @@ def test_blocks_are_shorter_where_there_are_few(scenarios: int, trials: int, con
 
 def test_without_arms_trials_are_blocks() -> None:
     """A session of one backend has a block for each trial, however many scenarios there are."""
-    blocks = arrange(keys(100, 3, ("default",)), {"default": Side("default", "")}, 1)
+    blocks = arrange(keys(100, 3, ("default",)), {"default": VariantOrigin("default", "")}, 1)
 
     assert [("", 100), ("", 100), ("", 100)] == [(block.arm, len(block.keys)) for block in blocks]
 

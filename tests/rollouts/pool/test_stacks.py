@@ -12,8 +12,8 @@ import pytest
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.pool.stacks import OURS, Line, context_of, line_to_name, lines_of, step_of
-from pytest_agentbench.rollouts.underway import underway, underway_in
+from pytest_agentbench.rollouts.attempt_context import underway, underway_in
+from pytest_agentbench.rollouts.pool.stacks import OURS, CodeLine, context_of, line_to_name, lines_of, step_of
 from tests.blocking import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
@@ -36,15 +36,15 @@ PACKAGE = "/shop/.venv/lib/python3/site-packages"
 )
 def test_the_line_that_is_named(files: list[str], named: str) -> None:
     """The user's innermost one; else the one that an installed package begins with; else the innermost of all."""
-    assert named == line_to_name([Line(file, 1) for file in files]).file
+    assert named == line_to_name([CodeLine(file, 1) for file in files]).file
 
 
 def test_a_line_shows_itself(tmp_path: Path) -> None:
     """File, number and text; a file that cannot be read has no text."""
     (tmp_path / "agent.py").write_text("import time\n    time.sleep(3600)  \n")
 
-    assert "agent.py:2: time.sleep(3600)" == str(Line(str(tmp_path / "agent.py"), 2))
-    assert "gone.py:2" == str(Line("/nowhere/gone.py", 2))
+    assert "agent.py:2: time.sleep(3600)" == str(CodeLine(str(tmp_path / "agent.py"), 2))
+    assert "gone.py:2" == str(CodeLine("/nowhere/gone.py", 2))
 
 
 async def in_the_task(block: Block) -> None:

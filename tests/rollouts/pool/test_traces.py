@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool import traces
-from pytest_agentbench.rollouts.pool.announcements import Announcer, Tally
+from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from pytest_agentbench.rollouts.pool.traces import RequestTrace
 
 WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
@@ -97,5 +97,5 @@ async def test_calls_get_what_their_answers_lack(
 
     assert [WORKER, {"decode_worker_id": 9}, None, None] == [call["server"] and call["server"]["worker_id"] for call in calls]
     assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err
-    assert asdict(Tally(labelled=3, announced=1)) == before
-    assert asdict(Tally(labelled=3, announced=2)) == asdict(stack.tally)
+    assert asdict(RolloutTally(labelled=3, announced=1)) == before
+    assert asdict(RolloutTally(labelled=3, announced=2)) == asdict(stack.tally)

@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import Rollout, RolloutKey, Score
+from pytest_agentbench.rollouts.attempt_context import AttemptContext, underway
 from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
-from pytest_agentbench.rollouts.underway import Underway, underway
 from tests.blocking import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
@@ -37,7 +37,7 @@ class Diary:
         self.ends.append(None)
 
 
-def agent(change: Callable[[Underway], None], *, left: bool = False) -> Callable[[Block], Any]:
+def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Callable[[Block], Any]:
     """A rollout that blocks the loop, before or after its end."""
 
     async def run(block: Block) -> None:
@@ -89,7 +89,7 @@ def test_the_end_of_a_rollouts_time() -> None:
     for seconds in (None, 600):
         assert [] == after(LOOKS, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
 
-    def begin(mark: Underway) -> None:
+    def begin(mark: AttemptContext) -> None:
         mark.begin("the agent", 0.0)
         mark.log.write("hello\n")
 
@@ -104,7 +104,7 @@ def test_a_scorer_that_blocks() -> None:
     now = time.monotonic_ns()
     unscored = Rollout(*KEY, status="ok", started_at=0.0, started_ns=now, ended_ns=now, answer="A lamp.", scores={"tsq": Score(0.5)})
 
-    def score(mark: Underway) -> None:
+    def score(mark: AttemptContext) -> None:
         mark.rollout = unscored
         mark.log.write("scoring\n")
         mark.begin_score("slow", 0.0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.dialects.reader import DialectReading, Reading
-from pytest_agentbench.tap.stream import Event, EventReader, Read
+from pytest_agentbench.tap.dialects.reader import AnswerReader, DialectReader
+from pytest_agentbench.tap.stream import Event, EventReader, NetworkRead
 
 #: Any JSON.
 anything = st.recursive(
@@ -31,7 +31,7 @@ def text_of(data: Any) -> bytes:
     return data if isinstance(data, bytes) else json.dumps(data).encode()
 
 
-def read(dialect: Dialect, *data: Any, name: str = "message") -> DialectReading:
+def read(dialect: Dialect, *data: Any, name: str = "message") -> DialectReader:
     """What is read of a stream whose events have these data, JSON or bytes; the n-th comes at n ns."""
     reading = dialect()
     for place, each in enumerate(data):
@@ -40,10 +40,10 @@ def read(dialect: Dialect, *data: Any, name: str = "message") -> DialectReading:
     return reading
 
 
-def read_recorded(dialect: Dialect, file: str) -> DialectReading:
+def read_recorded(dialect: Dialect, file: str) -> DialectReader:
     """What is read of a stream as a server sent it, one read for each event and for each comment."""
     parts = (Path(__file__).parent / "streams" / file).read_bytes().removesuffix(b"\n\n").split(b"\n\n")
-    reads = [Read(place, 5, part + b"\n\n") for place, part in enumerate(parts)]
+    reads = [NetworkRead(place, 5, part + b"\n\n") for place, part in enumerate(parts)]
     reading = dialect()
     for event in EventReader().feed(reads):
         reading.add(event)
@@ -51,29 +51,29 @@ def read_recorded(dialect: Dialect, file: str) -> DialectReading:
     return reading
 
 
-def read_whole(dialect: Dialect, data: Any) -> DialectReading:
+def read_whole(dialect: Dialect, data: Any) -> DialectReader:
     """What is read of an answer that came without streaming."""
     reading = dialect()
     reading.whole(text_of(data))
     return reading
 
 
-def assembled(reading: DialectReading) -> Any:
+def assembled(reading: DialectReader) -> Any:
     """The answer without streaming; there must be no fault."""
     whole = reading.assemble()
     assert (None, "") == (reading.error_kind, reading.error)
     return json.loads(whole)
 
 
-def fault(reading: Reading) -> tuple[str | None, str]:
+def fault(reading: AnswerReader) -> tuple[str | None, str]:
     return reading.error_kind, reading.error
 
 
-def kinds(reading: Reading) -> list[str]:
+def kinds(reading: AnswerReader) -> list[str]:
     return [chunk.kind for chunk in reading.chunks]
 
 
-def tokens(reading: Reading) -> tuple[int | None, int | None, int | None, str]:
+def tokens(reading: AnswerReader) -> tuple[int | None, int | None, int | None, str]:
     """(prompt, completion, cached, source)"""
     return reading.prompt_tokens, reading.completion_tokens, reading.cached_tokens, reading.token_source
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.answers import Answer
-from pytest_agentbench.tap.dialects.chat import ChatReading
-from pytest_agentbench.tap.dialects.reader import DialectReading
-from pytest_agentbench.tap.stream import Read
+from pytest_agentbench.tap.answers import BackendAnswer
+from pytest_agentbench.tap.dialects.chat import ChatReader
+from pytest_agentbench.tap.dialects.reader import DialectReader
+from pytest_agentbench.tap.stream import NetworkRead
 from tests.tap.dialects.telling import (
     anything,
     assembled,
@@ -43,12 +43,12 @@ all_usages = odd(completion_tokens=st.integers(), prompt_tokens_details=odd(cach
 all_chunks = odd(id=texts, choices=st.lists(choices, max_size=3), usage=all_usages, object=texts, error=st.none())
 
 
-def read(*data: Any, name: str = "message") -> DialectReading:
-    return read_of(ChatReading, *data, name=name)
+def read(*data: Any, name: str = "message") -> DialectReader:
+    return read_of(ChatReader, *data, name=name)
 
 
-def read_whole(data: Any) -> DialectReading:
-    return read_whole_of(ChatReading, data)
+def read_whole(data: Any) -> DialectReader:
+    return read_whole_of(ChatReader, data)
 
 
 def deltas(*deltas: Json, **choice: Any) -> list[Json]:
@@ -514,7 +514,7 @@ def test_fields_beside_the_choices() -> None:
 
 def test_a_stream_of_vllm() -> None:
     """With continuous usage, reasoning under both its names, and a call."""
-    answer = read_recorded(ChatReading, "vllm-chat.sse")
+    answer = read_recorded(ChatReader, "vllm-chat.sse")
 
     call = {"id": "chatcmpl-tool-1", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}
     message = {
@@ -535,7 +535,7 @@ def test_a_stream_of_vllm() -> None:
 
 def test_a_stream_of_dynamo() -> None:
     """With a comment, its extensions, and a role in every chunk."""
-    answer = read_recorded(ChatReading, "dynamo-chat.sse")
+    answer = read_recorded(ChatReader, "dynamo-chat.sse")
 
     found = assembled(answer)
     message = {"role": "assistant", "content": "Blue sky", "refusal": None, "reasoning_content": None}
@@ -556,7 +556,7 @@ def test_a_stream_of_dynamo() -> None:
 )
 def test_captured_calls(file: str, said: Json) -> None:
     """What real servers streamed: calls to find in Rome and, where there are two, in Oslo; each has an id of its own."""
-    message = assembled(read_recorded(ChatReading, f"captured-{file}.sse"))["choices"][0]["message"]
+    message = assembled(read_recorded(ChatReader, f"captured-{file}.sse"))["choices"][0]["message"]
 
     calls = message.pop("tool_calls")
     cities = ["Rome", "Oslo"][: 2 if "parallel" in file else 1]
@@ -567,7 +567,7 @@ def test_captured_calls(file: str, said: Json) -> None:
 
 def test_captured_nvext() -> None:
     """Dynamo tells the token ids chunk by chunk, and the workers and times at the end; together they are one object."""
-    nvext = assembled(read_recorded(ChatReading, "captured-dynamo-nvext.sse"))["nvext"]
+    nvext = assembled(read_recorded(ChatReader, "captured-dynamo-nvext.sse"))["nvext"]
 
     assert {"completion_token_ids", "timing", "worker_id"} == nvext.keys()
     assert 20 == len(nvext["completion_token_ids"])
@@ -582,9 +582,9 @@ def test_asking_for_a_stream() -> None:
     streamed = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 
     for more in ({}, {"stream": False}, {"stream": None}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
-        assert streamed == json.loads(ChatReading.as_stream({**ASKED, **more}) or b"")
+        assert streamed == json.loads(ChatReader.as_stream({**ASKED, **more}) or b"")
     more = {"stream_options": {"continuous_usage_stats": True, "include_obfuscation": False}}
-    assert {"include_obfuscation": False, "include_usage": True} == json.loads(ChatReading.as_stream({**ASKED, **more}) or b"")[
+    assert {"include_obfuscation": False, "include_usage": True} == json.loads(ChatReader.as_stream({**ASKED, **more}) or b"")[
         "stream_options"
     ]
 
@@ -603,7 +603,7 @@ def test_asking_for_a_stream() -> None:
 )
 def test_what_is_not_asked_for_as_a_stream(more: Json) -> None:
     """A request that streams already, one that only its backend can judge, and one that servers refuse to stream."""
-    assert ChatReading.as_stream({**ASKED, **more}) is None
+    assert ChatReader.as_stream({**ASKED, **more}) is None
 
 
 @given(data=st.lists(all_chunks, max_size=4), name=st.sampled_from(["message", "message", "error"]))
@@ -630,7 +630,7 @@ def test_any_depth(depth: int) -> None:
         assert {"error_event", "bad_json"} >= {read_whole(b'{"error": {"message": %b}}' % value).error_kind}
 
 
-class Parsing(ChatReading):
+class Parsing(ChatReader):
     """Parses every event, however much it is like the one before."""
 
     def _repeating(self, data: bytes) -> None:
@@ -659,17 +659,17 @@ same_chunks = st.fixed_dictionaries(
 )
 
 
-def heard(dialect: type[ChatReading], texts: list[bytes]) -> ChatReading:
+def heard(dialect: type[ChatReader], texts: list[bytes]) -> ChatReader:
     """What is read of a stream whose events come one by one."""
-    answer = Answer(dialect, 200, [(b"content-type", b"text/event-stream")])
+    answer = BackendAnswer(dialect, 200, [(b"content-type", b"text/event-stream")])
     for place, text in enumerate(texts):
-        answer.take(Read(place, 5, b"data: %b\n\n" % text))
+        answer.take(NetworkRead(place, 5, b"data: %b\n\n" % text))
     answer.end(came_whole=True)
     assert isinstance(answer.reading, dialect)
     return answer.reading
 
 
-def understood(dialect: type[ChatReading], texts: list[bytes]) -> object:
+def understood(dialect: type[ChatReader], texts: list[bytes]) -> object:
     answer = heard(dialect, texts)
     return answer.chunks, answer.assemble(), answer.error_kind, answer.error
 
@@ -680,7 +680,7 @@ def test_events_that_are_said_again(events: list[tuple[Json, int, bool]]) -> Non
     """They are understood without being parsed, and exactly as if they were."""
     texts = [json.dumps(event, ensure_ascii=escaped).encode() for event, times, escaped in events for _ in range(times)]
 
-    assert understood(Parsing, texts) == understood(ChatReading, texts)
+    assert understood(Parsing, texts) == understood(ChatReader, texts)
 
 
 said = simple.map(lambda text: json.dumps(text)[1:-1].encode()) | st.sampled_from(["\N{OWL}".encode(), b"\xf0\x9f", b"\xa6\x89", b"\n"])
@@ -692,4 +692,4 @@ def test_events_that_differ_in_their_text(name: str, texts: list[bytes]) -> None
     """Also texts that are empty, or no text, or only together a character."""
     events = [b'{"choices":[{"delta":{"%b":"%b"}}]}' % (name.encode(), text) for text in (b"once", b"upon", *texts, b"a time")]
 
-    assert understood(Parsing, events) == understood(ChatReading, events)
+    assert understood(Parsing, events) == understood(ChatReader, events)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.completions import CompletionsReading
+from pytest_agentbench.tap.dialects.completions import CompletionsReader
 from tests.tap.dialects.telling import anything, assembled, cuts, fault, interleaved, kinds, odd, read, read_recorded, read_whole, tokens
 
 HEAD: Json = {"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m"}
@@ -22,7 +22,7 @@ def piece(text: Any, finish_reason: str | None = None, index: int = 0, **more: A
 
 def test_a_stream_of_vllm() -> None:
     """Texts are joined, and the lists of logprobs continue."""
-    answer = read_recorded(CompletionsReading, "vllm-completions.sse")
+    answer = read_recorded(CompletionsReader, "vllm-completions.sse")
 
     logprobs = {"text_offset": [0, 3], "token_logprobs": [-1.5, -0.5], "tokens": [" is", " blue"], "top_logprobs": [None, None]}
     choice = {"index": 0, "text": " is blue", "logprobs": logprobs, "finish_reason": "length", "stop_reason": None}
@@ -53,12 +53,12 @@ def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
     chunks = data.draw(interleaved(queues))
     usage = [{**HEAD, "choices": [], "usage": whole["usage"]}] if "usage" in whole else []
 
-    answer = read(CompletionsReading, *chunks, *usage)
+    answer = read(CompletionsReader, *chunks, *usage)
 
     assert whole == assembled(answer)
     assert sum(bool(each["choices"][0]["text"]) for each in chunks) == kinds(answer).count("content")
     assert len(queues) == kinds(answer).count("finish")
-    assert read_whole(CompletionsReading, whole).error_kind is None
+    assert read_whole(CompletionsReader, whole).error_kind is None
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_an_answer_cut_into_pieces(data: st.DataObject, whole: Json) -> None:
 )
 def test_faults(data: list[Json], expected: tuple[str | None, str]) -> None:
     """A fault is named."""
-    assert expected == fault(read(CompletionsReading, *data))
+    assert expected == fault(read(CompletionsReader, *data))
 
 
 def test_a_text_that_is_none() -> None:
     """It is no JSON of the API."""
-    assert "bad_json" == read(CompletionsReading, piece(5)).error_kind == read_whole(CompletionsReading, piece(5, "stop")).error_kind
+    assert "bad_json" == read(CompletionsReader, piece(5)).error_kind == read_whole(CompletionsReader, piece(5, "stop")).error_kind
 
 
 texts = st.text(max_size=3)
@@ -92,16 +92,16 @@ all_chunks = odd(
 @given(data=st.lists(all_chunks | anything, max_size=4))
 def test_any_json(data: list[Any]) -> None:
     """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
-    answer = read(CompletionsReading, *data)
+    answer = read(CompletionsReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
     for each in data:
-        assert isinstance(read_whole(CompletionsReading, each).error, str)
+        assert isinstance(read_whole(CompletionsReader, each).error, str)
 
 
 def test_asking_for_a_stream() -> None:
     """As Chat Completions do; the best of several is known only at the end."""
     asked = {"model": "m", "prompt": ["a", "b"], "echo": True}
 
-    assert {**asked, "stream": True, "stream_options": {"include_usage": True}} == json.loads(CompletionsReading.as_stream(asked) or b"")
-    assert CompletionsReading.as_stream({**asked, "best_of": 3}) is None
+    assert {**asked, "stream": True, "stream_options": {"include_usage": True}} == json.loads(CompletionsReader.as_stream(asked) or b"")
+    assert CompletionsReader.as_stream({**asked, "best_of": 3}) is None

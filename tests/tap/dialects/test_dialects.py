@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.dialects.reader import Reading
+from pytest_agentbench.tap.dialects.reader import AnswerReader
 from tests.tap.dialects.telling import fault, read, tokens
 
 
@@ -22,7 +22,7 @@ def test_the_table() -> None:
 
 def test_an_answer_that_nobody_reads() -> None:
     """It has neither chunks nor counts nor a fault."""
-    reading = Reading()
+    reading = AnswerReader()
 
     assert ((None, None, None, "none"), (None, "")) == (tokens(reading), fault(reading))
     assert ([], None, False) == (reading.chunks, reading.finish_reason, reading.done)

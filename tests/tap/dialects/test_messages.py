@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.messages import MessagesReading
+from pytest_agentbench.tap.dialects.messages import MessagesReader
 from tests.tap.dialects.telling import assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
 
 HEAD: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "stop_sequence": None}
@@ -43,7 +43,7 @@ HI = [OPENING, opened(TEXT), piece("text_delta", text="Hi")]
 
 def test_a_stream_of_anthropic() -> None:
     """Thinking with its signature, text with a citation, and a call, whose input is an object."""
-    answer = read_recorded(MessagesReading, "anthropic-messages.sse")
+    answer = read_recorded(MessagesReader, "anthropic-messages.sse")
 
     citation = {"type": "char_location", "cited_text": "a", "document_index": 0}
     content = [
@@ -108,11 +108,11 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
     cumulative = {"output_tokens": counts["output_tokens"], "cache_read_input_tokens": counts.get("cache_read_input_tokens")}
     usage = {name: count for name, count in cumulative.items() if name in counts}
 
-    answer = read(MessagesReading, *events, ended(whole["stop_reason"], usage=usage), {"type": "message_stop"})
+    answer = read(MessagesReader, *events, ended(whole["stop_reason"], usage=usage), {"type": "message_stop"})
 
     assert whole == assembled(answer)
     assert 3 + counts.get("cache_read_input_tokens", 0) == answer.prompt_tokens
-    assert read_whole(MessagesReading, whole).error_kind is None
+    assert read_whole(MessagesReader, whole).error_kind is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
 )
 def test_kinds(kind: str, event: Json) -> None:
     """Only text, thinking and calls are output."""
-    assert [kind] == kinds(read(MessagesReading, event))
+    assert [kind] == kinds(read(MessagesReader, event))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_kinds(kind: str, event: Json) -> None:
 )
 def test_kinds_of_deltas(kind: str, block: Json, event: Json) -> None:
     """Empty pieces, citations and signatures are not output."""
-    assert kind == kinds(read(MessagesReading, opened(block), event))[-1]
+    assert kind == kinds(read(MessagesReader, opened(block), event))[-1]
 
 
 def test_whatever_else_comes_is_kept() -> None:
@@ -167,7 +167,7 @@ def test_whatever_else_comes_is_kept() -> None:
         piece("compaction_delta", 1, content=" far"),
     ]
 
-    found = assembled(read(MessagesReading, {"type": "message_start", "message": start}, opened(result), *compaction, last))
+    found = assembled(read(MessagesReader, {"type": "message_start", "message": start}, opened(result), *compaction, last))
 
     assert [result, {"type": "compaction", "content": "so far"}] == found["content"]
     assert ({"id": "c"}, {"applied_edits": []}) == (found["container"], found["context_management"])
@@ -197,7 +197,7 @@ def test_whatever_else_comes_is_kept() -> None:
 )
 def test_faults(events: list[Any], expected: tuple[str | None, str]) -> None:
     """A fault is named, with what was said about it; that a whole answer says nothing, or no JSON, is the model's."""
-    assert expected == fault(read(MessagesReading, *events))
+    assert expected == fault(read(MessagesReader, *events))
 
 
 @pytest.mark.parametrize(
@@ -205,31 +205,31 @@ def test_faults(events: list[Any], expected: tuple[str | None, str]) -> None:
 )
 def test_bad_json(event: Any) -> None:
     """Events of another shape are no JSON of the API."""
-    assert "bad_json" == read(MessagesReading, opened(TEXT), event).error_kind
+    assert "bad_json" == read(MessagesReader, opened(TEXT), event).error_kind
 
 
 def test_texts_that_are_none() -> None:
     """They are no JSON of the API either."""
-    assert "bad_json" == read(MessagesReading, opened(TEXT), piece("text_delta", text=5)).error_kind
+    assert "bad_json" == read(MessagesReader, opened(TEXT), piece("text_delta", text=5)).error_kind
 
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
 def test_answers_that_were_cut_short(stop_reason: str) -> None:
     """They may say nothing, and a call that was cut has the input that it was opened with."""
-    assert [] == assembled(read(MessagesReading, OPENING, ended(stop_reason)))["content"]
-    assert [CALL] == assembled(read(MessagesReading, OPENING, opened(CALL), typed('{"a"'), ended(stop_reason)))["content"]
+    assert [] == assembled(read(MessagesReader, OPENING, ended(stop_reason)))["content"]
+    assert [CALL] == assembled(read(MessagesReader, OPENING, opened(CALL), typed('{"a"'), ended(stop_reason)))["content"]
 
 
 def test_the_end_mark() -> None:
     """A stream is done at its `message_stop`, and what comes then is not read; one without it that has a stop reason is whole."""
-    marked, unmarked = read(MessagesReading, *HI, ended(), {"type": "message_stop"}, b"{"), read(MessagesReading, *HI, ended())
+    marked, unmarked = read(MessagesReader, *HI, ended(), {"type": "message_stop"}, b"{"), read(MessagesReader, *HI, ended())
 
     assert [(True, None), (False, None)] == [(answer.done, answer.error_kind) for answer in (marked, unmarked)]
 
 
 def test_tokens_of_a_stream_that_was_cut() -> None:
     """The count of its first event is not that of the answer: output chunks are counted."""
-    assert (3, 1, None, "chunks") == tokens(read(MessagesReading, *HI))
+    assert (3, 1, None, "chunks") == tokens(read(MessagesReader, *HI))
 
 
 WHOLE: Json = {
@@ -242,7 +242,7 @@ WHOLE: Json = {
 
 def test_answers_that_did_not_stream() -> None:
     """Their usage and the finish reason are read."""
-    answer = read_whole(MessagesReading, WHOLE)
+    answer = read_whole(MessagesReader, WHOLE)
 
     assert ((None, ""), "end_turn", (3, 2, None, "usage")) == (fault(answer), answer.finish_reason, tokens(answer))
 
@@ -259,13 +259,13 @@ def test_answers_that_did_not_stream() -> None:
 )
 def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:
     """They are those of a stream."""
-    assert expected == fault(read_whole(MessagesReading, data))
+    assert expected == fault(read_whole(MessagesReader, data))
 
 
 @pytest.mark.parametrize("data", [b"<html>", [], {"content": [5]}])
 def test_bad_json_of_answers_that_did_not_stream(data: Any) -> None:
     """A body of another shape is no JSON of the API."""
-    assert "bad_json" == read_whole(MessagesReading, data).error_kind
+    assert "bad_json" == read_whole(MessagesReader, data).error_kind
 
 
 events = st.sampled_from(["message_start", "content_block_start", "content_block_delta", "message_delta", "message_stop", "x"])
@@ -290,11 +290,11 @@ blocks = odd(
 )
 def test_any_json(data: list[Any]) -> None:
     """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
-    answer = read(MessagesReading, *data)
+    answer = read(MessagesReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
     for each in data:
-        whole = read_whole(MessagesReading, each)
+        whole = read_whole(MessagesReader, each)
         assert all(isinstance(fact, str | int | None) for fact in (whole.finish_reason, whole.completion_tokens, whole.error))
 
 
@@ -302,5 +302,5 @@ def test_asking_for_a_stream() -> None:
     """The same request."""
     asked = {"model": "c", "max_tokens": 5, "messages": []}
 
-    assert {**asked, "stream": True} == json.loads(MessagesReading.as_stream(asked) or b"")
-    assert MessagesReading.as_stream({**asked, "stream": True}) is None
+    assert {**asked, "stream": True} == json.loads(MessagesReader.as_stream(asked) or b"")
+    assert MessagesReader.as_stream({**asked, "stream": True}) is None

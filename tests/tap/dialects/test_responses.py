@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.responses import ResponsesReading
+from pytest_agentbench.tap.dialects.responses import ResponsesReader
 from tests.tap.dialects.telling import anything, assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
 
 CALL: Json = {"id": "fc_1", "type": "function_call", "status": "completed", "arguments": "{}", "call_id": "call_1", "name": "find"}
@@ -31,7 +31,7 @@ def delta(of: str, text: Any = "x", **more: Any) -> Json:
 
 def test_a_stream_of_openai() -> None:
     """The final response is the answer; texts and arguments are output, what opens and closes them is not."""
-    answer = read_recorded(ResponsesReading, "openai-responses.sse")
+    answer = read_recorded(ResponsesReader, "openai-responses.sse")
 
     found = assembled(answer)
     assert ("resp_1", "completed", "find", 39) == (found["id"], found["status"], found["output"][0]["name"], found["usage"]["total_tokens"])
@@ -67,11 +67,11 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
         events += [delta(part["type"], piece, output_index=index) for piece in pieces]
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
 
-    answer = read(ResponsesReading, *events, {"type": "response.completed", "response": whole})
+    answer = read(ResponsesReader, *events, {"type": "response.completed", "response": whole})
 
     assert whole == assembled(answer)
     assert [bool(event.get("delta")) for event in events] == [kind not in ("other", "finish") for kind in kinds(answer)[:-1]]
-    assert read_whole(ResponsesReading, whole).error_kind is None
+    assert read_whole(ResponsesReader, whole).error_kind is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
 )
 def test_faults(events: list[Any], expected: tuple[str, str]) -> None:
     """A fault is named, with what was said about it."""
-    assert expected == fault(read(ResponsesReading, *events))
+    assert expected == fault(read(ResponsesReader, *events))
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_faults(events: list[Any], expected: tuple[str, str]) -> None:
 )
 def test_bad_json(event: Any) -> None:
     """Events of another shape are no JSON of the API."""
-    assert "bad_json" == read(ResponsesReading, event).error_kind
+    assert "bad_json" == read(ResponsesReader, event).error_kind
 
 
 def test_an_event_named_error() -> None:
     """It is one, whatever its data says."""
-    assert ("error_event", "too hot") == fault(read(ResponsesReading, {"message": "too hot"}, name="error"))
+    assert ("error_event", "too hot") == fault(read(ResponsesReader, {"message": "too hot"}, name="error"))
 
 
 def test_an_incomplete_response() -> None:
     """One that was cut short is an answer, also when it says nothing; its finish reason is why."""
     answer = read(
-        ResponsesReading, completed(event="response.incomplete", status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+        ResponsesReader, completed(event="response.incomplete", status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     )
 
     assert ("incomplete", True, "max_output_tokens") == (assembled(answer)["status"], answer.done, answer.finish_reason)
@@ -123,14 +123,14 @@ def test_an_incomplete_response() -> None:
 
 def test_a_final_response_without_its_output() -> None:
     """Servers that leave it out have said it item by item."""
-    answer = read(ResponsesReading, delta("output_text"), {"type": "response.output_item.done", "item": TEXT}, completed())
+    answer = read(ResponsesReader, delta("output_text"), {"type": "response.output_item.done", "item": TEXT}, completed())
 
     assert [TEXT] == assembled(answer)["output"]
 
 
 def test_what_comes_behind_the_end_is_not_read() -> None:
     """Some servers add a [DONE]."""
-    answer = read(ResponsesReading, completed(TEXT), b"[DONE]", b"{")
+    answer = read(ResponsesReader, completed(TEXT), b"[DONE]", b"{")
 
     assert (["finish"], None) == (kinds(answer), answer.error_kind)
 
@@ -138,7 +138,7 @@ def test_what_comes_behind_the_end_is_not_read() -> None:
 def test_answers_that_did_not_stream() -> None:
     """Usage and finish reason are read."""
     usage = {"input_tokens": 4, "input_tokens_details": {"cached_tokens": 1}, "output_tokens": 2}
-    answer = read_whole(ResponsesReading, response(TEXT, usage=usage))
+    answer = read_whole(ResponsesReader, response(TEXT, usage=usage))
 
     assert ((None, ""), "completed", (4, 2, 1, "usage")) == (fault(answer), answer.finish_reason, tokens(answer))
 
@@ -159,13 +159,13 @@ def test_answers_that_did_not_stream() -> None:
 )
 def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:
     """They are those of a stream; an answer that is worked on in the background is not over yet."""
-    assert expected == fault(read_whole(ResponsesReading, data))
+    assert expected == fault(read_whole(ResponsesReader, data))
 
 
 @pytest.mark.parametrize("data", [b"<html>", [], {"output": [5]}])
 def test_bad_json_of_answers_that_did_not_stream(data: Any) -> None:
     """A body of another shape is no JSON of the API."""
-    assert "bad_json" == read_whole(ResponsesReading, data).error_kind
+    assert "bad_json" == read_whole(ResponsesReader, data).error_kind
 
 
 names = st.sampled_from(
@@ -193,11 +193,11 @@ finals = odd(
 @given(data=st.lists(odd(type=names, delta=st.text(max_size=3), item=items, response=finals), max_size=4))
 def test_any_json(data: list[Any]) -> None:
     """No JSON, however strange, raises anything: it is an answer, or its fault is named."""
-    answer = read(ResponsesReading, *data)
+    answer = read(ResponsesReader, *data)
 
     assert answer.error_kind or json.loads(answer.assemble())
     for each in data:
-        whole = read_whole(ResponsesReading, each)
+        whole = read_whole(ResponsesReader, each)
         assert all(isinstance(fact, str | int | None) for fact in (whole.finish_reason, whole.completion_tokens, whole.error))
 
 
@@ -205,5 +205,5 @@ def test_asking_for_a_stream() -> None:
     """The same request; one for the background is answered at once, and not with a stream."""
     asked = {"model": "m", "input": "Hello"}
 
-    assert {**asked, "stream": True} == json.loads(ResponsesReading.as_stream({**asked, "stream": False}) or b"")
-    assert [None, None] == [ResponsesReading.as_stream({**asked, **more}) for more in ({"stream": True}, {"background": True})]
+    assert {**asked, "stream": True} == json.loads(ResponsesReader.as_stream({**asked, "stream": False}) or b"")
+    assert [None, None] == [ResponsesReader.as_stream({**asked, **more}) for more in ({"stream": True}, {"background": True})]

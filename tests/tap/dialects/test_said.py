@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.dialects.chat import ChatReading
-from pytest_agentbench.tap.dialects.completions import CompletionsReading
-from pytest_agentbench.tap.dialects.messages import MessagesReading
-from pytest_agentbench.tap.dialects.reader import DialectReading
-from pytest_agentbench.tap.dialects.responses import ResponsesReading
+from pytest_agentbench.tap.dialects.chat import ChatReader
+from pytest_agentbench.tap.dialects.completions import CompletionsReader
+from pytest_agentbench.tap.dialects.messages import MessagesReader
+from pytest_agentbench.tap.dialects.reader import DialectReader
+from pytest_agentbench.tap.dialects.responses import ResponsesReader
 from tests.tap.dialects.telling import objects, read, read_whole
 
 FIND: Json = {"id": "c1", "name": "find", "arguments": '{"n":1}'}
@@ -68,14 +68,12 @@ MESSAGE_STREAM: list[Json] = [
 ]
 
 READINGS = {
-    "chat, streamed": read(ChatReading, *CHAT_STREAM),
-    "chat, whole": read_whole(
-        ChatReading, chat({"content": "Let me look", "tool_calls": [called("c1", name="find", arguments='{"n":1}')]})
-    ),
-    "responses, streamed": read(ResponsesReading, {"type": "response.completed", "response": RESPONSE}),
-    "responses, whole": read_whole(ResponsesReading, RESPONSE),
-    "messages, streamed": read(MessagesReading, *MESSAGE_STREAM),
-    "messages, whole": read_whole(MessagesReading, MESSAGE),
+    "chat, streamed": read(ChatReader, *CHAT_STREAM),
+    "chat, whole": read_whole(ChatReader, chat({"content": "Let me look", "tool_calls": [called("c1", name="find", arguments='{"n":1}')]})),
+    "responses, streamed": read(ResponsesReader, {"type": "response.completed", "response": RESPONSE}),
+    "responses, whole": read_whole(ResponsesReader, RESPONSE),
+    "messages, streamed": read(MessagesReader, *MESSAGE_STREAM),
+    "messages, whole": read_whole(MessagesReader, MESSAGE),
 }
 
 
@@ -88,29 +86,29 @@ def test_a_text_and_a_call(name: str) -> None:
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        (read_whole(ChatReading, chat({"content": "Hi"})), ("Hi", [])),
-        (read_whole(ChatReading, chat({"content": None, "function_call": {"name": "f", "arguments": "{"}})), ("", [("", "f", "{")])),
+        (read_whole(ChatReader, chat({"content": "Hi"})), ("Hi", [])),
+        (read_whole(ChatReader, chat({"content": None, "function_call": {"name": "f", "arguments": "{"}})), ("", [("", "f", "{")])),
         (
-            read_whole(ChatReading, chat({"tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}]})),
+            read_whole(ChatReader, chat({"tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}]})),
             ("", [("c", "f", "x")]),
         ),
-        (read_whole(ChatReading, chat({"tool_calls": [called(None, name="f")]})), ("", [("", "f", "")])),
-        (read_whole(CompletionsReading, {"choices": [{"text": "Hi", "finish_reason": "stop"}]}), ("Hi", [])),
+        (read_whole(ChatReader, chat({"tool_calls": [called(None, name="f")]})), ("", [("", "f", "")])),
+        (read_whole(CompletionsReader, {"choices": [{"text": "Hi", "finish_reason": "stop"}]}), ("Hi", [])),
         (
             read_whole(
-                ResponsesReading,
+                ResponsesReader,
                 {"status": "completed", "output": [{"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"}]},
             ),
             ("", [("c", "f", "x")]),
         ),
         (
-            read_whole(ResponsesReading, {"status": "completed", "output": [{"type": "message", "content": [{"refusal": "No"}]}]}),
+            read_whole(ResponsesReader, {"status": "completed", "output": [{"type": "message", "content": [{"refusal": "No"}]}]}),
             ("", []),
         ),
-        (read_whole(MessagesReading, {**MESSAGE, "content": [{"type": "tool_use", "name": "f"}]}), ("", [("", "f", "{}")])),
+        (read_whole(MessagesReader, {**MESSAGE, "content": [{"type": "tool_use", "name": "f"}]}), ("", [("", "f", "{}")])),
     ],
 )
-def test_other_answers(reading: DialectReading, said: tuple[str, list[tuple[str, str, str]]]) -> None:
+def test_other_answers(reading: DialectReader, said: tuple[str, list[tuple[str, str, str]]]) -> None:
     """Old function calls and custom tools are calls too; arguments are what the model wrote, also where they are no JSON."""
     found = reading.said()
 
@@ -122,7 +120,7 @@ def test_several_choices() -> None:
     """Of several choices the first is what was said."""
     choices = [{"index": index, "message": {"content": f"answer {index}"}, "finish_reason": "stop"} for index in (1, 0)]
 
-    assert "answer 0" == read_whole(ChatReading, {"choices": choices}).said()["text"]
+    assert "answer 0" == read_whole(ChatReader, {"choices": choices}).said()["text"]
 
 
 @pytest.mark.parametrize("written", ['{"n": ', "[]", "lamp"])
@@ -131,14 +129,14 @@ def test_an_input_that_is_no_object(written: str) -> None:
     opened = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": written}}
     ended = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
-    reading = read(MessagesReading, opened, piece, ended, {"type": "message_stop"})
+    reading = read(MessagesReader, opened, piece, ended, {"type": "message_stop"})
 
     assert (None, [{"id": "c", "name": "f", "arguments": written}]) == (reading.error_kind, reading.said()["tool_calls"])
     assert {} == json.loads(reading.assemble())["content"][0]["input"]
 
 
 @given(text=st.text(), arguments=st.lists(objects, max_size=3))
-@pytest.mark.parametrize("dialect", [ChatReading, MessagesReading, ResponsesReading])
+@pytest.mark.parametrize("dialect", [ChatReader, MessagesReader, ResponsesReader])
 def test_nothing_is_lost(dialect: Dialect, text: str, arguments: list[Json]) -> None:
     """Whatever is said and however often a tool is called, all of it is there, in order."""
     calls = [called(f"c{place}", name="f", arguments=json.dumps(each)) for place, each in enumerate(arguments)]

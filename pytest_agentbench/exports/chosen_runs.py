@@ -12,7 +12,7 @@ from pytest_agentbench.tables import Tables, origins, read_tables
 from pytest_agentbench.tables.places import Origin
 
 
-class Chosen:
+class ChosenRuns:
     """The runs that are to be written for another tool."""
 
     def __init__(self, directories: Sequence[Path]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.loading import check_takes, is_import_path, load_object, with_options
+from pytest_agentbench.lib.import_path import check_takes, is_import_path, load_object, with_options
 
 KNOWN = {"path": "pathlib:Path", "lost": "pathlib:Lost"}
 

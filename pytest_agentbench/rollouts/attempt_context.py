@@ -16,7 +16,7 @@ VERIFIER = "the verifier"
 
 
 @dataclass
-class Underway:
+class AttemptContext:
     """One attempt, from its agent's first step to its last score. Tasks and callbacks that it starts share it."""
 
     key: RolloutKey
@@ -46,13 +46,13 @@ class Underway:
         return replace(self.rollout, scores={**self.rollout.scores}, score_errors=errors, log=self.log.text)
 
 
-_current: ContextVar[Underway | None] = ContextVar("agentbench_underway", default=None)
+_current: ContextVar[AttemptContext | None] = ContextVar("agentbench_underway", default=None)
 
 
 @contextmanager
-def underway(key: RolloutKey, log: Log) -> Iterator[Underway]:
+def underway(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
     """Marks this task, and those that it starts."""
-    mark = Underway(key, log)
+    mark = AttemptContext(key, log)
     token = _current.set(mark)
     try:
         yield mark
@@ -61,11 +61,11 @@ def underway(key: RolloutKey, log: Log) -> Iterator[Underway]:
         _current.reset(token)
 
 
-def current() -> Underway | None:
+def current() -> AttemptContext | None:
     """That of this task; None outside of a rollout."""
     return _current.get()
 
 
-def underway_in(context: Context) -> Underway | None:
+def underway_in(context: Context) -> AttemptContext | None:
     """That of the task which has this context."""
     return context.get(_current)

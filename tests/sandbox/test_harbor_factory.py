@@ -16,10 +16,10 @@ import pytest
 from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.rollout import preflight
-from pytest_agentbench.sandbox.harbor_opening import check_sandbox, without_compose
+from pytest_agentbench.sandbox.harbor_factory import check_sandbox, without_compose
 from pytest_agentbench.sandbox.harbor_package import TELEMETRY
 from pytest_agentbench.suites.folder import load_suite
-from pytest_agentbench.suites.hashes import Contents
+from pytest_agentbench.suites.hashes import ContentHashes
 from tests.tasks import write_task
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_a_task_knows_its_sandbox(suite_file: Path) -> None:
     (scenario,) = suite.scenarios
     assert scenario.task is not None and "harbor:daytona" == scenario.task.sandbox
     other = replace(suite, scenarios=(replace(scenario, task=replace(scenario.task, sandbox="docker")),))
-    hashes = [Contents({"ours": each}, "b", lambda _suite, _variant: {})._scenario(each, scenario.id) for each in (suite, other)]
+    hashes = [ContentHashes({"ours": each}, "b", lambda _suite, _variant: {})._scenario(each, scenario.id) for each in (suite, other)]
     assert hashes[0] != hashes[1]
 
     for wrong in ("harbor:", "podman"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Key = tuple[int, str]
 
 
-class Wanted(NamedTuple):
+class ExpectedCall(NamedTuple):
     """An expected call."""
 
     key: Key
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
     tool: Tool | None  # None when the scenario has no such tool
 
 
-class Made(NamedTuple):
+class ActualCall(NamedTuple):
     """A call that the agent made."""
 
     key: Key
@@ -34,7 +34,7 @@ class Made(NamedTuple):
     call: ToolCall
 
 
-def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[Wanted], list[Made]]:
+def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall], list[ActualCall]]:
     """The expected and the actual calls in their order. Where labels have turns, calls of different turns are never the same.
 
     A label without a turn belongs to the first one, where another label has one.
@@ -42,8 +42,8 @@ def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[Wanted], list
     tools = {normalised(tool.name): tool for tool in scenario.tools}
     with_turns = any("turn" in label for label in scenario.expected)
     labels = [(int(label.get("turn", 1)) if with_turns else 0, str(label["tool"]), label) for label in scenario.expected]
-    wanted = [Wanted((turn, normalised(name)), name, label, tools.get(normalised(name))) for turn, name, label in labels]
-    made = [Made((call.user_turn if with_turns else 0, normalised(call.name)), call.name, call) for call in rollout.tool_calls]
+    wanted = [ExpectedCall((turn, normalised(name)), name, label, tools.get(normalised(name))) for turn, name, label in labels]
+    made = [ActualCall((call.user_turn if with_turns else 0, normalised(call.name)), call.name, call) for call in rollout.tool_calls]
     return sorted(wanted, key=lambda each: each.key[0]), sorted(made, key=lambda each: each.key[0])
 
 
@@ -126,7 +126,7 @@ def one_side(expected: int, actual: int, matched: int, whole: int, remark: str) 
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 
 
-def beyond(calls: Iterable[Wanted | Made], others: Iterable[Key]) -> Iterator[str]:
+def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[Key]) -> Iterator[str]:
     """Names of the calls that are left when each of the others has taken one of its kind."""
     left = Counter(others)
     for call in calls:

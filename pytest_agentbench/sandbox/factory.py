@@ -14,25 +14,25 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
-from pytest_agentbench.sandbox.harbor_opening import open_harbor_sandbox
+from pytest_agentbench.sandbox.harbor_factory import open_harbor_sandbox
 from pytest_agentbench.sandbox.images import image_of
 from pytest_agentbench.sandbox.leftovers import reap
-from pytest_agentbench.sandbox.sandbox import Commands, Sandbox
+from pytest_agentbench.sandbox.sandbox import CommandRunner, Sandbox
 from pytest_agentbench.sandbox.slots import Slots
 from pytest_agentbench.suites.task import HARBOR, Task
 
 
-class Opening(Protocol):
+class SandboxFactory(Protocol):
     """Opens a sandbox for a rollout whose agent has so many seconds (None: no limit); raises InfraError."""
 
     async def task(self, key: RolloutKey, task: Task, seconds: float | None) -> Sandbox:
         """One in which a task is carried out."""
 
-    async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> Commands:
+    async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
         """One for the programs of a scenario that is no task."""
 
 
-Opened = TypeVar("Opened", bound=Commands)
+Opened = TypeVar("Opened", bound=CommandRunner)
 
 A_DAY = 86400.0
 LEEWAY = 600.0  # seconds between the end of agent and verifier and the sandbox's own
@@ -52,7 +52,7 @@ async def open_sandbox(
 
 async def open_code(
     key: RolloutKey, place: CodePlace, seconds: float | None, run: str = "", on_end: Callable[[], None] = lambda: None
-) -> Commands:
+) -> CommandRunner:
     """Of the kind that is asked for and of no other."""
     if place.kind != BUBBLEWRAP:
         return await open_sandbox(key, place.container, seconds, run, on_end)
@@ -61,18 +61,18 @@ async def open_code(
     return commands
 
 
-class AtOnce:
+class UnlimitedSandboxes:
     """Opens as many sandboxes as are asked for."""
 
     async def task(self, key: RolloutKey, task: Task, seconds: float | None) -> Sandbox:
         return await open_sandbox(key, task, seconds)
 
-    async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> Commands:
+    async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
         return await open_code(key, place, seconds)
 
 
 @asynccontextmanager
-async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None, opening: Opening) -> AsyncIterator[Sandbox | None]:
+async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None, opening: SandboxFactory) -> AsyncIterator[Sandbox | None]:
     """The sandbox of a task, which ends with the block; None where a scenario is none."""
     if task is None:
         yield None
@@ -83,8 +83,8 @@ async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None,
 
 @asynccontextmanager
 async def code_place_for(
-    key: RolloutKey, place: CodePlace | None, seconds: float | None, opening: Opening
-) -> AsyncIterator[Commands | None]:
+    key: RolloutKey, place: CodePlace | None, seconds: float | None, opening: SandboxFactory
+) -> AsyncIterator[CommandRunner | None]:
     """Where the programs of a scenario run that is no task, until the block ends; None where its agent runs none."""
     if place is None:
         yield None
@@ -119,7 +119,7 @@ class Sandboxes:
         await self._cleared()
         return await self._with_slot(lambda release: open_sandbox(key, task, seconds, self._run, release))
 
-    async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> Commands:
+    async def code(self, key: RolloutKey, place: CodePlace, seconds: float | None) -> CommandRunner:
         """The same for programs of a scenario that is no task."""
         if place.kind != BUBBLEWRAP:
             return await self.task(key, place.container, seconds)

@@ -11,9 +11,17 @@ import pytest
 
 from pytest_agentbench.gate.diff import ComparedRun, score_changes
 from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.several import Several, distinct, doubt_sentences, flips, latency_against, passes_against, score_against
+from pytest_agentbench.gate.run_comparison import (
+    RunComparison,
+    distinct,
+    doubt_sentences,
+    flips,
+    latency_against,
+    passes_against,
+    score_against,
+)
 from pytest_agentbench.reports.columns import columns
-from pytest_agentbench.reports.several import WIDTH, markdown, parts, setup_lines, write_several
+from pytest_agentbench.reports.run_comparison import WIDTH, markdown, parts, setup_lines, write_several
 from pytest_agentbench.runs.results import Means, Passes, PassMean
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE
 from tests.gate.evidences import HASHES, evidence, trial
@@ -22,8 +30,8 @@ from tests.made_runs import mean
 from tests.paper import Paper
 
 
-def several(*runs: ComparedRun) -> Several:
-    return Several(tuple("abcdefghijkl"[: len(runs)]), runs)
+def several(*runs: ComparedRun) -> RunComparison:
+    return RunComparison(tuple("abcdefghijkl"[: len(runs)]), runs)
 
 
 def passing(found: Evidence, **changes: Any) -> ComparedRun:
@@ -133,7 +141,7 @@ def test_hundred_columns(count: int) -> None:
     """No line is longer than 100 columns, however many runs there are, and each of them has its column."""
     terminal = Paper()
     names = tuple(f"20260304-050607-a-long-name-{number}" for number in range(count))
-    write_several(terminal, Several(distinct(names), tuple(passing(noisy(seed=seed)) for seed in range(count))))
+    write_several(terminal, RunComparison(distinct(names), tuple(passing(noisy(seed=seed)) for seed in range(count))))
 
     assert WIDTH >= max(map(columns, terminal.lines))
     heads = {word for line in terminal.lines for word in re.findall(r"20260304-050607-a-l\.\.\.(?: \(\d+\))?", line) if line[0] == " "}

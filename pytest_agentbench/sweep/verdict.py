@@ -14,7 +14,7 @@ from pytest_agentbench.sweep.levels import Level, Sweep
 
 
 @dataclass(frozen=True)
-class Terms:
+class Criteria:
     """What is good enough."""
 
     slo: Mapping[str, float]  # objective -> milliseconds; empty: any speed is
@@ -23,7 +23,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class LevelVerdict:
     """One level by these terms. PASS: shown to hold; FAIL: shown not to; INCONCLUSIVE: neither."""
 
     concurrency: int
@@ -38,13 +38,13 @@ class Judgement:
         return FAIL if FAIL in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else PASS
 
 
-def judgements(sweep: Sweep, terms: Terms) -> list[Judgement]:
+def judgements(sweep: Sweep, terms: Criteria) -> list[LevelVerdict]:
     """Of each level, by concurrency."""
     first = sweep.levels[0]
     return [_judged(sweep.score, level, None if level is first else first, terms) for level in sweep.levels]
 
 
-def _judged(score: str, level: Level, first: Level | None, terms: Terms) -> Judgement:
+def _judged(score: str, level: Level, first: Level | None, terms: Criteria) -> LevelVerdict:
     share, speed = None, PASS
     if terms.slo:
         measured = good_shares(level.trials, terms.slo)
@@ -53,7 +53,7 @@ def _judged(score: str, level: Level, first: Level | None, terms: Terms) -> Judg
         )
         speed = judge(share.low, share.high, terms.target)
     quality = _quality(score, level, first, terms.margin) if first and score else None
-    return Judgement(level.concurrency, share, speed, quality, _lost(score, level))
+    return LevelVerdict(level.concurrency, share, speed, quality, _lost(score, level))
 
 
 def _quality(score: str, level: Level, first: Level, margin: float) -> Decision:
@@ -71,7 +71,7 @@ def _lost(score: str, level: Level) -> int:
 
 
 @dataclass(frozen=True)
-class Greatest:
+class SustainedRange:
     """The greatest level that is good enough lies from `shown` up to, but not at, `refuted`."""
 
     shown: int | None  # the greatest level that holds, and with it all that were measured below; None: not even the smallest
@@ -79,21 +79,21 @@ class Greatest:
     undecided: tuple[int, ...] = ()  # levels between, of which neither is shown
 
 
-def greatest(verdicts: Mapping[int, str]) -> Greatest:
+def greatest(verdicts: Mapping[int, str]) -> SustainedRange:
     """Of levels and their verdicts. More in flight is never taken to be better for a call, so what holds above one that fails is chance."""
     shown = None
     for level in sorted(verdicts):
         if verdicts[level] == FAIL:
-            return Greatest(shown, level, _between(verdicts, shown, level))
+            return SustainedRange(shown, level, _between(verdicts, shown, level))
         if verdicts[level] == PASS and not _between(verdicts, shown, level):
             shown = level
-    return Greatest(shown, None, _between(verdicts, shown, None))
+    return SustainedRange(shown, None, _between(verdicts, shown, None))
 
 
 def _between(verdicts: Mapping[int, str], low: int | None, high: int | None) -> tuple[int, ...]:
     return tuple(sorted(level for level in verdicts if (low is None or level > low) and (high is None or level < high)))
 
 
-def verdicts(judged: Sequence[Judgement]) -> dict[int, str]:
+def verdicts(judged: Sequence[LevelVerdict]) -> dict[int, str]:
     """Level -> verdict."""
     return {each.concurrency: each.verdict for each in judged}

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.gate.diff import compared_parts, setup_changes
-from pytest_agentbench.gate.several import (
+from pytest_agentbench.gate.run_comparison import (
     PERCENTILES,
-    Against,
-    Cell,
-    Several,
+    ReferenceComparison,
+    RunComparison,
+    ScenarioResult,
     distinct,
     doubt_sentences,
     flips,
@@ -23,8 +23,8 @@ from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.diff import changed_text
 from pytest_agentbench.reports.markup import prose, table
-from pytest_agentbench.reports.terminal import Terminal
-from pytest_agentbench.reports.wording import number, significant, statuses_text
+from pytest_agentbench.reports.terminal import TerminalReporter
+from pytest_agentbench.reports.words import number, significant, statuses_text
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.stats.decisions import FAIL, PASS
 
@@ -42,7 +42,7 @@ HOW = (
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A line of a table, with a cell for each run."""
 
     title: str
@@ -58,10 +58,10 @@ class Section:
     """A table about one suite under a variant, or about all of the runs."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
-def write_several(terminal: Terminal, runs: Several) -> None:
+def write_several(terminal: TerminalReporter, runs: RunComparison) -> None:
     """Everything, as `agentbench compare` prints it, in 100 columns."""
     runs = replace(runs, names=distinct([cut(name, LONGEST) for name in runs.names]))
     terminal.write_sep("=", "agentbench compare", bold=True)
@@ -81,7 +81,7 @@ def write_several(terminal: Terminal, runs: Several) -> None:
             terminal.write_line(line)
 
 
-def markdown(runs: Several) -> Iterator[str]:
+def markdown(runs: RunComparison) -> Iterator[str]:
     """The same, all scenarios that flipped in it, as Markdown."""
     yield f"# {prose(' | '.join(runs.names))}\n"
     yield from (f"- **{prose(name)}**: {prose(line)}" for name, line in _run_lines(runs))
@@ -94,12 +94,12 @@ def markdown(runs: Several) -> Iterator[str]:
     yield from (f"\n{prose(sentence)}." for sentence in doubt_sentences(runs))
 
 
-def _run_lines(runs: Several) -> Iterator[tuple[str, str]]:
+def _run_lines(runs: RunComparison) -> Iterator[tuple[str, str]]:
     for name, run in zip(runs.names, runs.runs, strict=True):
         yield name, f"{run.facts.id} of {run.facts.started_at} on {run.facts.backend.name}"
 
 
-def setup_lines(runs: Several) -> Iterator[tuple[str, str]]:
+def setup_lines(runs: RunComparison) -> Iterator[tuple[str, str]]:
     """(part, what differs from the reference's, and in which runs), what is the same in all of them last."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, run in runs.others.items():
@@ -118,16 +118,16 @@ def setup_lines(runs: Several) -> Iterator[tuple[str, str]]:
         yield "the same", "everything" if same == [*first.hashes] else ", ".join(same)
 
 
-def sections(runs: Several) -> Iterator[Section]:
+def sections(runs: RunComparison) -> Iterator[Section]:
     """Scores of each suite, then speed and all else that is of whole runs."""
     for group in runs.groups:
         yield Section(group, tuple(row for row in _suite_rows(runs, group) if not row.is_empty))
     yield Section("speed, ms", tuple(row for row in _speed_rows(runs) if not row.is_empty))
 
 
-def _suite_rows(runs: Several, group: str) -> Iterator[Row]:
+def _suite_rows(runs: RunComparison, group: str) -> Iterator[TableRow]:
     suites = [run.facts.suites.get(group) for run in runs.runs]
-    yield Row("rollouts", tuple(statuses_text(suite.rollouts) if suite else "-" for suite in suites))
+    yield TableRow("rollouts", tuple(statuses_text(suite.rollouts) if suite else "-" for suite in suites))
     for score in dict.fromkeys(score for suite in suites if suite for score in suite.scores):
         means = [suite.scores[score].mean if suite and score in suite.scores else None for suite in suites]
         yield from _mean_rows(score, means)
@@ -138,15 +138,15 @@ def _suite_rows(runs: Several, group: str) -> Iterator[Row]:
         yield from _against_rows(runs, passes_against(runs, group), BETTER, "+.3f")
     for metric in registry.efficiency().values():
         values = [getattr(suite.efficiency, metric.name) if suite else None for suite in suites]
-        yield Row(metric.title, tuple(map(significant, values)))
+        yield TableRow(metric.title, tuple(map(significant, values)))
 
 
-def _mean_rows(title: str, means: Sequence[Mean | None]) -> Iterator[Row]:
-    yield Row(title, tuple(number(mean.value if mean else None, 3) for mean in means))
-    yield Row("  95 %", tuple("-" if mean is None or mean.low is None else f"{mean.low:.3f} to {mean.high:.3f}" for mean in means))
+def _mean_rows(title: str, means: Sequence[Mean | None]) -> Iterator[TableRow]:
+    yield TableRow(title, tuple(number(mean.value if mean else None, 3) for mean in means))
+    yield TableRow("  95 %", tuple("-" if mean is None or mean.low is None else f"{mean.low:.3f} to {mean.high:.3f}" for mean in means))
 
 
-def _against_rows(runs: Several, found: Sequence[Against], words: dict[str, str], form: str) -> Iterator[Row]:
+def _against_rows(runs: RunComparison, found: Sequence[ReferenceComparison], words: dict[str, str], form: str) -> Iterator[TableRow]:
     """The estimates with a word where something is claimed, and their intervals."""
     decisions = [None, *(each.decision for each in found)]
     estimates, intervals = [], []
@@ -154,45 +154,47 @@ def _against_rows(runs: Several, found: Sequence[Against], words: dict[str, str]
         known = each is not None and each.estimate is not None and each.low is not None
         estimates.append(f"{each.estimate:{form}} {words.get(each.verdict, '')}".rstrip() if each and known else "")
         intervals.append(f"{each.low:{form}} to {each.high:{form}}" if each and known else "")
-    yield Row(f"  vs {runs.names[0]}", tuple(estimates))
-    yield Row("", tuple(intervals))
+    yield TableRow(f"  vs {runs.names[0]}", tuple(estimates))
+    yield TableRow("", tuple(intervals))
 
 
-def _speed_rows(runs: Several) -> Iterator[Row]:
+def _speed_rows(runs: RunComparison) -> Iterator[TableRow]:
     performances = [run.facts.performance for run in runs.runs]
-    yield Row("failed calls", tuple(str(sum(each.failed_calls.values())) for each in performances))
+    yield TableRow("failed calls", tuple(str(sum(each.failed_calls.values())) for each in performances))
     for name in registry.asked():
         spreads = [each.latency(name) for each in performances]
         for q in PERCENTILES:
-            row = Row(f"{registry.title_of(name)} p{q}", tuple(number(getattr(spread, f"p{q}") if spread else None) for spread in spreads))
+            row = TableRow(
+                f"{registry.title_of(name)} p{q}", tuple(number(getattr(spread, f"p{q}") if spread else None) for spread in spreads)
+            )
             yield row
             if not row.is_empty:
                 yield from _against_rows(runs, latency_against(runs, name, q), FASTER, ".2f")
     yield from (_rate_row(runs, metric) for metric in registry.rates().values())
 
 
-def _rate_row(runs: Several, metric: Metric) -> Row:
-    return Row(metric.title, tuple(number(getattr(run.facts.performance, metric.name), metric.digits) for run in runs.runs))
+def _rate_row(runs: RunComparison, metric: Metric) -> TableRow:
+    return TableRow(metric.title, tuple(number(getattr(run.facts.performance, metric.name), metric.digits) for run in runs.runs))
 
 
-def flip_sections(runs: Several, most: int | None = None) -> Iterator[Section]:
+def flip_sections(runs: RunComparison, most: int | None = None) -> Iterator[Section]:
     """For each suite the scenarios that are not alike in all runs; at most so many, with how many there are."""
     for group in runs.groups:
         every = flips(runs, group)
-        rows = [Row(each.scenario, tuple(map(_cell_text, each.cells))) for each in every[:most]]
+        rows = [TableRow(each.scenario, tuple(map(_cell_text, each.cells))) for each in every[:most]]
         if rows:
             shown = f"the first {len(rows)} of {len(every)}, --format markdown has all" if len(rows) < len(every) else f"{len(every)}"
             score = runs.reference.facts.suites[group].main_score
             yield Section(f"{group}: scenarios that differ ({shown}), {score} and how many trials passed", tuple(rows))
 
 
-def _cell_text(cell: Cell | None) -> str:
+def _cell_text(cell: ScenarioResult | None) -> str:
     if cell is None:
         return "-"
     return f"{cell.mean:.3f}" if cell.passed is None else f"{cell.mean:.3f} {cell.passed}/{cell.trials}"
 
 
-def _write_folded(terminal: Terminal, about: str, line: str, width: int = 11) -> None:
+def _write_folded(terminal: TerminalReporter, about: str, line: str, width: int = 11) -> None:
     """The line behind what it is about, folded where it is long."""
     first, *others = fold(line, WIDTH - width - 1)
     terminal.write_line(f"{about}{' ' * (width - columns(about))} {first}")
@@ -200,7 +202,7 @@ def _write_folded(terminal: Terminal, about: str, line: str, width: int = 11) ->
         terminal.write_line(f"{' ' * width} {other}")
 
 
-def _write_section(terminal: Terminal, section: Section, names: Sequence[str]) -> None:
+def _write_section(terminal: TerminalReporter, section: Section, names: Sequence[str]) -> None:
     """A table; where the runs do not fit beside each other, in several parts, each of which begins with the reference."""
     if not section.rows:
         return
@@ -211,11 +213,11 @@ def _write_section(terminal: Terminal, section: Section, names: Sequence[str]) -
     for places in parts(widths, WIDTH - titles):
         _write_row(terminal, "", [(names[place], widths[place]) for place in places], titles)
         for row in section.rows:
-            if not Row(row.title, tuple(row.cells[place] for place in places)).is_empty:
+            if not TableRow(row.title, tuple(row.cells[place] for place in places)).is_empty:
                 _write_row(terminal, cut(row.title, 2 * LONGEST), [(row.cells[place], widths[place]) for place in places], titles)
 
 
-def _write_row(terminal: Terminal, title: str, cells: Sequence[tuple[str, int]], titles: int) -> None:
+def _write_row(terminal: TerminalReporter, title: str, cells: Sequence[tuple[str, int]], titles: int) -> None:
     ends = (f"{GAP}{' ' * (width - columns(cell))}{cell}" for cell, width in cells)
     terminal.write_line(f"{title}{' ' * (titles - columns(title))}{''.join(ends)}".rstrip())
 

@@ -9,13 +9,13 @@ import pytest
 
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
 from pytest_agentbench.metrics.goodput import GoodputSummary
-from pytest_agentbench.metrics.performance import PartOfTime, Performance, Steady, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.performance import PartOfTime, Performance, SteadyCalls, SteadyRates, SteadyRollouts
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
 from pytest_agentbench.reports.markdown import write
 from pytest_agentbench.reports.markup import table
-from pytest_agentbench.reports.wording import (
+from pytest_agentbench.reports.words import (
     calls_text,
     dataset_text,
     doubt_lines,
@@ -108,7 +108,7 @@ def test_failed_calls() -> None:
 def test_steady() -> None:
     """Rates with how long they held, or that it never was so."""
     window = (3.56, 0.684, 1074.5)
-    steady = Steady(8, 0, SteadyRollouts(*window, rollouts_per_hour=2100.0), None)
+    steady = SteadyRates(8, 0, SteadyRollouts(*window, rollouts_per_hour=2100.0), None)
 
     assert (
         "1,074.5 output tok/s, 2,100 rollouts/h in the 3.6 s (68.4 %) with 90 % of 8 rollouts in flight; never 90 % of 8 calls in flight"

@@ -15,7 +15,7 @@ PAUSE = 0.25  # seconds between two looks
 UNANSWERED = ("connect", "timeout_connect", "timeout_first_token", "timeout_idle", "cut")
 
 
-class Pulse:
+class HealthQuery:
     """Rollouts that fail together ask once."""
 
     def __init__(self, patience: float | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.agents.factory import make_agent
-from pytest_agentbench.agents.sampling import PARAMETERS, sampling_of
+from pytest_agentbench.agents.sampling_parameters import PARAMETERS, sampling_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import SAMPLING
 

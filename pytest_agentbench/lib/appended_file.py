@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-class GrowingFile:
+class AppendedFile:
     """Its lines from now on; it need not exist yet. What is in it is passed over, and one that got shorter is read from its start."""
 
     def __init__(self, path: Path) -> None:

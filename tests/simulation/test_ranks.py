@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.simulation.ranking import LEAST, change, distance, gap, percentage, ranks, spread
+from pytest_agentbench.simulation.ranks import LEAST, change, distance, gap, percentage, ranks, spread
 
 POSITIVE = st.floats(0.001, 1e6)
 VALUES = st.lists(POSITIVE, min_size=1, max_size=8)

@@ -12,7 +12,7 @@ from pytest_agentbench.records import Json, Rollout, RolloutKey
 BLOCKED = 3  # exit status of a pool that ended itself because somebody held it up
 
 
-class PipeVoice:
+class ControllerPipe:
     """For any thread. A line of JSON each; the controller reads them all, also those of a pool that is dead."""
 
     def __init__(self, pipe: int) -> None:

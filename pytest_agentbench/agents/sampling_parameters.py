@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.options import MOST, Kind, number, whole
+from pytest_agentbench.lib.options import MOST, ValueKind, number, whole
 from pytest_agentbench.records import SAMPLING, Json
 
-PARAMETERS: Mapping[str, Kind] = {
+PARAMETERS: Mapping[str, ValueKind] = {
     "temperature": number(0),
     "top_p": number(0, 1),
     "max_tokens": whole(1),
     "seed": whole(-MOST - 1)._replace(words="a whole number"),
-    "model": Kind(lambda value: isinstance(value, str) and value != "", "the name of a model"),
+    "model": ValueKind(lambda value: isinstance(value, str) and value != "", "the name of a model"),
 }
 
 

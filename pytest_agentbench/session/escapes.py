@@ -38,7 +38,7 @@ def _escaped(value: Any, colours: bool) -> Any:
     return value
 
 
-class Commands:
+class WorkflowCommands:
     """A pytest plugin: GitHub takes no commands from the sections of failures and from ours, whatever stands in them."""
 
     def __init__(self) -> None:

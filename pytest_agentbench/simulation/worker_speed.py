@@ -20,7 +20,7 @@ FAR = 1e6  # tokens; beyond what a step has
 
 
 @dataclass(frozen=True)
-class Line:
+class StepLine:
     """Milliseconds that a step takes: so many, and so many for each token."""
 
     base_ms: float
@@ -31,11 +31,11 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Timing:
+class WorkerSpeed:
     """Of one worker."""
 
-    prefill: Line  # of the prompt tokens that are in no cache
-    decode: Line  # of the tokens, prompts and answers, of all calls that are being answered
+    prefill: StepLine  # of the prompt tokens that are in no cache
+    decode: StepLine  # of the tokens, prompts and answers, of all calls that are being answered
 
     def write(self, path: Path) -> None:
         """As the profile that the simulator takes (`planner_profile_data`): tables, between whose points it draws lines."""
@@ -50,7 +50,7 @@ class Timing:
         )
 
 
-def measured_timing(calls: Table, workers: int) -> Timing | None:
+def measured_timing(calls: Table, workers: int) -> WorkerSpeed | None:
     """How fast each of so many workers was; None where no call has both a first token and others.
 
     Reading prompts: TTFT less one step of decoding (the simulator's first token takes one, too), of those calls beside which the fewest
@@ -66,7 +66,7 @@ def measured_timing(calls: Table, workers: int) -> Timing | None:
     beside = _beside(sent, first)
     alone = beside <= np.quantile(beside, 0.25)
     uncached = np.where(np.isnan(known["cached_tokens"]), 0.0, known["prompt_tokens"] - known["cached_tokens"])
-    return Timing(
+    return WorkerSpeed(
         prefill=resistant_line(uncached[alone], np.maximum(0.0, known["ttft_ms"] - known["tpot_ms"])[alone]),
         decode=resistant_line(under_way / workers, known["tpot_ms"]),
     )
@@ -93,7 +93,7 @@ def _beside(begins: Floats, ends: Floats) -> Floats:
     return others
 
 
-def resistant_line(x: Floats, y: Floats) -> Line:
+def resistant_line(x: Floats, y: Floats) -> StepLine:
     """Through the medians of the third with the least x and of the third with the greatest (Tukey 1977), never falling.
 
     It is level where x hardly varies, and goes through zero where it would begin below.
@@ -103,5 +103,5 @@ def resistant_line(x: Floats, y: Floats) -> Line:
     slope = max(0.0, rise / width) if width > 0 else 0.0
     base = float(np.median(y - slope * x))
     if base < 0:
-        return Line(0.0, float(np.median(y) / np.median(x)))
-    return Line(base, slope)
+        return StepLine(0.0, float(np.median(y) / np.median(x)))
+    return StepLine(base, slope)

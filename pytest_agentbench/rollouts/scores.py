@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
-from pytest_agentbench.rollouts.underway import current
+from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer
 
 if TYPE_CHECKING:

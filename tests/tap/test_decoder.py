@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_agentbench.tap.encoding import Decoder, decoder
+from pytest_agentbench.tap.decoder import Decoder, decoder
 
 
 def bare(data: bytes) -> bytes:

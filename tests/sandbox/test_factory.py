@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.sandbox.opening import Sandboxes
+from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.sandbox.verifier import verify
 from tests.sandbox.conftest import KEY, listed, task
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.simulation.timing import Line, Timing, measured_timing, resistant_line, totals
+from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed, measured_timing, resistant_line, totals
 from pytest_agentbench.tables import read_tables
 from pytest_agentbench.tables.columns import Table
 from tests.made_runs import run_directory
@@ -76,10 +76,10 @@ def test_lines() -> None:
     x = np.arange(9.0)
     outlier = np.where(x == 4, 1e6, 3 + 2 * x)
 
-    assert Line(3, 2) == resistant_line(x, outlier)
+    assert StepLine(3, 2) == resistant_line(x, outlier)
     assert 0 == resistant_line(x, 10 - x).per_token_ms
-    assert Line(7, 0) == resistant_line(np.zeros(3), np.full(3, 7.0))
-    assert Line(0, 1.5) == resistant_line(np.array([4.0, 8.0, 12.0]), np.array([2.0, 12.0, 22.0]))
+    assert StepLine(7, 0) == resistant_line(np.zeros(3), np.full(3, 7.0))
+    assert StepLine(0, 1.5) == resistant_line(np.array([4.0, 8.0, 12.0]), np.array([2.0, 12.0, 22.0]))
 
 
 def test_what_is_under_way() -> None:
@@ -91,7 +91,7 @@ def test_what_is_under_way() -> None:
 
 def test_profile_is_the_simulators_kind(tmp_path: Path) -> None:
     """Five arrays of doubles with the names that Dynamo reads, decoding by tokens in work and the same for each context."""
-    Timing(Line(30, 0.001), Line(5, 0.0001)).write(tmp_path / "p.npz")
+    WorkerSpeed(StepLine(30, 0.001), StepLine(5, 0.0001)).write(tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz") as profile:
         arrays = {name: profile[name].tolist() for name in profile.files}
 

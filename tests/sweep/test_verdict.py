@@ -6,8 +6,8 @@ import pytest
 
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
-from pytest_agentbench.sweep.judgement import Terms, judgements
 from pytest_agentbench.sweep.levels import Level, Sweep
+from pytest_agentbench.sweep.verdict import Criteria, judgements
 from tests.gate.evidences import trial
 from tests.made_runs import run_of
 
@@ -35,9 +35,9 @@ def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
 )
 def test_levels(levels: tuple[list[Trial], ...], slo: dict[str, float], verdicts: list[str]) -> None:
     """A level of which rollouts are lost is never shown to hold; without objectives any speed is good enough."""
-    assert verdicts == [each.verdict for each in judgements(swept(*levels), Terms(slo))]
+    assert verdicts == [each.verdict for each in judgements(swept(*levels), Criteria(slo))]
 
 
 def test_a_suite_without_scores() -> None:
     """What failed is lost there, too."""
-    assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Terms({}))]
+    assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Criteria({}))]

@@ -13,7 +13,7 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.latency import compare_latency
-from pytest_agentbench.stats.paired import ROUNDING, Sample, compare, pair
+from pytest_agentbench.stats.paired import ROUNDING, ScenarioSample, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.step_down import step_down
 
@@ -21,7 +21,7 @@ PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True)
-class Several:
+class RunComparison:
     """Runs that are compared with the first of them; no two have one name."""
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Several:
 
 
 @dataclass(frozen=True)
-class Against:
+class ReferenceComparison:
     """A run against the reference, in one metric."""
 
     decision: Decision | None  # new - base of scores and passes, new / base of latencies; None where nothing is compared
@@ -52,7 +52,7 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ScenarioResult:
     """A scenario in one run."""
 
     mean: float  # of the main score, over the measured trials
@@ -70,7 +70,7 @@ class Flip:
     """A scenario that is not alike in all runs."""
 
     scenario: str
-    cells: tuple[Cell | None, ...]  # of each run; None: not measured, of another content, or scored in another way
+    cells: tuple[ScenarioResult | None, ...]  # of each run; None: not measured, of another content, or scored in another way
 
     @property
     def differs(self) -> bool:
@@ -91,7 +91,7 @@ class Flip:
         return [cell.share for cell in cells], [cell.mean for cell in cells]
 
 
-def score_against(runs: Several, group: str, score: str) -> list[Against]:
+def score_against(runs: RunComparison, group: str, score: str) -> list[ReferenceComparison]:
     """Each other run's mean against the reference's."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
@@ -101,7 +101,7 @@ def score_against(runs: Several, group: str, score: str) -> list[Against]:
     return _family(runs, lambda run: _why_no_score(runs.reference, run, group, score), compared)
 
 
-def passes_against(runs: Several, group: str) -> list[Against]:
+def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]:
     """Each other run's share of passed trials against the reference's."""
     bar = bar_of(runs.reference, group)
 
@@ -113,7 +113,7 @@ def passes_against(runs: Several, group: str) -> list[Against]:
     return _family(runs, lambda run: _why_no_passes(runs.reference, run, group), compared)
 
 
-def latency_against(runs: Several, metric: str, q: int) -> list[Against]:
+def latency_against(runs: RunComparison, metric: str, q: int) -> list[ReferenceComparison]:
     """Each other run's percentile against the reference's, on the scenarios that both have with equal content."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
@@ -125,15 +125,17 @@ def latency_against(runs: Several, metric: str, q: int) -> list[Against]:
     return _family(runs, lambda run: why[id(run)], compared)
 
 
-def _family(runs: Several, doubt: Callable[[ComparedRun], str], compared: Callable[[ComparedRun, float], Decision]) -> list[Against]:
+def _family(
+    runs: RunComparison, doubt: Callable[[ComparedRun], str], compared: Callable[[ComparedRun, float], Decision]
+) -> list[ReferenceComparison]:
     """The comparisons of one metric, which claim something wrongly as seldom as one alone; without those that make no sense."""
     why = [doubt(run) for run in runs.others.values()]
     asked = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
     decisions = iter(step_down(asked))
-    return [Against(None, reason) if reason else Against(next(decisions)) for reason in why]
+    return [ReferenceComparison(None, reason) if reason else ReferenceComparison(next(decisions)) for reason in why]
 
 
-def _samples(run: ComparedRun, group: str, score: str) -> dict[str, Sample]:
+def _samples(run: ComparedRun, group: str, score: str) -> dict[str, ScenarioSample]:
     return samples(run.evidence.groups.get(group, ()), score, falling=score in LOWER_IS_BETTER)
 
 
@@ -172,7 +174,7 @@ def bar_of(run: ComparedRun, group: str) -> Bar | None:
     return Bar(suite.passes.score, suite.passes.floor, suite.passes.score in LOWER_IS_BETTER)
 
 
-def doubt_sentences(runs: Several) -> Iterator[str]:
+def doubt_sentences(runs: RunComparison) -> Iterator[str]:
     """One sentence for each run whose speeds are not compared, and one for each suite and run of which a score is not."""
     first = runs.names[0]
     for name, run in runs.others.items():
@@ -208,7 +210,7 @@ def _contents(run: ComparedRun, group: str) -> dict[str, str]:
     return {trial.scenario: str(trial.content.get("scenario", "")) for trial in run.evidence.groups.get(group, ())}
 
 
-def flips(runs: Several, group: str) -> list[Flip]:
+def flips(runs: RunComparison, group: str) -> list[Flip]:
     """Scenarios of a suite whose main score, or whose passing by the reference's floor, is not the same in all runs."""
     suite = runs.reference.facts.suites.get(group)
     if suite is None:
@@ -219,7 +221,7 @@ def flips(runs: Several, group: str) -> list[Flip]:
     return sorted((each for each in every if each.differs), key=lambda each: each.order)
 
 
-def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, Cell]:
+def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, ScenarioResult]:
     """Scenario -> how it went, of those that the reference has with equal content."""
     if _scored_apart(reference, run, group, score):
         return {}
@@ -227,7 +229,8 @@ def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> 
     pairs, _ = pair(*(_samples(each, group, score) for each in (run, reference)))
     passed = passes(run.evidence.groups.get(group, ()), bar) if bar else {}
     return {
-        name: Cell(each.new.mean, round(sum(passed[name].scores)) if bar else None, len(each.new.scores)) for name, each in pairs.items()
+        name: ScenarioResult(each.new.mean, round(sum(passed[name].scores)) if bar else None, len(each.new.scores))
+        for name, each in pairs.items()
     }
 
 
