@@ -184,10 +184,10 @@ def write(run, directory):
     "another tool's table": Addition(
         "metrics/other_tools/fresh.py",
         """
-from pytest_agentbench.metrics.other_tools import Figures
+from pytest_agentbench.metrics.other_tools import PeerTable
 
 def fresh(calls):
-    return Figures("Fresh", ["count"], {"calls": [float(len(list(calls)))]}, [])
+    return PeerTable("Fresh", ["count"], {"calls": [float(len(list(calls)))]}, [])
 """,
         "metrics/other_tools/__init__.py:PEERS",
         '"fresh": "pytest_agentbench.metrics.other_tools.fresh:fresh",',
@@ -195,11 +195,11 @@ def fresh(calls):
     "a policy of the built-in engine": Addition(
         "engine/fresh.py",
         """
-from pytest_agentbench.engine.protocol import Reply
+from pytest_agentbench.engine.protocol import PolicyReply
 
 class Fresh:
     def reply(self, request):
-        return Reply("A fresh lamp.")
+        return PolicyReply("A fresh lamp.")
 """,
         "engine/__init__.py:POLICIES",
         '"fresh": "pytest_agentbench.engine.fresh:Fresh",',
@@ -379,9 +379,9 @@ def test_an_api_that_agents_speak(house: House) -> None:
     said = house.python(
         "from pytest_agentbench.tap import routes",
         "from pytest_agentbench.tap.dialects import DIALECTS",
-        "from pytest_agentbench.tap.upgrade import Wish, ask",
+        "from pytest_agentbench.tap.upgrade import BodyChanges, ask",
         "print(routes.refusal(b'POST', '/fresh'))",
-        """print(ask("/fresh", b'{"text": "Hello"}', Wish(upgrade=True, usage=True, fields={}, salt="S")).body.decode())""",
+        """print(ask("/fresh", b'{"text": "Hello"}', BodyChanges(upgrade=True, usage=True, fields={}, salt="S")).body.decode())""",
         "reading = DIALECTS['/fresh']()",
         """reading.whole(b'{"text": "Hi"}')""",
         "print(reading.said()['text'], reading.error_kind)",

@@ -23,12 +23,12 @@ LIMIT_MB = 500
 TAKE_UP = """
 import json, resource, sys, time
 from pathlib import Path
-from pytest_agentbench.suites.hashes import Contents
+from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.resume import take_up
 
-class Same(Contents):
+class Same(ContentHashes):
     def __init__(self) -> None: ...
     def of(self, key):
         return CONTENT
