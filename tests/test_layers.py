@@ -196,12 +196,22 @@ def test_a_session_knows_no_kind_of_backend() -> None:
 OF_HARBOR = {"harbor.agent", "harbor.environment"}
 
 
+def nouns(tree: ast.Module) -> Iterator[str]:
+    """The names of a module's classes and of its types: not of its type variables, which nobody imports."""
+    for node in tree.body:
+        match node:
+            case ast.ClassDef():
+                yield node.name
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+                if re.match(r"[A-Z][a-z]", name) and not (isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeVar"):
+                    yield name
+
+
 def test_one_noun_is_one_class() -> None:
-    """A class says what it is without its file: no two of them have one name."""
+    """A class or type says what it is without its file: no two of them have one name."""
     places = defaultdict(list)
-    for name in FILES:
-        for node in tree_of(name).body:
-            if isinstance(node, ast.ClassDef) and name not in OF_HARBOR and not node.name.startswith("_"):
-                places[node.name].append(name)
+    for name in FILES.keys() - OF_HARBOR:
+        for noun in nouns(tree_of(name)):
+            places[noun].append(name)
 
     assert {} == {noun: modules for noun, modules in places.items() if len(modules) > 1}

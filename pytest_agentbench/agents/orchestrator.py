@@ -43,7 +43,7 @@ DESCRIPTIONS = {
 
 TASK = "task"
 
-Sandbox = Annotated[str, one_of((TASK, *KINDS))]
+SandboxName = Annotated[str, one_of((TASK, *KINDS))]
 Context = Annotated[str, one_of(CONTEXTS)]
 
 
@@ -60,7 +60,7 @@ class Orchestrator:
     retriever: str = ""  # base URL; empty: there is no tool `search`
     topk: Annotated[int, whole(1)] = 50  # documents of a search
     run_code: bool = True  # whether programs run, in a sandbox
-    code_sandbox: Sandbox = TASK  # whose: the task's, or one of this kind for a scenario that is no task
+    code_sandbox: SandboxName = TASK  # whose: the task's, or one of this kind for a scenario that is no task
     image: str = ""  # of a container
     memory_mb: Annotated[int, whole(64)] = 2048  # of a container, and in a bubblewrap of each process
     storage_mb: Annotated[int, whole(1)] = 256  # of a file in a container, and in a bubblewrap of all files

@@ -85,7 +85,7 @@ def _is_endpoint(value: object) -> bool:
     return {"url", "model"} <= keys <= {"url", "model", "api_key"}
 
 
-Endpoint = Annotated[Json, ValueKind(_is_endpoint, "{url, model}, with api_key the name of an environment variable")]
+EndpointOption = Annotated[Json, ValueKind(_is_endpoint, "{url, model}, with api_key the name of an environment variable")]
 Retries = Annotated[int, whole(0, 5)]
 Share = Annotated[float, number(0, 1)]
 Evaluation = Annotated[
@@ -104,7 +104,7 @@ class SelfEvaluating:
     """
 
     wraps: Agent = field(default=ToolCalling(), metadata=AN_AGENT)
-    evaluator_llm: Endpoint | None = None
+    evaluator_llm: EndpointOption | None = None
     max_retries: Retries = 2
     min_confidence_threshold: Share = 0.7
     pass_feedback_to_agent: bool = False

@@ -13,7 +13,7 @@ from pydantic import FiniteFloat
 from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.suites.roles import Roles, written
+from pytest_agentbench.suites.roles import RoleSpecs, written
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
@@ -37,7 +37,7 @@ class BackendKeys(Spec):
     thresholds: dict[str, dict[str, FiniteFloat]] = {}  # suite -> thresholds that replace the suite's own on this backend
     note: str = ""  # a sentence for every report made with this backend
     prices: Prices | None = None  # of tokens
-    roles: Roles = {}  # who plays which, before what suites say
+    roles: RoleSpecs = {}  # who plays which, before what suites say
     kind: str  # one of KINDS
 
     @property

@@ -18,7 +18,7 @@ asyncio_default_fixture_loop_scope = function
 #: A directory with one of these has a pytest configuration of its own.
 PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
 
-Outcome = Literal["wrote", "there", "kept"]
+FileOutcome = Literal["wrote", "there", "kept"]
 
 
 def add(commands: Any) -> None:
@@ -67,7 +67,7 @@ def data_files(folder: Path) -> Iterator[Path]:
     return (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
 
 
-def copy(source: Path, target: Path) -> Outcome:
+def copy(source: Path, target: Path) -> FileOutcome:
     """Writes `target` if nothing is there; raises ConfigError where that cannot be."""
     from pytest_agentbench.errors import ConfigError
 
@@ -81,7 +81,7 @@ def copy(source: Path, target: Path) -> Outcome:
     return "wrote"
 
 
-def report(outcomes: Sequence[tuple[Outcome, Path]]) -> None:
+def report(outcomes: Sequence[tuple[FileOutcome, Path]]) -> None:
     """A line for each file that is new or not as shipped; those that were there as shipped are only counted."""
     for outcome, target in outcomes:
         if outcome == "wrote":

@@ -11,7 +11,7 @@ from pydantic import Field
 from pytest_agentbench.engine.config import Milliseconds
 from pytest_agentbench.lib.config import Spec
 
-Tokens = Annotated[int, Field(ge=0)]  # of the answer, sent before something happens
+TokenCount = Annotated[int, Field(ge=0)]  # of the answer, sent before something happens
 
 
 class ReplyCall(NamedTuple):
@@ -24,7 +24,7 @@ class ReplyCall(NamedTuple):
 class Stall(Spec):
     """A pause in the middle of an answer."""
 
-    after: Tokens
+    after: TokenCount
     ms: Milliseconds  # how much later everything behind it arrives
 
 
@@ -39,9 +39,9 @@ class Delivery(Spec):
     status: int | None = Field(default=None, ge=400, le=599)  # HTTP status of an error answer
     message: str = "The script answers this request with an error."  # of that error
     retry_after: float | None = Field(default=None, ge=0)  # seconds, its Retry-After header
-    malformed_json_after: Tokens | None = None  # then an event that is no JSON
-    error_event_after: Tokens | None = None  # then an error inside the 200
-    cut_after: Tokens | None = None  # then the connection is closed
+    malformed_json_after: TokenCount | None = None  # then an event that is no JSON
+    error_event_after: TokenCount | None = None  # then an error inside the 200
+    cut_after: TokenCount | None = None  # then the connection is closed
     empty: bool = False  # a 200 without a body
     exit: bool = False  # the process dies
 

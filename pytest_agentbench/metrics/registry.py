@@ -9,7 +9,7 @@ from typing import Literal
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import LLMCall, Rollout
 
-Level = Literal["event", "call", "rollout", "session", "suite", "score"]
+MetricLevel = Literal["event", "call", "rollout", "session", "suite", "score"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Metric:
     name: str  # in rules, options and run.json
     title: str  # in reports
     # what has one value: an event has one of `itl`, a session one of `rollouts_per_hour`, a suite one of `cost`, a score one of `accuracy`
-    level: Level
+    level: MetricLevel
     definition: str  # a line of docs/metrics.md; where the term is not the field's own it says by whom
     of_call: Callable[[LLMCall], float | None] | None = None  # nanoseconds; of an event's metric the call's largest, which objectives judge
     of_events: Callable[[LLMCall], list[int]] | None = None  # nanoseconds
@@ -214,7 +214,7 @@ METRICS = (
 )
 
 
-def latencies(*levels: Level, compared: bool = False) -> dict[str, Metric]:
+def latencies(*levels: MetricLevel, compared: bool = False) -> dict[str, Metric]:
     """Durations by name, of some levels or of all; with `compared` without those that nothing may ask for."""
     return {
         each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)

@@ -20,7 +20,7 @@ MOST_COLOURS = 8  # kinds that colours tell apart, for everybody
 #: Measures of a rollout's calls, each the median over its calls that went well: name -> column of the table `calls`.
 OF_CALLS: Mapping[str, str] = {"ttft": "ttft_ms", "itl": "itl_median_ms", "tps": "call_output_tokens_per_s"}
 
-Key = tuple[str, str, str, str, int]  # run, suite, scenario, variant, trial
+PointKey = tuple[str, str, str, str, int]  # run, suite, scenario, variant, trial
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def points_of(tables: Tables, score: str, color_by: str = "run") -> Points:
     rollouts = tables.rollouts.where(np.array([key in scores for key in _keys(tables.rollouts)], dtype=bool))
     keys = _keys(rollouts)
     calls = tables.calls.where(_good(tables.calls))
-    rows: dict[Key, list[int]] = {key: [] for key in keys}
+    rows: dict[PointKey, list[int]] = {key: [] for key in keys}
     for row, key in enumerate(_keys(calls)):
         if key in rows:
             rows[key].append(row)
@@ -77,11 +77,11 @@ def unscored(tables: Tables, score: str) -> list[str]:
     return [f"{run} {RolloutKey(suite, '', variant).group}" for run, suite, variant in all_of_them if (run, suite, variant) not in has_it]
 
 
-def _keys(table: Table) -> list[Key]:
+def _keys(table: Table) -> list[PointKey]:
     return [*zip(*(table[name].tolist() for name in ("run", "suite", "scenario", "variant", "trial")), strict=True)]
 
 
-def _scores(scores: Table, name: str) -> dict[Key, float]:
+def _scores(scores: Table, name: str) -> dict[PointKey, float]:
     """Rollout -> its score."""
     whole = np.array([part is None for part in scores["part"]], dtype=bool) & ~np.isnan(scores["value"])
     named = scores.where(whole & (scores["score"] == name))

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
 
 #: `write(run, directory) -> path`.
-Report = Callable[["Run", Path], Path]
+ReportWriter = Callable[["Run", Path], Path]
 
 REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write", "html": "pytest_agentbench.reports.page:write"}
 
 
-def load_report(name: str, known: Mapping[str, str] = REPORTS) -> Report:
+def load_report(name: str, known: Mapping[str, str] = REPORTS) -> ReportWriter:
     """The function behind a report's name; raises ConfigError for an unknown one, with the known ones."""
-    report: Report = load_object("report", name, known, Path())
+    report: ReportWriter = load_object("report", name, known, Path())
     return report
 
 

@@ -10,13 +10,13 @@ from pytest_agentbench.lib.config import Spec, validate
 
 WHERE = "retriever config"
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
-Url = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 
 
 class EmbeddingsSpec(Spec):
     """Who makes vectors of texts: an OpenAI-compatible server, or a model of sentence-transformers in this process."""
 
-    url: Url | None = None  # base URL, which ends in /v1
+    url: HttpUrl | None = None  # base URL, which ends in /v1
     model: str  # that the server has, or name or folder of a model of sentence-transformers
     api_key: Variable | None = None  # name of an environment variable
     timeout: float = Field(default=60.0, gt=0)  # seconds for a request to the server
@@ -25,7 +25,7 @@ class EmbeddingsSpec(Spec):
 class TavilySpec(Spec):
     """A web search that is asked where the documents have too little; it is not, where no key is set."""
 
-    url: Url = "https://api.tavily.com"
+    url: HttpUrl = "https://api.tavily.com"
     api_key: Variable = "TAVILY_API_KEY"  # name of an environment variable
     results: int = Field(default=20, ge=1, le=20)
     below: int = Field(default=3, ge=1)  # asked where fewer documents than this were near enough

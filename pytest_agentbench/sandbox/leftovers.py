@@ -7,7 +7,7 @@ from contextlib import closing
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.engine import client, infra, remove
-from pytest_agentbench.sandbox.ownership import OWNER, ROLLOUT, RUN, Labels, is_left
+from pytest_agentbench.sandbox.ownership import OWNER, ROLLOUT, RUN, DockerLabels, is_left
 
 
 def reap() -> list[str]:
@@ -23,7 +23,7 @@ def end_run(run: str) -> list[str]:
     return _remove(lambda labels: labels.get(RUN) == run)
 
 
-def _remove(condemned: Callable[[Labels], bool]) -> list[str]:
+def _remove(condemned: Callable[[DockerLabels], bool]) -> list[str]:
     try:
         engine = client()
     except InfraError:

@@ -11,7 +11,7 @@ from pytest_agentbench.lib.process import PROC
 from pytest_agentbench.records import RolloutKey
 
 PREFIX = "pytest-agentbench.sandbox"
-Labels = Mapping[str, str]
+DockerLabels = Mapping[str, str]
 RUN, ROLLOUT, OWNER, DEADLINE = (f"{PREFIX}.{name}" for name in ("run", "rollout", "owner", "deadline"))
 
 
@@ -44,7 +44,7 @@ def started(pid: int) -> str:
         return ""
 
 
-def is_left(labels: Labels, now: float | None = None) -> bool:
+def is_left(labels: DockerLabels, now: float | None = None) -> bool:
     """Whether nobody is there any more for a sandbox with these labels: its owner has ended, or its deadline is over."""
     if float(labels.get(DEADLINE, 0)) < (time.time() if now is None else now):
         return True

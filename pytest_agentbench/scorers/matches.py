@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Tool
 
 #: What two calls have in common that may be matched by their names: the user's turn (0 where labels know of none) and the tool.
-Key = tuple[int, str]
+CallKey = tuple[int, str]
 
 
 class ExpectedCall(NamedTuple):
     """An expected call."""
 
-    key: Key
+    key: CallKey
     name: str  # of the tool, as the label has it
     label: Json
     tool: Tool | None  # None when the scenario has no such tool
@@ -29,7 +29,7 @@ class ExpectedCall(NamedTuple):
 class ActualCall(NamedTuple):
     """A call that the agent made."""
 
-    key: Key
+    key: CallKey
     name: str  # of the tool, as the model wrote it
     call: ToolCall
 
@@ -126,7 +126,7 @@ def one_side(expected: int, actual: int, matched: int, whole: int, remark: str) 
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 
 
-def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[Key]) -> Iterator[str]:
+def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
     """Names of the calls that are left when each of the others has taken one of its kind."""
     left = Counter(others)
     for call in calls:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, Key, both_sides, f1, listed
+from pytest_agentbench.scorers.matches import ActualCall, CallKey, ExpectedCall, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -29,9 +29,9 @@ def tsq(scenario: Scenario, rollout: Rollout) -> Score:
     return f1(len(expected), len(actual), matched, f"missing: {listed(missing)}", f"unexpected: {listed(unexpected)}")
 
 
-def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[Key, str]:
+def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
     """Each tool once, with its name as it was first written, in order of appearance."""
-    distinct: dict[Key, str] = {}
+    distinct: dict[CallKey, str] = {}
     for call in calls:
         distinct.setdefault(call.key, call.name)
     return distinct

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.scorers.matches import Key, beyond, both_sides, f1, listed
+from pytest_agentbench.scorers.matches import CallKey, beyond, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -30,7 +30,7 @@ def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
     )
 
 
-def common(one: Sequence[Key], other: Sequence[Key]) -> dict[int, int]:
+def common(one: Sequence[CallKey], other: Sequence[CallKey]) -> dict[int, int]:
     """A longest common subsequence: position in the one -> position in the other. Time and space are the product of their lengths."""
     longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]  # [i][j]: of what begins at i and j
     for i in reversed(range(len(one))):

@@ -30,7 +30,7 @@ AROUND_TESTS = ("pytest_collect_", "pytest_fixture_", "pytest_generate_", "pytes
 
 SETUPS = ("setup_", "teardown_")  # pytest calls functions with such names
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def only_reads(file: Path, conftests: Sequence[Path], functions: Sequence[str]) 
 def contents(file: Path, functions: Sequence[str]) -> FileContents:
     """Raises SyntaxError or ValueError for a file that is no Python, OSError for one that cannot be read."""
     nodes = [*_running(ast.parse(file.read_bytes(), str(file)))]
-    defined = [node for node in nodes if isinstance(node, Function)]
+    defined = [node for node in nodes if isinstance(node, FunctionNode)]
     fixtures = [(node, decorator) for node in defined if (decorator := _fixture_decorator(node)) is not None]
     others = [node for node in defined if _fixture_decorator(node) is None]
     tests = [node for node in others if any(node.name.startswith(each) or fnmatch.fnmatch(node.name, each) for each in functions)]
@@ -120,7 +120,7 @@ def _looks(node: ast.AST) -> bool:
     return True
 
 
-def _arguments(function: Function) -> frozenset[str]:
+def _arguments(function: FunctionNode) -> frozenset[str]:
     """The fixtures that a function's signature asks for; an argument with a default is none."""
     plain = [*function.args.posonlyargs, *function.args.args]
     required = plain[: len(plain) - len(function.args.defaults)]
@@ -128,12 +128,12 @@ def _arguments(function: Function) -> frozenset[str]:
     return frozenset(argument.arg for argument in required) - {"self", "cls"}
 
 
-def _fixture_decorator(function: Function) -> ast.expr | None:
+def _fixture_decorator(function: FunctionNode) -> ast.expr | None:
     """The decorator that makes a function a fixture: `pytest.fixture`, `fixture(...)` or `pytest_asyncio.fixture`."""
     return next((each for each in function.decorator_list if _name(each.func if isinstance(each, ast.Call) else each) == "fixture"), None)
 
 
-def _fixture(function: Function, decorator: ast.expr) -> tuple[str, Fixture]:
+def _fixture(function: FunctionNode, decorator: ast.expr) -> tuple[str, Fixture]:
     keywords = {each.arg: each.value for each in decorator.keywords} if isinstance(decorator, ast.Call) else {}
     values = {key: value.value if isinstance(value, ast.Constant) else ... for key, value in keywords.items()}
     name = values.get("name") or function.name

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 
-Report = pytest.TestReport
+PytestReport = pytest.TestReport
 
 POOLS = 1000  # that may die over one question
 
@@ -255,7 +255,7 @@ class Worker:
     # -------------------------------------------------------------------------------------------------- reporting
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Report, Report]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, PytestReport, PytestReport]:
         report = yield
         rollout = item.stash.get(ROLLOUT, None)
         error = call.excinfo.value if report.failed and call.excinfo is not None else None

@@ -16,7 +16,7 @@ from pytest_agentbench.stats.special import student_t_quantile
 
 FEWEST_PAIRS = 4  # of blocks
 
-Pair = tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]  # what ran side by side: in the new arm, and in the other one
+LatencyPair = tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]  # what ran side by side: in the new arm, and in the other one
 
 
 def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int, *, confidence: float = 0.95) -> Decision:
@@ -40,7 +40,7 @@ def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutL
     return _decided(blank, [_log_ratio(pair, q) for pair in pairs])
 
 
-def block_pairs(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies]) -> list[Pair]:
+def block_pairs(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies]) -> list[LatencyPair]:
     """The rollouts of each pair of blocks, those that ran in both arms.
 
     Arms take turns (ABBA BAAB), so the order of time has stretches of one arm, of one block or of two; two rollouts of the same scenario
@@ -64,7 +64,7 @@ def _stretches(arms: Sequence[Mapping[tuple[str, int], RolloutLatencies]], side:
     return {key: number for number, (at, run) in enumerate(runs) if at == side for _, _, key in run}
 
 
-def _log_ratio(pair: Pair, q: int) -> float:
+def _log_ratio(pair: LatencyPair, q: int) -> float:
     ours, theirs = (percentile([value for timing in side for value in timing.values], q) for side in pair)
     assert ours is not None and theirs is not None
     return math.log(ours / theirs)
@@ -85,7 +85,7 @@ def _decided(blank: Decision, ratios: Sequence[float]) -> Decision:
     )
 
 
-def _too_few(q: int, pairs: Sequence[Pair]) -> str:
+def _too_few(q: int, pairs: Sequence[LatencyPair]) -> str:
     rollouts = min((sum(bool(timing.values) for pair in pairs for timing in pair[side]) for side in (0, 1)), default=0)
     if rollouts < (needed := fewest_values(q)):
         return f"p{q} needs {needed} rollouts of each arm, and there are {rollouts}"

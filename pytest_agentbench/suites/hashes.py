@@ -78,10 +78,10 @@ def mixed_scoring(old: Json, suite: Suite, names: Mapping[str, str]) -> Json:
 
 
 #: (suite, variant) -> hash of each text that its agent tells a model besides the scenario; None where nobody knows.
-Prompts = Callable[[Suite, str], Json | None]
+PromptSource = Callable[[Suite, str], Json | None]
 
 
-def suite_identity(suite: Suite, prompts: Prompts) -> Json:
+def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
     """What is written down of a suite, so that a later session can say what has changed."""
     variants = ("default", *suite.variants)
     return {
@@ -111,7 +111,7 @@ def _files(value: Any) -> Iterator[str]:
 class ContentHashes:
     """The hashes of rollouts, each part of them computed once."""
 
-    def __init__(self, suites: Mapping[str, Suite], backend: str, prompts: Prompts) -> None:
+    def __init__(self, suites: Mapping[str, Suite], backend: str, prompts: PromptSource) -> None:
         """`backend` is its hash."""
         self._suites, self._backend, self._prompts = suites, backend, prompts
         self._scenarios: dict[tuple[str, str], Scenario] = {}

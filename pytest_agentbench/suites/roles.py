@@ -59,7 +59,7 @@ def own_names(roles: dict[str, Role]) -> dict[str, Role]:
 
 #: Name -> role; names are short words, for they are part of the ids that a stack knows rollouts by.
 RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
-Roles = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
+RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
 
 
 def written(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:

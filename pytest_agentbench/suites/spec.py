@@ -10,13 +10,13 @@ from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, StringConst
 from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS
-from pytest_agentbench.suites.roles import LimitsSpec, Roles, RoleSpec
+from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import score_name
 from pytest_agentbench.suites.task import DOCKER, HARBOR
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class DatasetSpec(Spec):
@@ -69,9 +69,9 @@ class VariantSpec(Spec):
 class QuarantineSpec(Spec):
     """A scenario that no gate counts for a while."""
 
-    scenario: Text
-    owner: Text
-    reason: Text
+    scenario: NonEmptyText
+    owner: NonEmptyText
+    reason: NonEmptyText
     expires: date  # the last day on which it holds
 
 
@@ -88,7 +88,7 @@ class SuiteSpec(Spec):
     arguments: dict[str, dict[str, Literal["exact", "ignore", "pattern"]]] = {}  # tool -> argument -> how it is compared with labels
     answers: Answers = {}  # of tools that are answered here, late or with errors
     judge: RoleSpec | None = None  # the role of whoever scorers ask; without it they ask the backend under test
-    roles: Roles = {}  # that agents ask for by name
+    roles: RoleSpecs = {}  # that agents ask for by name
     limits: LimitsSpec = LimitsSpec()  # of each rollout, in all roles together
     isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
     thresholds: dict[str, FiniteFloat] = {}

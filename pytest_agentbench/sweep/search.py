@@ -8,7 +8,7 @@ from itertools import count
 from pytest_agentbench.stats.decisions import PASS
 from pytest_agentbench.sweep.verdict import SustainedRange, greatest
 
-MOST = 12  # sessions of a search: enough to tell 1 from 1,000
+MOST = 14  # sessions of a search: enough to tell 1 from 1,000
 NEAR = 0.1  # levels that are no further apart than this share of the smaller one are near enough
 
 

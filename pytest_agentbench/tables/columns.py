@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Row = TypeVar("Row")
 
 #: `number`: float64, NaN where there is none; `count`: int64; `flag`: bool; `text`: objects, None where there is none.
-Kind = Literal["text", "number", "count", "flag"]
+ColumnKind = Literal["text", "number", "count", "flag"]
 
 CODES: Mapping[str, str] = {"number": "d", "count": "q", "flag": "b"}  # of arrays that grow
 TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.bool_, "text": np.object_}
@@ -25,7 +25,7 @@ class Column(Generic[Row]):
     """What every row of a table has one of."""
 
     name: str  # a duration's ends in its unit: `ttft_ms`
-    kind: Kind
+    kind: ColumnKind
     about: str  # half a sentence
     of: Callable[[Row], Any]  # None where a row has no value, which a count and a flag always have
     unit: str = ""  # ms | s | tokens | ...; empty where there is nothing to measure
@@ -86,7 +86,7 @@ class Growth(Generic[Row]):
         return Table(self.name, tuple(self.heads), columns)
 
 
-def _as_array(values: Any, kind: Kind) -> NDArray[Any]:
+def _as_array(values: Any, kind: ColumnKind) -> NDArray[Any]:
     """A numpy array of a column; one of numbers shares the memory in which it grew."""
     if kind == "text":
         texts = np.empty(len(values), TYPES[kind])

@@ -14,7 +14,7 @@ from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, Ro
 from pytest_agentbench.runs.journal import Journal, record_line
 from pytest_agentbench.runs.resume import EarlierSessions, find_resumable, take_up, with_earlier
 from pytest_agentbench.runs.sessions import FILE, Session, append_session, folder_of, read_sessions
-from pytest_agentbench.suites.hashes import ContentHashes, Prompts, digest, suite_identity
+from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 
 BACKEND = {"kind": "embedded", "ttft_ms": 0}
@@ -48,7 +48,7 @@ class Run:
         return key
 
     def take_up(
-        self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN, prompts: Prompts = one_prompt
+        self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN, prompts: PromptSource = one_prompt
     ) -> tuple[EarlierSessions, Journal]:
         """The next session, perhaps with something changed."""
         suites = {"shop": self.suite if suite is None else suite}

@@ -8,16 +8,16 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, validate
-from pytest_agentbench.suites.roles import Roles
+from pytest_agentbench.suites.roles import RoleSpecs
 
 
 class Keys(Spec):
     """A YAML with nothing but roles."""
 
-    roles: Roles
+    roles: RoleSpecs
 
 
-def read(roles: Any) -> Roles:
+def read(roles: Any) -> RoleSpecs:
     return validate(Keys, {"roles": roles}, "suite.yaml").roles
 
 

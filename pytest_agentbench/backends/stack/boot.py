@@ -13,7 +13,7 @@ from pytest_agentbench.backends.machine.versions import told
 from pytest_agentbench.backends.proof.ready import PAUSE, ProofSequence, warm_up
 from pytest_agentbench.backends.stack.autopsy import lacks, log_of, robbed
 from pytest_agentbench.backends.stack.boot_facts import boot_facts
-from pytest_agentbench.backends.stack.claims import Claims, Log, fetch_images, refuse_taken
+from pytest_agentbench.backends.stack.claims import Claims, WriteLog, fetch_images, refuse_taken
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
 from pytest_agentbench.backends.stack.ownership import kill_marked
 from pytest_agentbench.backends.stack.service import ServiceUnit
@@ -32,7 +32,7 @@ class Stack:
     """One boot of a stack. `boot` and `stop` are called once each, the latter from any thread and at any moment."""
 
     def __init__(
-        self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: Log, on_restart: Callable[[], None]
+        self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: WriteLog, on_restart: Callable[[], None]
     ) -> None:
         """`home` is a folder of the stack's own; `gpu_wait` in seconds; `warm_up` requests are made before it counts as booted.
 
@@ -118,7 +118,7 @@ class Stack:
         self.facts |= boot_facts(self.spec, factory, self.instances)
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
 
-    def _noting(self, name: str) -> Log:
+    def _noting(self, name: str) -> WriteLog:
         """For those who wait and say for what; they hear of it when nobody wants the stack any more."""
 
         def note(what: str) -> None:
@@ -195,7 +195,7 @@ class Stack:
     def _front(self) -> Instance:
         return next(each for each in self.instances if each.service == self.spec.front)
 
-    def _ladder(self, deadline: float, on_wait: Log) -> ProofSequence:
+    def _ladder(self, deadline: float, on_wait: WriteLog) -> ProofSequence:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return ProofSequence(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)

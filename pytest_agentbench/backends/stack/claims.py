@@ -15,13 +15,13 @@ from pytest_agentbench.errors import BackendError
 RELEASED = 120.0  # seconds that GPU memory gets to be free after the last service ended
 PORTS_FREE = 5.0  # seconds that all ports get; whoever has one then is somebody else
 
-Log = Callable[[str], None]
+WriteLog = Callable[[str], None]
 
 
 class Claims:
     """Of one boot."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: WriteLog) -> None:
         self._log = log
         self._reserved = Reserved()
         self._lease = Lease()
@@ -35,7 +35,7 @@ class Claims:
         for port in ports:
             self._reserved.let_go(port)
 
-    def lease_gpus(self, spec: StackSpec, instances: Sequence[Instance], wait_s: float, on_wait: Log) -> None:
+    def lease_gpus(self, spec: StackSpec, instances: Sequence[Instance], wait_s: float, on_wait: WriteLog) -> None:
         """All that the services want, in one go; raises MissingError where they are not to be had in time."""
         count, named = spec.gpus
         if not count and not named:
@@ -72,7 +72,7 @@ def refuse_taken(instances: Iterable[Instance]) -> None:
                 raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
 
 
-def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: Log) -> None:
+def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: WriteLog) -> None:
     """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
     wanted = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
     for image, pull in wanted.items():

@@ -12,14 +12,14 @@ from pytest_agentbench.backends.stack.docker_engine import connect, speaking
 from pytest_agentbench.backends.stack.ownership import LABEL
 from pytest_agentbench.errors import BackendError
 
-Kind = Literal["container", "network", "volume"]
+LeftoverKind = Literal["container", "network", "volume"]
 
 
 @dataclass(frozen=True)
 class Leftover:
     """Something in the engine that belongs to a stack."""
 
-    kind: Kind
+    kind: LeftoverKind
     id: str
     name: str
     stack: str

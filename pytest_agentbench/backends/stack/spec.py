@@ -39,8 +39,8 @@ def _values(environment: Any) -> Any:
     }
 
 
-Command = Annotated[list[str], BeforeValidator(_texts)]
-Environment = Annotated[dict[str, str], BeforeValidator(_values)]
+CommandLine = Annotated[list[str], BeforeValidator(_texts)]
+EnvironmentVariables = Annotated[dict[str, str], BeforeValidator(_values)]
 
 
 class HttpCheck(Spec):
@@ -74,7 +74,7 @@ class ContainerSpec(Spec):
     shm_size: str | None = None  # e.g. 16g
     ulimits: dict[str, int] = {}  # name -> soft and hard limit; -1 is none
     mounts: dict[str, str] = {}  # path on the host -> path in the container, with `:ro` behind it to protect it
-    entrypoint: Command | None = None
+    entrypoint: CommandLine | None = None
     user: str | None = None
     memory: str | None = None  # e.g. 8g
     pull: Literal["missing", "never"] = "missing"
@@ -83,11 +83,11 @@ class ContainerSpec(Spec):
 class ServiceSpec(Spec):
     """One process or, with `image`, one container."""
 
-    run: Command = []  # empty only for a container with a command of its own
+    run: CommandLine = []  # empty only for a container with a command of its own
     image: str | None = None
     container: ContainerSpec = ContainerSpec()
     python: str | None = None  # an `agentbench env`, the folder of a virtual environment, or an interpreter; None: the stack's
-    env: Environment = {}
+    env: EnvironmentVariables = {}
     secrets: list[str] = []  # names of environment variables that have to be set; their values are in no file
     cwd: str | None = None  # relative to the YAML; None: a folder of the stack's own
     gpus: int | list[str | int] = 0  # how many for each replica, or which of the visible ones
@@ -178,7 +178,7 @@ class StackSpec(BackendKeys):
     here: str = ""  # folder of the YAML, filled in when it is read
     settings: dict[str, str | int | float] = {}  # values for templates
     python: str | None = None
-    env: Environment = {}  # of every service
+    env: EnvironmentVariables = {}  # of every service
     services: dict[str, ServiceSpec] = Field(min_length=1)
     endpoint: str = ""  # the service that agents talk to; empty: the last one
     path: str = "/v1"  # of its OpenAI API

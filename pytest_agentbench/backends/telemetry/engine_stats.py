@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, Series, Source
+from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, SampleSource, Series
 from pytest_agentbench.metrics.windows import Span
 
 
@@ -164,8 +164,8 @@ class SampleTally:
     gpus: defaultdict[str, list[GpuSample]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[Series, float] = field(default_factory=dict)  # counters
     _now: dict[Series, float] = field(default_factory=dict)  # gauges
-    _known: set[Source] = field(default_factory=set)
-    _silent: set[Source] = field(default_factory=set)
+    _known: set[SampleSource] = field(default_factory=set)
+    _silent: set[SampleSource] = field(default_factory=set)
     _round: tuple[int, int] | None = None  # that is being added up, and when its latest sample was taken
 
     def add(self, sample: Sample | GpuSample) -> None:

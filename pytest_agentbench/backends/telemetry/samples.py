@@ -15,13 +15,13 @@ import orjson
 
 FILE = "samples.jsonl"
 
-Source = tuple[str, int]  # service and replica, counted from 0
+SampleSource = tuple[str, int]  # service and replica, counted from 0
 
 
 class Series(NamedTuple):
     """One time series: a metric of a replica under some labels."""
 
-    source: Source
+    source: SampleSource
     name: str
     labels: tuple[tuple[str, str], ...]
 
@@ -32,7 +32,7 @@ class Sample:
 
     round: int  # looks of the same round belong together
     at_ns: int  # time.monotonic_ns() when the answer was there
-    source: Source
+    source: SampleSource
     first: bool = False  # `values` has all series that there are
     values: Mapping[Series, float] = field(default_factory=dict)  # of series that changed or are new
     gone: frozenset[Series] = frozenset()
@@ -89,14 +89,14 @@ def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | Gp
     path = directory / FILE
     if not path.is_file():
         return
-    tables: dict[Source, list[Series | None]] = {}
+    tables: dict[SampleSource, list[Series | None]] = {}
     with path.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):  # a last line may be torn by a kill
                 yield _sample(orjson.loads(line), tables, names)
 
 
-def _sample(line: ServiceLine | GpuLine, tables: dict[Source, list[Series | None]], names: Container[str]) -> Sample | GpuSample:
+def _sample(line: ServiceLine | GpuLine, tables: dict[SampleSource, list[Series | None]], names: Container[str]) -> Sample | GpuSample:
     if "gpu" in line:
         memory, load = (line["used_mib"], line["total_mib"]), (line["sm_percent"], line["power_w"])
         return GpuSample(line["round"], line["ns"], line["gpu"], *memory, *load, at=line["at"])

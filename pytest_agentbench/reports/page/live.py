@@ -24,7 +24,7 @@ from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
 from pytest_agentbench.suites.suite import score_name
 
-Phase = Literal["running", "stopped", "ended"]  # stopped: its session is summing up, or was killed
+RunPhase = Literal["running", "stopped", "ended"]  # stopped: its session is summing up, or was killed
 
 AT_ONCE = 250  # records that are read, and rows that are told, before a page has its answer: it asks for the rest at once
 SAMPLES_S = 5.0  # seconds between two looks at the servers' samples, or RATIO times as many as the last one took
@@ -90,7 +90,7 @@ class LiveRun:
         if stamp != self._stamp:
             self._stamp, self._seen = stamp, LiveRecords(self.directory, _finished(self.directory, stamp))
 
-    def _phase(self) -> Phase:
+    def _phase(self) -> RunPhase:
         """The lock is tried only while nobody may wait for it: once it was free, not again before another session begins."""
         if self._seen.run:
             return "ended"
@@ -133,7 +133,7 @@ class LiveRecords:
         """The last one that worked on the run; None of a run that was imported."""
         return self._sessions[-1] if self._sessions else None
 
-    def first(self, phase: Phase) -> str:
+    def first(self, phase: RunPhase) -> str:
         """The first screen of a run that has not ended."""
         return first_screen_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped")
 

@@ -23,14 +23,14 @@ GAUGES = {
 #: Metric -> (what it counts: hits or queries).
 HITS = {name: role for names in SERVERS.values() for role, name in (("hits", names.hits), ("queries", names.queries)) if name}
 
-Points = list[tuple[float, float]]
+TimePoints = list[tuple[float, float]]
 
 
 def server_series(directory: Path, began: float | None) -> list[Json]:
     """Title, unit, source and points (seconds after `began`, value) of each line; none where no samples were taken."""
     if began is None:
         return []
-    lines: defaultdict[tuple[str, str, str], Points] = defaultdict(list)
+    lines: defaultdict[tuple[str, str, str], TimePoints] = defaultdict(list)
     counts: dict[tuple[str, str], float] = {}
     for sample in read_samples(directory, {*GAUGES, *HITS}):
         at = round(sample.at - began, 3)
@@ -64,7 +64,7 @@ def _of_service(sample: Sample, counts: dict[tuple[str, str], float]) -> Iterato
         yield ("prefix cache hits", SHARE, source), min(100.0, max(0.0, moved.get("hits", 0.0)) / moved["queries"] * 100)
 
 
-def thin(points: Points) -> Points:
+def thin(points: TimePoints) -> TimePoints:
     """At most MOST of the points: of neighbours the one with the greatest value, so that no peak is lost."""
     step = math.ceil(len(points) / MOST)
     return [max(points[place : place + step], key=lambda point: point[1]) for place in range(0, len(points), step or 1)]

@@ -16,13 +16,13 @@ from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTall
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
-Tell = Callable[[Json], None]
+TellController = Callable[[Json], None]
 
 
 class Addresses:
     """Of one session. The controller is told of all that must be closed or released when this pool dies."""
 
-    def __init__(self, run: str, tell: Tell, why_not: Callable[[], str]) -> None:
+    def __init__(self, run: str, tell: TellController, why_not: Callable[[], str]) -> None:
         """`run` begins the ids that the stack gets; `why_not` says why there is no backend."""
         self._run, self._tell, self._why_not = run, tell, why_not
         self.session: aiohttp.ClientSession | None = None

@@ -15,7 +15,7 @@ from pytest_agentbench.suites.arms import VariantOrigin
 WAVES = 4  # rollouts of a block for each one in flight: the end of a block, when few are, is a small part of it then
 ROUNDS = 10  # in which each arm has a block, from which on blocks are so long; with fewer they are shorter, down to one rollout in flight
 
-Tasks = list[dict[str, RolloutKey]]  # arm -> rollout of the same scenario and trial
+BlockTasks = list[dict[str, RolloutKey]]  # arm -> rollout of the same scenario and trial
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _count(tasks: int, concurrency: int, wanted: int, fewest: int) -> int:
     return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(wanted, tasks // concurrency))
 
 
-def _chunks(tasks: Tasks, count: int) -> list[Tasks]:
+def _chunks(tasks: BlockTasks, count: int) -> list[BlockTasks]:
     """Parts of nearly the same size."""
     ends = [len(tasks) * number // count for number in range(count + 1)]
     return [tasks[start:end] for start, end in itertools.pairwise(ends)]

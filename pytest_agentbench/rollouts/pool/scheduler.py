@@ -19,8 +19,8 @@ from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
 from pytest_agentbench.rollouts.pool.refusals import Refusals
 
-Run = Callable[[RolloutKey], Awaitable[Rollout]]
-Record = Callable[[Rollout], Awaitable[bytes]]
+RunRollout = Callable[[RolloutKey], Awaitable[Rollout]]
+WriteRecord = Callable[[Rollout], Awaitable[bytes]]
 Doubt = Callable[[Rollout], Awaitable[None]]
 
 KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
@@ -75,7 +75,7 @@ class Scheduler:
     """Runs the jobs of a plan, each once, `concurrency` at a time."""
 
     def __init__(
-        self, run: Run, record: Record, *, concurrency: int, retries: int, keep_order: bool, durations: Mapping[str, float]
+        self, run: RunRollout, record: WriteRecord, *, concurrency: int, retries: int, keep_order: bool, durations: Mapping[str, float]
     ) -> None:
         self._run, self._record = run, record
         self.concurrency, self.retries, self.keep_order, self.durations = concurrency, retries, keep_order, durations

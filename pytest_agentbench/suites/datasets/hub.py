@@ -25,7 +25,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "adaptive_tool_use": ("persona_index", "first_message", "user_goals"),
 }
 
-Rows = Mapping[str, Sequence[Json]]  # config -> rows
+DatasetRows = Mapping[str, Sequence[Json]]  # config -> rows
 
 
 class Snapshot(NamedTuple):
@@ -50,7 +50,7 @@ def download(domains: Sequence[str], revision: str, output: Path, token: str | N
     return written
 
 
-def documents(rows: Mapping[str, Rows]) -> dict[str, Any]:
+def documents(rows: Mapping[str, DatasetRows]) -> dict[str, Any]:
     """Domain -> rows, as file -> JSON: the entries of each domain and of all of them, and the rows with their schemas decoded."""
     files: dict[str, Any] = {}
     everything: list[Json] = []
@@ -66,7 +66,7 @@ def documents(rows: Mapping[str, Rows]) -> dict[str, Any]:
     return files
 
 
-def check_columns(domain: str, rows: Rows) -> None:
+def check_columns(domain: str, rows: DatasetRows) -> None:
     """Raises ConfigError unless every config has rows, and rows have the columns that the conversion reads."""
     for config, columns in COLUMNS.items():
         if not rows[config]:
