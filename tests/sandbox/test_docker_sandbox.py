@@ -121,6 +121,18 @@ async def test_the_end_of_processes(opened: Open) -> None:
     assert calm.output == bombed.output
 
 
+async def test_a_sandbox_is_not_started_again_for_a_crowd(engine: Any, opened: Open) -> None:
+    """Forty processes, and one that writes all the time, are killed in there: starting a sandbox again may fail on a busy machine."""
+    async with opened() as sandbox:
+        (container,) = listed(engine)
+        for _ in range(4):
+            await sandbox.exec("for i in {1..40}; do (setsid sleep 999 &); done; (setsid yes >/dev/null &)", seconds=10)
+            await sandbox.end_processes()
+        (after,) = listed(engine)
+
+    assert container.attrs["State"]["StartedAt"] == after.attrs["State"]["StartedAt"]
+
+
 async def test_who_kills_all(opened: Open) -> None:
     """No signal from inside ends a sandbox, and no process that lost its parent stays as a zombie."""
     async with opened() as sandbox:
