@@ -33,6 +33,7 @@ class Agent(Protocol):
 
     One that only the tap can look into has `black_box: ClassVar[bool] = True`; `llm.said` then tells it what the model said.
     One that works in a sandbox has `needs_task: ClassVar[bool] = True`, and `tools.sandbox` is where.
+    One that cannot do without roles has a set of them, `needs_roles`: without any of them, or its key, its suite cannot run.
     """
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:

@@ -121,6 +121,11 @@ def needs_task(agent: Agent) -> bool:
     return bool(getattr(agent, "needs_task", False)) or any(map(needs_task, _wrapped(agent)))
 
 
+def needs_roles(agent: Agent) -> frozenset[str]:
+    """The roles that this agent, or one that it wraps, asks in any rollout."""
+    return frozenset(getattr(agent, "needs_roles", ())).union(*map(needs_roles, _wrapped(agent)))
+
+
 def code_place(agent: Agent) -> CodePlace | None:
     """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
     own: CodePlace | None = getattr(agent, "code_place", None)

@@ -84,6 +84,12 @@ class Orchestrator:
         return self.run_code and self.code_sandbox == TASK
 
     @property
+    def needs_roles(self) -> frozenset[str]:
+        """Who plays its experts, any of whom the model may choose."""
+        tools = [tool for tool in EXPERTS if tool != SEARCH or self.retriever]
+        return frozenset(self.roles.get(name, ROLES[tool]) for tool in tools for name in EXPERTS[tool])
+
+    @property
     def code_place(self) -> CodePlace | None:
         """Where programs run for scenarios that are no tasks."""
         if not self.run_code or self.code_sandbox == TASK:

@@ -27,6 +27,7 @@ from pytest_agentbench.session.discovery import (
     with_sound_code,
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
+from pytest_agentbench.session.roles import with_roles_played
 from pytest_agentbench.session.settings import Settings, advise
 from pytest_agentbench.suites.arms import CARRY, concurrencies
 from pytest_agentbench.suites.suite import Suite
@@ -138,6 +139,7 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, found: S
             else each
             for each in found
         ]
+        limited = [with_roles_played(each, backend.description) for each in limited]
         return Setup(config, settings, started_at, concurrency, limited, backend, make_gate(limited, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error

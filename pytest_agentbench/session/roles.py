@@ -1,0 +1,47 @@
+"""Suites whose agents ask roles that nobody plays, or that want a key which is not there: known before anything boots."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.agents.factory import brings_code, make_agent, needs_roles
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+
+if TYPE_CHECKING:
+    from pytest_agentbench.session.discovery import DiscoveredSuite
+
+
+def with_roles_played(found: DiscoveredSuite, backend: Json) -> DiscoveredSuite:
+    """The suite, or why it cannot run on this backend, which `backend` describes.
+
+    Agents that bring code of their own are loaded where their rollouts run, and a role that nobody plays is told there.
+    """
+    for variant in found.variants if found.suite else ():
+        if why := _unplayed(found, variant, backend):
+            return dataclasses.replace(found, suite=None, error=f"{found.folder / SUITE_FILE}: {why}")
+    return found
+
+
+def _unplayed(found: DiscoveredSuite, variant: str, backend: Json) -> str:
+    """Which role the agent of a variant would ask in vain, and why; empty where there is none."""
+    assert found.suite is not None
+    settings = found.suite.agent_of(variant)
+    if brings_code(settings, found.suite.folder):
+        return ""
+    own = backend["arms"][found.sides[variant].arm] if "arms" in backend else backend
+    for role in sorted(needs_roles(make_agent(settings, found.suite.folder))):
+        if why := _why_not(role, found.suite, own):
+            return f"agent: {settings['kind']!r} asks the role {role!r}, {why}"
+    return ""
+
+
+def _why_not(role: str, suite: Suite, backend: Json) -> str:
+    """Why nobody plays a role; empty when somebody does. What the backend says of it goes before what the suite says."""
+    player = backend.get("roles", {}).get(role, suite.roles.get(role))
+    if player is None:
+        return f"and nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
+    key = player.get("api_key")
+    return f"and {player['url']} wants a key: the environment variable {key} is not set" if key and not os.environ.get(key) else ""

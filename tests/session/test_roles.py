@@ -1,0 +1,50 @@
+"""An agent that needs roles, and suites and backends that have them or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.project import Project
+
+ORCHESTRATOR = {"kind": "orchestrator", "run_code": False}
+FAR = {"url": "http://127.0.0.1:9/v1", "model": "expert", "api_key": "EXPERTS_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({}, "asks the role 'answer', and nobody plays it: `roles` of suite.yaml or of the YAML of backend 'embedded' has to name it"),
+        ({"roles": {"answer": {}}}, "asks the role 'reasoner', and nobody plays it: *"),
+        (
+            {"roles": {"answer": FAR, "reasoner": {}}},
+            "asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set",
+        ),
+    ],
+    ids=["none", "one", "no key"],
+)
+def test_a_role_is_missing(project: Project, keys: dict[str, Any], why: str) -> None:
+    """Each test of the suite is an ERROR that says it, and nothing boots."""
+    project.suite(agent=ORCHESTRATOR, scenarios=1, **keys)
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    assert not (project.root / "reports").exists()
+    result.stdout.fnmatch_lines([f"*scenarios/shop/suite.yaml: agent: 'orchestrator' {why}"])
+
+
+@pytest.mark.slow
+def test_backend_and_arms(project: Project) -> None:
+    """What a backend's YAML says of its roles counts, also before what the suite says; of two arms the one without them is named."""
+    project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR})
+    project.backend([{"text": "Nothing to do."}], roles={"answer": {}, "reasoner": {}})
+    project.backend([{"text": "Nothing to do."}], name="bare")
+
+    alone = project.run("scenarios/shop", "--agentbench-set", "agent.max_rounds=1")
+    both = project.run("scenarios/shop", "--agentbench-ab=embedded,bare")
+
+    assert "limit" == project.rollouts[0].status, alone.stdout.str()
+    both.stdout.fnmatch_lines(["*asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
+    both.assert_outcomes(errors=1)
