@@ -24,7 +24,7 @@ from pytest_agentbench.suites.datasets.task_toml import (
     TaskToml,
     VerifierTable,
 )
-from tests.exports.test_both_ways import FULL
+from tests.exports.test_exports import FULL
 from tests.made_runs import run_directory
 from tests.project import Project
 from tests.tables.shop import ALL

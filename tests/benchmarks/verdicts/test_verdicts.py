@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +22,9 @@ from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, crash, fade
 from tests.benchmarks.verdicts.latency import Latencies
 from tests.benchmarks.verdicts.page import Page
 from tests.gate.evidences import asked, evidence, trial
+from tests.project import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs/verdict-results.md"
+PAGE = ROOT / "docs/verdict-results.md"
 FEW = 400
 COST = r": ([\d.]+) %, [\d.]+ %, \*\*(\d+) %"  # power of all trials at once, and the share of rollouts that rounds take
 

@@ -14,10 +14,11 @@ from tests.benchmarks.verdicts.population import Interval
 from tests.benchmarks.verdicts.real import MARGINS, measure, result
 from tests.benchmarks.verdicts.real_page import RealPage, Same, Target
 from tests.gate.evidences import evidence, trial
+from tests.project import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
-PAGE = Path(__file__).parents[2] / "docs" / "verdict-results-real.md"
+PAGE = ROOT / "docs/verdict-results-real.md"
 
 
 def run(lost: float) -> Run:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.tally import read_run
@@ -45,17 +44,3 @@ def test_another_version(tmp_path: Path, schema: str) -> None:
 
     again = "`pytest scenarios/shop -k 'a b'` makes it again"
     assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/4; {again}" == str(raised.value)
-
-
-def test_a_baseline_of_another_version(tmp_path: Path) -> None:
-    """So is a baseline file, with the commands that make it again."""
-    path = tmp_path / "shop.jsonl"
-    path.write_text('{"schema": "agentbench-baseline/1", "suite": "shop", "run": "old"}\n')
-
-    with pytest.raises(ConfigError) as raised:
-        read_evidence(path)
-
-    assert (
-        f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/4; "
-        f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}` make it again"
-    ) == str(raised.value)

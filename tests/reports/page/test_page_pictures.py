@@ -19,7 +19,7 @@ from pytest_agentbench.reports.page import write_several
 from pytest_agentbench.runs.tally import read_run
 from tests.made_runs import gate_result, rule_result, run_directory, run_of
 from tests.reports.page.conftest import BEGAN, call, poll, rollout
-from tests.reports.page.test_browser import NAMES, ROWS, written
+from tests.reports.page.test_page import NAMES, ROWS, written
 
 pytestmark = pytest.mark.slow
 
