@@ -104,7 +104,8 @@ class DockerSandbox:
                 return
         except InfraError:  # nothing can be started in there, for too much runs or too little is left
             pass
-        await beside(f"{self._what} cannot be started again", self._there().restart, timeout=0)
+        # So long the engine waits for the death of all that runs in there. When it sees it later, it removes the container.
+        await beside(f"{self._what} cannot be started again", self._there().restart, timeout=60)
 
     async def fresh(self) -> DockerSandbox:
         other = DockerSandbox(self._run, self._key, self._task, self._seconds)

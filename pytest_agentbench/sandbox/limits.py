@@ -40,6 +40,7 @@ def options(task: Task, labels: Mapping[str, str], seconds: float) -> dict[str, 
         "use_config_proxy": False,  # it is this user's
         "labels": dict(labels),
         "auto_remove": True,
+        "stop_signal": "SIGKILL",  # nobody in there is to be asked
         "nano_cpus": int(task.cpus * 1e9),
         "mem_limit": memory,
         "memswap_limit": memory,
