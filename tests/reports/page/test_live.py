@@ -20,6 +20,7 @@ from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.tally import write_run
 from tests.made_runs import run_directory, run_of
 from tests.reports.page.conftest import rollout
+from tests.web import serving
 
 
 def journal(directory: Path, *rollouts: Rollout) -> Path:
