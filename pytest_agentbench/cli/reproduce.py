@@ -38,6 +38,16 @@ def add(commands: Any) -> None:
         choices=[EXPERIMENT],
         help=f"{EXPERIMENT}: steps per minute of ThunderAgent's paper on Humanity's Last Exam, for methods at several concurrencies",
     )
+    _add_what(command)
+    _add_when(command)
+    command.add_argument("--dry-run", action="store_true", help="say what would be measured, how long it takes and what is missing")
+    command.add_argument("--output", type=Path, metavar="DIR", help=f"where cells are, and go on (default: reports/{EXPERIMENT})")
+    command.takes_rest()
+    command.takes_reports()
+    command.set_defaults(run=run_reproduce)
+
+
+def _add_what(command: Any) -> None:
     command.add_argument("--suite", default=SUITE, metavar="SUITE", help=f"the suite's folder (default: {SUITE})")
     command.add_argument("--variant", metavar="NAME", help=f"of the suite (default: {VARIANT} of {SUITE}, of another suite its own agent)")
     command.add_argument(
@@ -50,6 +60,9 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--concurrency", type=option(counts), default=(24, 32, 40, 48), metavar="N,N", help="rollouts in flight (default: 24,32,40,48)"
     )
+
+
+def _add_when(command: Any) -> None:
     command.add_argument(
         "--duration",
         type=option(some_time),
@@ -65,11 +78,6 @@ def add(commands: Any) -> None:
         help="after the first call (default: 10m:130m)",
     )
     command.add_argument("--sample-interval", type=option(interval), default=2.0, metavar="TIME", help="of metrics (default: 2s)")
-    command.add_argument("--dry-run", action="store_true", help="say what would be measured, how long it takes and what is missing")
-    command.add_argument("--output", type=Path, metavar="DIR", help=f"where cells are, and go on (default: reports/{EXPERIMENT})")
-    command.takes_rest()
-    command.takes_reports()
-    command.set_defaults(run=run_reproduce)
 
 
 def _methods(text: str) -> dict[str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_agentbench.rollouts.rescore import RescoredSuite
     from pytest_agentbench.runs.contents import Run
 
 
@@ -36,11 +37,10 @@ def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
     import asyncio
 
-    from pytest_agentbench.cli.plain import PlainOutput, mean_text
-    from pytest_agentbench.lib.foreign import one_line
+    from pytest_agentbench.cli.plain import PlainOutput
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
-    from pytest_agentbench.rollouts.rescore import changes, floors, load_groups, refuse_empty, rescore
+    from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
     from pytest_agentbench.runs.directory import discard
     from pytest_agentbench.runs.tally import find_run, read_run, write_run
     from pytest_agentbench.suites.folder import load_suite, suite_file
@@ -59,6 +59,19 @@ def run_rescore(options: argparse.Namespace) -> None:
     except BaseException:
         discard(target)
         raise
+    _tell_changes(groups, new)
+    for floor in missed:
+        print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
+    if new.gate:
+        write_gate(PlainOutput(), new.gate, new.rounds)
+    print(f"wrote {target}")
+
+
+def _tell_changes(groups: Mapping[str, RescoredSuite], new: Run) -> None:
+    from pytest_agentbench.cli.plain import mean_text
+    from pytest_agentbench.lib.foreign import one_line
+    from pytest_agentbench.rollouts.rescore import changes
+
     for change in changes(groups, new):
         print(
             f"{change.group} {change.score}: mean {mean_text(change.was)}, now {mean_text(change.now)}; "
@@ -69,11 +82,6 @@ def run_rescore(options: argparse.Namespace) -> None:
     for name, group in groups.items():
         for score in group.kept:
             print(f"{name} {score}: kept as it was, its scorer asks a judge")
-    for floor in missed:
-        print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
-    if new.gate:
-        write_gate(PlainOutput(), new.gate, new.rounds)
-    print(f"wrote {target}")
 
 
 def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collection[str]) -> Run:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
-from pytest_agentbench.records import JUDGE, Access, Json, Rollout, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, underway
 from pytest_agentbench.rollouts.scores import scored
 from pytest_agentbench.rollouts.verified import agents_time, verified
@@ -182,12 +182,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents)
             ended = time.monotonic_ns()
-            try:
-                calls = await lines.agent_is_done()
-                time_up = None if agents is None else started + int(agents * 1e9)
-                status, reason = judged(status, reason, calls, time_up)
-            except InfraError as error:
-                status, reason, calls = error.status, str(error), ()
+            status, reason, calls = await _whose_fault(status, reason, lines, None if agents is None else started + int(agents * 1e9))
             rollout = Rollout(
                 *key,
                 status=status,
@@ -216,6 +211,15 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
         finally:
             await lines.hang_up()
     return dataclasses.replace(rollout, log=log.text)
+
+
+async def _whose_fault(status: str, reason: str, lines: Lines, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
+    """(status, reason, calls): what the tap saw goes before what the agent returned. `time_up` in nanoseconds, time.monotonic_ns()."""
+    try:
+        calls = await lines.agent_is_done()
+    except InfraError as error:
+        return error.status, str(error), ()
+    return *judged(status, reason, calls, time_up), calls
 
 
 async def outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:

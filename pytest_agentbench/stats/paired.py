@@ -89,39 +89,36 @@ def compare(
     check_margin(margin, confidence)
     pairs, missing = pair(new, base)
     check_scores((score for each in pairs.values() for score in (*each.new.scores, *each.base.scores)), limits)
+    blank = _undecided(pairs, missing, -margin if higher_is_better else margin, confidence, of)
+    if deterministic and of == SUITE and pairs and not breaking(pairs):
+        return _fact(blank, higher_is_better=higher_is_better)
+    clusters = _clusters({scenario: each.new for scenario, each in pairs.items()}) if of == POPULATION else Clusters.of(range(len(pairs)))
+    if few := too_few(clusters, limits):
+        return replace(blank, reason=few)
     differences = [each.difference for each in pairs.values()]
-    clusters = _clusters({scenario: each.new for scenario, each in pairs.items()})
-    blank = Decision(
+    if limits is None:
+        return decided(blank, unbounded(differences, clusters, confidence, seed), higher_is_better=higher_is_better)
+    found, sides = _limited((new, base), of, limits, confidence, higher_is_better=higher_is_better)
+    decision = decided(blank, found, higher_is_better=higher_is_better)
+    if margin == 0:
+        decision = _permuted(decision, sides, seed)
+    reason = _unchanged(decision, differences, limits[1] - limits[0]) if decision.verdict == INCONCLUSIVE else decision.reason
+    return replace(decision, reason=reason)
+
+
+def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:
+    """What is known before there is an interval."""
+    differences = [each.difference for each in pairs.values()]
+    return Decision(
         verdict=INCONCLUSIVE,
         estimate=math.fsum(differences) / len(differences) if differences else None,
-        threshold=-margin if higher_is_better else margin,
+        threshold=threshold,
         confidence=confidence,
         n=len(pairs),
         trials=(sum(len(each.new.scores) for each in pairs.values()), sum(len(each.base.scores) for each in pairs.values())),
         of=of,
         missing=missing,
     )
-    if deterministic and of == SUITE and pairs and not breaking(pairs):
-        return _fact(blank, higher_is_better=higher_is_better)
-    alone = Clusters.of(range(len(pairs)))
-    if few := too_few(clusters if of == POPULATION else alone, limits):
-        return replace(blank, reason=few)
-    if limits is None:
-        return decided(
-            blank, unbounded(differences, clusters if of == POPULATION else alone, confidence, seed), higher_is_better=higher_is_better
-        )
-    width = limits[1] - limits[0]
-    new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in (new, base))
-    found, sides = _interval(new, base, of, width, confidence)
-    if any(each.lost for run in (new, base) for each in run.values()):
-        at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
-        found = replace(found, low=min(found.low, at_worst.low))
-    if not higher_is_better:
-        found = replace(found, low=-found.high, high=-found.low)
-    decision = decided(blank, found, higher_is_better=higher_is_better)
-    if margin == 0:
-        decision = _permuted(decision, sides, seed)
-    return replace(decision, reason=_unchanged(decision, differences, width)) if decision.verdict == INCONCLUSIVE else decision
 
 
 def breaking(pairs: Mapping[str, Pair]) -> list[str]:
@@ -144,6 +141,22 @@ def _upward(run: Mapping[str, ScenarioSample], limits: Limits, *, higher_is_bett
         scenario: replace(each, scores=tuple(score - low if higher_is_better else high - score for score in each.scores))
         for scenario, each in run.items()
     }
+
+
+def _limited(
+    runs: Sequence[Mapping[str, ScenarioSample]], of: str, limits: Limits, confidence: float, *, higher_is_better: bool
+) -> tuple[SampledInterval, tuple[Scores, Scores]]:
+    """The interval of the mean difference of a run, the first, and its baseline, the second, and the trials that it is of.
+
+    It reaches as low as it would if all that was lost were the worst for the new run.
+    """
+    width = limits[1] - limits[0]
+    new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)
+    found, sides = _interval(new, base, of, width, confidence)
+    if any(each.lost for run in (new, base) for each in run.values()):
+        at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
+        found = replace(found, low=min(found.low, at_worst.low))
+    return (found if higher_is_better else replace(found, low=-found.high, high=-found.low)), sides
 
 
 def _interval(

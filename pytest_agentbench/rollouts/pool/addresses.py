@@ -89,23 +89,14 @@ class Addresses:
             self._holders[token] = announcer
             label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
-        self._tell(
-            {
-                "op": "opened",
-                "token": token,
-                "key": key,
-                "lent": lent,
-                "label": None if id is None else {"id": id, "endpoint": asdict(self.endpoint)},
-                "tally": asdict(self.tally),
-            }
-        )
-        salt = "" if access.role == JUDGE else self.salt
+        opened = {"token": token, "key": key, "lent": lent, "label": None if id is None else {"id": id, "endpoint": asdict(self.endpoint)}}
+        self._tell({"op": "opened", **opened, "tally": asdict(self.tally)})
         try:
             await self.taps.open(
                 *(token, access.upgrade, label),
                 keep=access.keep,
                 elsewhere=elsewhere,
-                salt=salt,
+                salt="" if access.role == JUDGE else self.salt,
                 calls=access.calls,
                 role=access.role,
                 limits=facts.get("limits"),
