@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached, ToolError
-from pytest_agentbench.records import Answer, Chunk, Endpoint, LLMCall, Rollout, Score, ToolCall
-
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend, Tell
     from pytest_agentbench.backends.telemetry.sampler import Sources, Target
     from pytest_agentbench.backends.telemetry.samples import read_samples
+    from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached, ToolError
     from pytest_agentbench.exports import Source
     from pytest_agentbench.llm.client import LLM
     from pytest_agentbench.llm.judge import Form, ask
     from pytest_agentbench.metrics import timings
     from pytest_agentbench.metrics.other_tools import load_peer
+    from pytest_agentbench.records import Answer, Chunk, Endpoint, LLMCall, Rollout, Score, ToolCall
     from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.tsq import tsq
@@ -61,14 +60,24 @@ __all__ = [
     "tsq",
 ]
 
-#: Public names of modules that a test process has no use for: imported when somebody asks for them.
-_LATER = {
+#: The module of each public name, which is imported when somebody asks for the name: many a process needs none of them.
+_MODULES = {
     "LLM": "llm.client",
+    "AgentError": "errors",
+    "Answer": "records",
     "Backend": "backends.backend",
+    "BackendError": "errors",
     "BlockingToolbox": "tools.toolbox",
+    "Chunk": "records",
+    "Endpoint": "records",
     "Form": "llm.judge",
+    "InfraError": "errors",
+    "LLMCall": "records",
+    "LimitReached": "errors",
+    "Rollout": "records",
     "Run": "runs.contents",
     "Scenario": "suites.suite",
+    "Score": "records",
     "Selection": "suites.datasets.selection",
     "Source": "exports",
     "Sources": "backends.telemetry.sampler",
@@ -76,6 +85,8 @@ _LATER = {
     "Target": "backends.telemetry.sampler",
     "Tell": "backends.backend",
     "Tool": "suites.suite",
+    "ToolCall": "records",
+    "ToolError": "errors",
     "Toolbox": "tools.toolbox",
     "ask": "llm.judge",
     "load": "tables.frames",
@@ -88,7 +99,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
     return importlib.import_module(f"{module.__name__}.{name}") if name == "timings" else getattr(module, name)

@@ -16,9 +16,9 @@ from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.plots import FOLDER
 from pytest_agentbench.reports import comment, markdown, page
 from pytest_agentbench.reports.page.intervals import intervals
-from pytest_agentbench.reports.page.shell import data_of
 from pytest_agentbench.runs.tally import FILE, read_run
 from tests.project import PLACE, ROOT
+from tests.report_page import data_of
 
 REPORTS = ROOT / "reports"
 #: One folder deeper than the runs of a user, so that nothing that looks for runs takes it for one of them.

@@ -6,11 +6,12 @@ import json
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Barrier, Thread
+from http.server import ThreadingHTTPServer
+from threading import Barrier
 from typing import Any
 
 from pytest_agentbench.records import Json
+from tests.web import QuietHandler, serving
 
 TEXT: Json = {"role": "assistant", "content": "Here is what was found for you."}
 FIND: Json = {"id": "c1", "index": 0, "type": "function", "function": {"name": "find_item", "arguments": '{"item": "lamp"}'}}
@@ -43,7 +44,7 @@ class Router(ThreadingHTTPServer):
         """Agents that leave are no news."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: Router
     protocol_version = "HTTP/1.1"
 
@@ -104,25 +105,11 @@ class Handler(BaseHTTPRequestHandler):
         self._answer({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage, **nvext})
 
     def _answer(self, value: Json, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(status, json.dumps(value).encode())
 
 
 @contextmanager
 def routing(together: int = 1) -> Iterator[Router]:
     """A router that serves while the block runs."""
-    with Router(together) as router:
-        thread = Thread(target=router.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield router
-        finally:
-            router.shutdown()
-            thread.join()
+    with serving(Router(together)) as router:
+        yield router

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_agentbench.agents import keeper
 from pytest_agentbench.agents.factory import A_PATH
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
 from pytest_agentbench.lib.options import check_options
 from pytest_agentbench.lib.process import end_text, foreign_environment
+from pytest_agentbench.lib.supervisor import supervisor_command
 from pytest_agentbench.llm.client import LLM, NO_KEY
 from pytest_agentbench.records import Answer, Json, Program
 from pytest_agentbench.suites.suite import Scenario
@@ -53,7 +53,7 @@ class Command:
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         kept = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-I", "-S", keeper.__file__],
+            *supervisor_command("pytest_agentbench.lib.supervisor.program"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -74,7 +74,7 @@ class Command:
         return await self._recorded(reading.result(), scenario, llm, tools)
 
     def _job(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Json:
-        """What the keeper is told; the program gets `scenario`, which holds no label."""
+        """What the supervisor is told; the program gets `scenario`, which holds no label."""
         environment = self._environment()
         told: Json = {
             "model": llm.model,

@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.log_tail import indented, tail
+from pytest_agentbench.lib.supervisor import signal_group
 
 PROC = Path("/proc")
 
@@ -131,12 +132,6 @@ def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes,
     expired = not late.is_alive()
     late.cancel()
     return line, expired
-
-
-def signal_group(leader: int, number: int) -> None:
-    """Sends a signal to a process with its group, of which it is the leader."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty, or only what has left it is
-        os.killpg(leader, number)
 
 
 def end_group(leader: subprocess.Popen[bytes], grace: float = 0) -> None:

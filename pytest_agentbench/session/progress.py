@@ -9,6 +9,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
@@ -18,6 +19,7 @@ from pytest_agentbench.lib.threads import daemon
 
 if TYPE_CHECKING:
     from pytest_agentbench.session.controller import Controller
+    from pytest_agentbench.session.opened import OpenSession
     from pytest_agentbench.session.processes import Services
     from pytest_agentbench.session.recorder import Ledger
 
@@ -114,12 +116,7 @@ class Progress:
                 self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
     def _text(self) -> str:
-        opened = self._controller.opened
-        if opened is None:
-            return ""
-        if opened.services.boot_status:
-            return boot_line(opened.services)
-        return status_line(opened.ledger, time.monotonic()) if opened.ledger.planned_keys else ""
+        return session_line(self._controller.opened, lambda ledger: status_line(ledger, time.monotonic()))
 
 
 class ProgressLine:
@@ -189,19 +186,24 @@ class Heartbeat:
                 self._reporter.write_line(one_line(text))
 
     def _text(self) -> str:
-        opened = self._controller.opened
-        if opened is None:
-            return ""
-        if opened.services.boot_status:
-            return boot_line(opened.services)
-        if self._rollouts and opened.ledger.planned_keys:
-            return log_line(opened.ledger, self._controller.outcomes.failed, time.monotonic())
-        return ""
+        return session_line(self._controller.opened, self._rollouts_line)
+
+    def _rollouts_line(self, ledger: Ledger) -> str:
+        return log_line(ledger, self._controller.outcomes.failed, time.monotonic()) if self._rollouts else ""
 
 
 def pause(age: float, every: float) -> float:
     """Seconds to the next line of a log, of a session of that age: a session of ten hours has a hundred lines, not a thousand."""
     return max(every, min(age / RARER, LONGEST))
+
+
+def session_line(opened: OpenSession | None, rollouts_line: Callable[[Ledger], str]) -> str:
+    """What a boot waits for, or how far the rollouts are; empty before the first and while none is planned."""
+    if opened is None:
+        return ""
+    if opened.services.boot_status:
+        return boot_line(opened.services)
+    return rollouts_line(opened.ledger) if opened.ledger.planned_keys else ""
 
 
 def boot_line(services: Services) -> str:

@@ -76,7 +76,7 @@ class Bounds:
     mean: Floats
     low: Floats
     high: Floats
-    error: Floats  # standard error, imaginary scenarios included
+    error: Floats  # standard error; of `bounded_mean` with the imaginary scenarios
     degrees: float  # of Student's t
 
 

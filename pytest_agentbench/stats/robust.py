@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.stats.bounded import Bounds
 from pytest_agentbench.stats.special import student_t_quantile
 
 if TYPE_CHECKING:
@@ -14,18 +14,7 @@ if TYPE_CHECKING:
 _NEGLIGIBLE, _SMALLEST = 1e-9, 1e-6  # relative to the largest value, if it is no rounding itself: a standard error below this is rounding
 
 
-@dataclass(frozen=True)
-class RobustMean:
-    """A mean and its interval; arrays (...)."""
-
-    mean: Floats
-    low: Floats
-    high: Floats
-    error: Floats
-    degrees: float
-
-
-def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) -> RobustMean:
+def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) -> Bounds:
     """Of (..., scenarios), two clusters at least (Bell and McCaffrey 2002; Pustejovsky and Tipton 2018, arXiv 1601.01981).
 
     For a mean: V = n^-2 sum over clusters of (sum of residuals)^2 / (1 - n_g / n), and tr(P)^2 / tr(P^2) degrees of freedom with
@@ -42,10 +31,10 @@ def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) ->
     pattern = np.outer(inflation, inflation) * (np.diag(sizes) - np.outer(sizes, sizes) / n)
     degrees = float(np.trace(pattern) ** 2 / (pattern**2).sum())
     reach = student_t_quantile((1 + confidence) / 2, degrees) * error
-    return RobustMean(mean, mean - reach, mean + reach, error, degrees)
+    return Bounds(mean, mean - reach, mean + reach, error, degrees)
 
 
-def still(found: RobustMean, values: Floats) -> Floats:
+def still(found: Bounds, values: Floats) -> Floats:
     """Whether nothing varies, which proves no certainty; (...)."""
     import numpy as np
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -20,12 +19,12 @@ from pydantic import ValidationError
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.lib.process import end_text
-from pytest_agentbench.tools import mcp_keeper
+from pytest_agentbench.lib.supervisor import mcp_server, supervisor_command
 
 MESSAGE = 1 << 24  # bytes of one message at most
 LOGGED = 1 << 14  # characters of what it prints that are kept, half of them of its beginning
 SHOWN = 600  # characters of them that the reason of a failure shows
-END = mcp_keeper.LEAVE + 2 * mcp_keeper.GRACE  # seconds in which all of it is over
+END = mcp_server.LEAVE + 2 * mcp_server.GRACE  # seconds in which all of it is over
 ODD = 200  # characters of a line that is no message
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -70,7 +69,7 @@ class ServerProcess:
         with ours:
             with its:
                 process = await asyncio.create_subprocess_exec(
-                    *[sys.executable, "-I", "-S", mcp_keeper.__file__, str(its.fileno())],
+                    *supervisor_command("pytest_agentbench.lib.supervisor.mcp_server", str(its.fileno())),
                     stdin=PIPE, stdout=PIPE, stderr=PIPE, pass_fds=[its.fileno()], start_new_session=True, limit=MESSAGE,
                 )  # fmt: skip
             try:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
 from pytest_agentbench.suites.models import ModelUse
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.small_stacks import PASSES, own_folder, stack
+from tests.web import QuietHandler, serving
 
 Capture = pytest.CaptureFixture[str]
 
@@ -170,7 +170,7 @@ def test_the_identity_of_a_stack(project: Project, monkeypatch: pytest.MonkeyPat
     assert identity.options.warm is False
 
 
-class Obliging(BaseHTTPRequestHandler):
+class Obliging(QuietHandler):
     """A server that lists one model, and answers with it whatever it is asked for."""
 
     def do_GET(self) -> None:
@@ -182,26 +182,14 @@ class Obliging(BaseHTTPRequestHandler):
         self._answer({"model": "small", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
 
     def _answer(self, body: Json) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+        self.answer(200, json.dumps(body).encode())
 
 
 @pytest.fixture
 def obliging() -> Iterator[str]:
     """The URL of such a server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Obliging) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Obliging)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        server.shutdown()
-        thread.join()
 
 
 def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capture) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import ThreadingHTTPServer
 
 import orjson
 import pytest
 
 from pytest_agentbench.records import Json
 from tests.project import Project
+from tests.web import QuietHandler, serving
 
 #: As JSON has it, and as a record has it.
 ODD = {
@@ -24,13 +24,13 @@ ODD = {
 }
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(QuietHandler):
     """First calls find_item with odd arguments, then says something odd; what is no JSON of whole characters it refuses."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer(200, b'{"object": "list", "data": [{"id": "m", "object": "model"}]}')
+        self.answer(200, b'{"object": "list", "data": [{"id": "m", "object": "model"}]}')
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -40,7 +40,7 @@ class Server(BaseHTTPRequestHandler):
                 for call in message.get("tool_calls") or ():
                     dict(orjson.loads(call["function"]["arguments"]))
         except ValueError as error:
-            self._answer(400, json.dumps({"error": {"message": str(error)}}).encode())
+            self.answer(400, json.dumps({"error": {"message": str(error)}}).encode())
             return
         asked = next(message["content"] for message in messages if message["role"] == "user")
         odd = [*ODD][int(asked.partition("shop-")[2].partition(":")[0])]
@@ -50,26 +50,13 @@ class Server(BaseHTTPRequestHandler):
             function = f'{{"name": "find_item", "arguments": {arguments}}}'
             said = f'"content": "{odd}", "tool_calls": [{{"id": "c", "type": "function", "function": {function}}}]'
         choice = f'{{"index": 0, "message": {{"role": "assistant", {said}}}, "finish_reason": "stop"}}'
-        self._answer(200, f'{{"id": "x", "object": "chat.completion", "model": "m", "choices": [{choice}]}}'.encode())
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(200, f'{{"id": "x", "object": "chat.completion", "model": "m", "choices": [{choice}]}}'.encode())
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Server)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
 
 
 def test_odd_text(project: Project, url: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from pytest_agentbench.backends.proof.api import Api
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, prefix_cache
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.records import Endpoint, Json
+from tests.web import QuietHandler, serving
 
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 CHAT: Json = {"messages": [{"role": "user", "content": "Is there a lamp in the shop? " * 20}]}
@@ -28,32 +28,18 @@ def answering(posts: Mapping[str, tuple[int, Any]], metrics: str = "") -> Iterat
     """(root URL, what was posted) of a server that answers these paths, and 404 to others."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             asked.append(self.path)
-            self.say(*posts.get(self.path, (404, {})))
+            status, body = posts.get(self.path, (404, {}))
+            self.answer(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
 
         def do_GET(self) -> None:
-            self.say(200, metrics)
+            self.answer(200, metrics.encode())
 
-        def say(self, status: int, body: Any) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body.encode() if isinstance(body, str) else json.dumps(body).encode())
-
-        def log_message(self, *args: object) -> None:
-            """Nothing is logged."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def endpoint(root: str) -> Endpoint:

@@ -8,11 +8,12 @@ import io
 import json
 import shutil
 import tarfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+
+from tests.web import QuietHandler, serving
 
 BUSYBOX = shutil.which("busybox")
 
@@ -57,30 +58,18 @@ def registry(name: str) -> Iterator[str]:
     """A registry on loopback that has one image, under this name; whatever starts with `private` it keeps to itself."""
     files = _files(root())
 
-    class Registry(BaseHTTPRequestHandler):
+    class Registry(QuietHandler):
         def do_GET(self) -> None:
             path = self.path.removeprefix(f"/v2/{name}/")
             status = 401 if "/private" in self.path else 200 if path in files or self.path == "/v2/" else 404
             kind, body = files.get(path, ("application/json", ERRORS.get(status, b"{}")))
-            self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            self.answer(status, body, kind)
 
         def do_HEAD(self) -> None:
             self.do_GET()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Registry)) as server:
         yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def _files(layer: bytes) -> dict[str, tuple[str, bytes]]:

@@ -20,7 +20,6 @@ from pytest_agentbench.gate.repeats import beside
 from pytest_agentbench.plots import FOLDER, drawn
 from pytest_agentbench.plots.canvas import AXES
 from pytest_agentbench.plots.scatter import AXES as SCATTER_AXES
-from pytest_agentbench.reports.page.shell import data_of
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import keep_out_of_git
@@ -30,6 +29,7 @@ from pytest_agentbench.runs.tally import FILE, read_run, write_run
 from tests.example import EXAMPLE, PICTURES, REPORTS, write_pages
 from tests.made_runs import run_directory
 from tests.project import PLACE, ROOT
+from tests.report_page import data_of
 from tests.tables.shop import ALL
 
 MOST_KB = 900

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import httpx
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.retriever.conftest import documents
+from tests.web import QuietHandler, serving
 
 Serve = Callable[..., str]
 LAMP, WHALE = "How were brass lamps made by smiths?", "What do blue whales feed on in cold oceans?"
@@ -110,31 +110,21 @@ class Web(ThreadingHTTPServer):
     results: list[Json]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: Web
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append((f"{self.path} {self.headers['Authorization']}", body))
         answer = json.dumps({"results": self.server.results}).encode()
-        self.send_response(200 if self.server.results else 432)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+        self.answer(200 if self.server.results else 432, answer)
 
 
 @pytest.fixture
 def web() -> Iterator[Web]:
-    with Web(("127.0.0.1", 0), Handler) as server:
+    with serving(Web(("127.0.0.1", 0), Handler)) as server:
         server.asked, server.results = [], [{"content": "cut", "raw_content": "whole page"}, {"content": "short page", "raw_content": None}]
-        thread = Thread(target=server.serve_forever)
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_the_web_where_documents_say_too_little(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from tests.project import WAYS, Project
+from tests.web import QuietHandler, serving
 
 pytestmark = pytest.mark.slow
 
@@ -121,17 +122,12 @@ def test_an_engine_that_dies_before_it_is_ready(project: Project, script: str | 
     )
 
 
-class Answer(http.server.BaseHTTPRequestHandler):
+class Answer(QuietHandler):
     """Answers every GET with what the server was given."""
 
     def do_GET(self) -> None:
         assert isinstance(self.server, Answering)
-        self.send_response(self.server.status)
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        self.answer(self.server.status, self.server.body)
 
 
 class Answering(http.server.ThreadingHTTPServer):
@@ -143,11 +139,10 @@ class Answering(http.server.ThreadingHTTPServer):
 @contextmanager
 def web_server(status: int, body: bytes) -> Iterator[str]:
     """The base URL of a server that gives this answer to everything."""
-    with Answering(("127.0.0.1", 0), Answer) as server:
-        server.status, server.body = status, body
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = Answering(("127.0.0.1", 0), Answer)
+    server.status, server.body = status, body
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +21,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.folder import load_suite
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
+from tests.web import QuietHandler, serving
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ class Proxy(ThreadingHTTPServer):
         self.authorizations: list[tuple[str, str | None]] = []  # (path, Authorization header)
 
 
-class Passing(BaseHTTPRequestHandler):
+class Passing(QuietHandler):
     """One request of a Proxy."""
 
     server: Proxy
@@ -115,15 +115,7 @@ class Passing(BaseHTTPRequestHandler):
         except urllib.error.HTTPError as refusal:  # an answer like any other
             opened = refusal
         with opened as answer:
-            content = answer.read()
-            self.send_response(answer.status)
-            self.send_header("content-type", answer.headers["content-type"])
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+            self.answer(answer.status, answer.read(), answer.headers["content-type"])
 
 
 @contextmanager
@@ -139,10 +131,8 @@ def engine(project: Project, script: Path | None = None) -> Iterator[str]:
 
 @contextmanager
 def recorded(upstream: str) -> Iterator[Proxy]:
-    with Proxy(upstream) as proxy:
-        Thread(target=proxy.serve_forever, daemon=True).start()
+    with serving(Proxy(upstream)) as proxy:
         yield proxy
-        proxy.shutdown()
 
 
 def files_of(directory: Path) -> Iterator[tuple[Path, str]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, labels
+from tests.web import QuietHandler, serving
 
 STUCK, FREE = "1" * 64, "2" * 64  # ids of containers; the first one cannot be removed
 LATE = {**labels("a-run", RolloutKey("shop", "first"), 0.0), DEADLINE: "1000"}
@@ -27,7 +27,7 @@ class Engine(ThreadingHTTPServer):
         self.containers = [STUCK, FREE]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: Engine
 
     def do_GET(self) -> None:
@@ -49,29 +49,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.containers.remove(FREE)
             self._answer(204, None)
 
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
     def _answer(self, status: int, said: Json | list[Json] | None) -> None:
-        body = b"" if said is None else json.dumps(said).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(status, b"" if said is None else json.dumps(said).encode())
 
 
 @pytest.fixture
 def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """The engine that the package talks to in this test."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
-    with Engine() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(Engine()) as server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:

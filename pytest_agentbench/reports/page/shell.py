@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -76,20 +75,3 @@ def _data(index: Json, runs: Sequence[RunData]) -> Iterator[str]:
 def inert(value: object) -> str:
     """JSON inside a script element: no text in it ends the element or begins a comment."""
     return encoded(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def data_of(text: str) -> tuple[list[RunData], Sequence[Json]]:
-    """What is in a page: its runs, and the intervals of their differences."""
-    index = json.loads(_between(text, 'id="index">'))
-    runs = [
-        RunData(
-            {name: value for name, value in run.items() if name != "blocks"},
-            tuple(_between(text, f'id="block-{place}-{number}">') for number in range(run["blocks"])),
-        )
-        for place, run in enumerate(index["runs"])
-    ]
-    return runs, index["compared"]
-
-
-def _between(text: str, opening: str) -> str:
-    return text.partition(opening)[2].partition("</script>")[0]

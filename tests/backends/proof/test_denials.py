@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from tests.certificates import make, needs_openssl
+from tests.web import QuietHandler, serving
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
         """Whoever does not trust its certificate leaves; nobody wants to read about that."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """One request."""
 
     server: Server
@@ -54,32 +54,21 @@ class Handler(BaseHTTPRequestHandler):
         status, body = answers[min(self.server.asked.count(self.path), len(answers) - 1)]
         self.server.asked.append(self.path)
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(status, data)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.do_GET()
 
-    def log_message(self, *args: object) -> None:
-        """Nothing is logged."""
-
 
 @contextmanager
-def serving(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
+def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
     """A server and its base URL."""
-    with Server(answers or {}) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server, f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Server(answers or {})
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with serving(server):
+        yield server, f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/v1"
 
 
 def climb(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
@@ -102,7 +91,7 @@ def error(message: str) -> dict[str, Any]:
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
 def test_a_no_that_stays(path: str, status: int) -> None:
     """It is asked once, and quoted in the server's words."""
-    with serving({path: [(status, error("not for you"))]}) as (server, url):
+    with answering({path: [(status, error("not for you"))]}) as (server, url):
         sentence = refusal(Endpoint(url, "m"))
 
     assert 1 == server.asked.count(path)
@@ -116,7 +105,7 @@ def test_a_no_that_stays(path: str, status: int) -> None:
 def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
     """Statuses of a server that is not ready yet, or busy, are waited for."""
     well = MODELS if path.endswith("models") else CHAT
-    with serving({path: [(status, "loading"), (status, "loading"), well]}) as (_, url):
+    with answering({path: [(status, "loading"), (status, "loading"), well]}) as (_, url):
         assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"), boots=boots)
 
 
@@ -132,9 +121,9 @@ def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
 def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> None:
     """A path or a model may come yet while a stack boots; of a server that runs it never will."""
     well = MODELS if path.endswith("models") else CHAT
-    with serving({path: [unfinished, unfinished, well]}) as (_, url):
+    with answering({path: [unfinished, unfinished, well]}) as (_, url):
         assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"), boots=True)
-    with serving({path: [unfinished]}) as (server, url):
+    with answering({path: [unfinished]}) as (server, url):
         refusal(Endpoint(url, "m"))
 
         assert 1 == server.asked.count(path)
@@ -142,7 +131,7 @@ def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> 
 
 def test_no_model_yet() -> None:
     """A frontend whose workers come later lists none at first, whoever started it."""
-    with serving({"/v1/models": [(200, {"data": []}), MODELS]}) as (_, url):
+    with answering({"/v1/models": [(200, {"data": []}), MODELS]}) as (_, url):
         assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"))
 
 
@@ -151,7 +140,7 @@ def test_no_model_yet() -> None:
 def test_a_key_that_is_turned_down(path: str, status: int) -> None:
     """The variable and `api_key_env` are named, the server is quoted, and the key, which it repeats, is not shown; nor is a long text."""
     key = "zebra-crossing-17"
-    with serving({path: [(status, error(f"Incorrect API key provided: {key}.\n{'x' * 999}"))]}) as (_, url):
+    with answering({path: [(status, error(f"Incorrect API key provided: {key}.\n{'x' * 999}"))]}) as (_, url):
         keyed = refusal(Endpoint(url, "m", api_key=key, api_key_env="SHOP_KEY"), boots=True)
         without = refusal(Endpoint(url, "m"))
         of_header = refusal(Endpoint(url, "m", headers={"Authorization": f"Bearer {key}"}))
@@ -167,7 +156,7 @@ def test_a_key_that_is_turned_down(path: str, status: int) -> None:
 @needs_openssl
 def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLContext, tmp_path: Path) -> None:
     """`ca_file` is named: as what is lacking, or as what is of another authority; with the right one the server is ready."""
-    with serving(tls=tls) as (_, url):
+    with answering(tls=tls) as (_, url):
         assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m", ca_file=str(certificates / "ca.pem")))
         without = refusal(Endpoint(url, "m"), boots=True)
         of_another = refusal(Endpoint(url, "m", ca_file=str(make(tmp_path) / "ca.pem")))
@@ -180,7 +169,7 @@ def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLC
 @needs_openssl
 def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) -> None:
     """It is said to be of another name, which no `ca_file` mends."""
-    with serving(tls=tls) as (_, url):
+    with answering(tls=tls) as (_, url):
         sentence = refusal(Endpoint(url.replace("127.0.0.1", "localhost"), "m", ca_file=str(certificates / "ca.pem")))
 
     assert "its certificate is not for localhost (" in sentence
@@ -189,7 +178,7 @@ def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) 
 
 def test_https_where_http_is_spoken() -> None:
     """A server without TLS will not learn it."""
-    with serving() as (_, url):
+    with answering() as (_, url):
         sentence = refusal(Endpoint(url.replace("http:", "https:"), "m"))
 
     assert "it does not speak TLS (" in sentence
@@ -212,7 +201,7 @@ def test_a_host_that_is_none(host: str) -> None:
 def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`agentbench backend check` of a server that wants a key ends with one request, and escapes what the server says."""
     monkeypatch.chdir(tmp_path)
-    with serving({"/v1/models": [(401, error("no \x1b[31mkey"))]}) as (server, url):
+    with answering({"/v1/models": [(401, error("no \x1b[31mkey"))]}) as (server, url):
         status = main(["backend", "check", url])
 
     assert 1 == status
@@ -223,5 +212,5 @@ def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 
 def test_time_is_up() -> None:
     """What is waited for in vain is said with the server's words."""
-    with serving({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
+    with answering({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
         list(ProofSequence(Endpoint(url, "m"), ReadySpec(), time.monotonic()).climb())

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.remedies import of_key
 from pytest_agentbench.records import Endpoint
+from tests.web import QuietHandler, serving
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,33 +42,21 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """One request."""
 
     server: Server
 
     def do_GET(self) -> None:
         self.server.authorizations.append(self.headers.get("Authorization"))
-        self.send_response(self.server.status if self.path == "/v1/models" else 404)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *args: object) -> None:
-        """Nothing is logged."""
+        self.answer(self.server.status if self.path == "/v1/models" else 404, self.server.body)
 
 
 @contextmanager
-def serving(body: str = TWO_MODELS, status: int = 200) -> Iterator[Server]:
+def listing(body: str = TWO_MODELS, status: int = 200) -> Iterator[Server]:
     """A server for the time of a test."""
-    with Server(status, body) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Server(status, body)) as server:
+        yield server
 
 
 @contextmanager
@@ -108,7 +97,7 @@ def refusal(url: str, **keys: Any) -> str:
 
 def test_models_are_listed() -> None:
     """The names of the models come in the server's order; without a key none is sent."""
-    with serving() as server:
+    with listing() as server:
         assert ["small", "big"] == listed_models(Endpoint(server.url, ""))
         assert [None] == server.authorizations
 
@@ -126,7 +115,7 @@ def test_models_are_listed() -> None:
 )
 def test_answers_that_are_no_list_of_models(status: int, body: str, sentence: str) -> None:
     """What came back is said, with the address that was asked."""
-    with serving(body, status) as server:
+    with listing(body, status) as server:
         assert f"GET {server.url}/models {sentence}" == refusal(server.url)
 
 
@@ -141,7 +130,7 @@ def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack under test is asked itself, whatever proxy the environment names: the tap speaks to it directly too."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with serving() as server:
+    with listing() as server:
         assert ["small", "big"] == listed_models(Endpoint(server.url, ""))
 
 
@@ -169,7 +158,7 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
 
 def test_a_url_backend_starts() -> None:
     """The endpoint has the model that was asked for, or else the first that is listed; there is nothing to watch or stop."""
-    with serving() as server:
+    with listing() as server:
         mine = backend(server.url)
 
         assert Endpoint(server.url, "small", "mine") == mine.start(Path())
@@ -180,14 +169,14 @@ def test_a_url_backend_starts() -> None:
 
 def test_a_model_that_is_not_served() -> None:
     """A model that the server does not list is refused with those it lists."""
-    with serving() as server:
+    with listing() as server:
         assert f"{server.url} does not serve 'huge'; it lists: small, big" == refusal(server.url, model="huge")
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key is read from the variable that the YAML names, without the line break of a file, and is sent."""
     monkeypatch.setenv("SHOP_KEY", "hush\n")
-    with serving() as server:
+    with listing() as server:
         endpoint = backend(server.url, api_key_env="SHOP_KEY").start(Path())
 
         assert ("hush", {"Bearer hush"}) == (endpoint.api_key, set(server.authorizations))  # a slow machine is asked again
@@ -200,7 +189,7 @@ def test_a_missing_key(monkeypatch: pytest.MonkeyPatch, value: str | None) -> No
     monkeypatch.delenv("SHOP_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("SHOP_KEY", value)
-    with serving() as server:
+    with listing() as server:
         with pytest.raises(ConfigError, match=r"^backend 'mine' wants its key in the environment variable SHOP_KEY, which is not set$"):
             backend(server.url, api_key_env="SHOP_KEY").start(Path())
 

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pytest_agentbench.backends.telemetry import sampler as sampler_module
 from pytest_agentbench.backends.telemetry.sampler import Sampler, Sources, Target
 from pytest_agentbench.backends.telemetry.samples import Sample, Series, read_samples
 from pytest_agentbench.records import Json
+from tests.web import QuietHandler
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,7 +28,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, *pages: str | None, protocol: str = "HTTP/1.1", closes: bool = False) -> None:
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = protocol
             server: Server
 
@@ -35,14 +36,8 @@ class Server(ThreadingHTTPServer):
                 self.server.goes_on.wait(30)
                 page = self.server.next_page(self.client_address[1])
                 body = (page or "out of order").encode()
-                self.send_response(200 if page is not None else 503)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(200 if page is not None else 503, body)
                 self.close_connection |= closes
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
 
         super().__init__(("127.0.0.1", 0), Handler)
         self.pages = list(pages)

@@ -18,10 +18,11 @@ from pytest_agentbench.reports import page
 from pytest_agentbench.reports.page.distributions import bin_of
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import MOST, thin
-from pytest_agentbench.reports.page.shell import data_of, inert
+from pytest_agentbench.reports.page.shell import inert
 from pytest_agentbench.runs.journal import opened, sealed
 from pytest_agentbench.runs.tally import read_run
 from tests.made_runs import run_directory
+from tests.report_page import data_of
 from tests.reports.page.conftest import call, rollout
 
 

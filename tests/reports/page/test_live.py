@@ -5,9 +5,6 @@ from __future__ import annotations
 import fcntl
 import http.client
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.tally import write_run
 from tests.made_runs import run_directory, run_of
 from tests.reports.page.conftest import rollout
+from tests.web import serving
 
 
 def journal(directory: Path, *rollouts: Rollout) -> Path:
@@ -40,16 +38,6 @@ def news(run: LiveRun, before: Any = None) -> Any:
     if not found:
         return found
     return {**found, "count": len(found["rows"]) + (before["count"] if found["generation"] == before["generation"] else 0)}
-
-
-@contextmanager
-def served(run: LiveRun) -> Iterator[Loopback]:
-    with Loopback(run) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def status(server: Loopback, path: str, method: str = "GET", **headers: str) -> int:
@@ -123,7 +111,7 @@ def test_many_are_told_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_strangers_have_no_answer(tmp_path: Path) -> None:
     """Without the token, with a Host header of another name, or for a place that is none, there is an error and nothing else."""
-    with served(LiveRun(journal(tmp_path / "run", rollout("a")))) as server:
+    with serving(Loopback(LiveRun(journal(tmp_path / "run", rollout("a"))))) as server:
         own = f"/{server.token}/"
         found = [
             status(server, own),
@@ -154,7 +142,7 @@ def test_the_page_may_ask_only_who_serves_it(tmp_path: Path) -> None:
 def test_a_run_that_is_gone(tmp_path: Path) -> None:
     """A page whose run was removed is told so, in words."""
     directory = journal(tmp_path / "run", rollout("a"))
-    with served(LiveRun(directory)) as server:
+    with serving(Loopback(LiveRun(directory))) as server:
         (directory / FILE).unlink()
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
         connection.request("GET", f"/{server.token}/news?generation=&state=&after=0")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.agent_leaderboard import load
 from pytest_agentbench.suites.datasets.hub import COLUMNS, REPOSITORY, documents, download, entry, parquet_files, write
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+from tests.hub import COMMIT, Hub, hub_client
+from tests.web import serving
 
 needs_hub = pytest.mark.skipif(
     not (importlib.util.find_spec("huggingface_hub") and importlib.util.find_spec("pyarrow")),
@@ -176,62 +173,16 @@ def test_a_missing_package_says_what_to_install(package: str, tmp_path: Path, mo
     assert f"{package} is not installed: pip install 'pytest-agentbench[hub]'" == str(caught.value)
 
 
-class Hub(ThreadingHTTPServer):
-    """As much of a hub as the client asks for: one dataset at one commit."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.files: dict[str, bytes] = {}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hub
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-    def _answer(self, with_body: bool) -> None:
-        api, resolve = f"/api/datasets/{REPOSITORY}/revision/v1", f"/datasets/{REPOSITORY}/resolve/{COMMIT}/"
-        name = self.path.removeprefix(resolve)
-        body = self.server.files.get(name)
-        if self.path == api:
-            listed = [{"rfilename": name} for name in self.server.files]
-            body = json.dumps({"id": REPOSITORY, "sha": COMMIT, "siblings": listed}).encode()
-        self.send_response(404 if body is None else 200)
-        if body is None and "/revision/" in self.path:
-            self.send_header("X-Error-Code", "RevisionNotFound")
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{hashlib.sha256(body or b"").hexdigest()}"')
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body or b"")
-
-
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    with Hub() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Hub("datasets", REPOSITORY, {})) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def _download(endpoint: str, revision: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`download` in a process of its own, because the client reads its endpoint when it is imported."""
     module = "pytest_agentbench.suites.datasets.hub"
     code = f"from pathlib import Path; from {module} import download; download(['banking'], {revision!r}, Path('out'))"
-    path = str(Path(__file__).parents[3])
-    hub = {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0"}
-    environment = {**os.environ, **hub, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": path}
-    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return hub_client(endpoint, folder, "-c", code)
 
 
 def _parquet(rows: list[Json]) -> bytes:
@@ -247,7 +198,7 @@ def test_a_download(hub: Hub, tmp_path: Path) -> None:
     """The files of the split are fetched at the commit behind the revision and written; each is printed with its sha256 and the commit."""
     hub.files = {f"{config}/banking-00000-of-00001.parquet": _parquet(rows) for config, rows in _rows().items()}
 
-    done = _download(f"http://127.0.0.1:{hub.server_port}", "v1", tmp_path)
+    done = _download(hub.url, "v1", tmp_path)
 
     assert 0 == done.returncode, done.stderr
     expected = documents({"banking": _rows()})
@@ -269,7 +220,7 @@ def test_a_hub_without_the_data(hub: Hub, tmp_path: Path, revision: str, message
     """An unknown revision and an unknown layout are one line each, and nothing is written."""
     hub.files = {"README.md": b"hello"}
 
-    done = _download(f"http://127.0.0.1:{hub.server_port}", revision, tmp_path)
+    done = _download(hub.url, revision, tmp_path)
 
     last = done.stderr.splitlines()[-1]
     assert 1 == done.returncode

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
-import os
 import socket
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_agentbench.suites.datasets.openthoughts import REPOSITORIES
 from pytest_agentbench.suites.folder import load_suite
+from tests.hub import COMMIT, Hub, hub_client
+from tests.project import ROOT
 from tests.tasks import FILES
+from tests.web import serving
 
-ROOT = Path(__file__).parents[3]
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = REPOSITORIES["tb-dev"]
 
 pytestmark = pytest.mark.skipif(
@@ -31,71 +26,22 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Hub(ThreadingHTTPServer):
-    """As much of a hub as the client asks for: one data set, `v1` and COMMIT of which are the same."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.files = {f"{name}/{path}": text.encode() for name in ("hello", "world") for path, text in FILES.items()}
-        self.files |= {".gitattributes": b"* text", "README.md": b"tasks", "__pycache__/x.pyc": b""}
-        self.broken = ""  # a file that it does not give away now
-        self.fetched: list[str] = []
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hub
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-    def _answer(self, with_body: bool) -> None:
-        hub, api = self.server, f"/api/datasets/{REPOSITORY}"
-        name = self.path.removeprefix(f"/datasets/{REPOSITORY}/resolve/{COMMIT}/")
-        body = None if name == hub.broken else hub.files.get(name)
-        if with_body and body is not None:
-            hub.fetched.append(name)
-        if self.path.startswith((f"{api}/revision/v1", f"{api}/revision/{COMMIT}")):
-            body = json.dumps({"id": REPOSITORY, "sha": COMMIT, "siblings": [{"rfilename": name} for name in hub.files]}).encode()
-        elif self.path.startswith(f"{api}/tree/"):
-            tree = [{"type": "file", "path": path, "size": len(content), "oid": "0"} for path, content in hub.files.items()]
-            body = json.dumps(tree).encode()
-        self.send_response(404 if body is None else 200)
-        if body is None and "/revision/" in self.path:
-            self.send_header("X-Error-Code", "RevisionNotFound")
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{hashlib.sha256(body or b"").hexdigest()}"')
-        self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body or b"")
+TASKS = {f"{name}/{path}": text.encode() for name in ("hello", "world") for path, text in FILES.items()}
+OTHERS = {".gitattributes": b"* text", "README.md": b"tasks", "__pycache__/x.pyc": b""}
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    with Hub() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Hub("datasets", REPOSITORY, {**TASKS, **OTHERS})) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def download(host: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, because the client reads its endpoint when it is imported."""
-    of_hub = {"HF_ENDPOINT": host, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    environment = {**os.environ, **of_hub, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pytest_agentbench.cli", "download", "openthoughts", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return hub_client(host, folder, "-m", "pytest_agentbench.cli", "download", "openthoughts", *arguments)
 
 
 def from_hub(hub: Hub, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return download(f"http://127.0.0.1:{hub.server_port}", folder, "--revision", "v1", *arguments)
+    return download(hub.url, folder, "--revision", "v1", *arguments)
 
 
 def test_a_download(hub: Hub, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs one program and keeps hold of it: `python -I -S keeper.py`, the standard library alone, so that it starts at once.
+"""Supervises the program of a command agent, from its start to the end of all that it started.
 
 One JSON line on stdin says what to run. When stdin closes, because the rollout is over or the pool is dead, the program is ended with
 all that it started. The last thing said, on stdout, is one JSON object: how it ended, what it printed and what it cost.
@@ -6,26 +6,24 @@ all that it started. The last thing said, on stdout, is one JSON object: how it 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
 import selectors
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
+
+from pytest_agentbench.lib.supervisor import end_orphans, signal_group, start_program
 
 KEPT = 1 << 20  # bytes of what it prints to a pipe, or writes as its answer; half of them are the beginning
 LOGGED = 1 << 15  # bytes of what is not the answer: half of what a rollout's log holds
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL, and for a pipe that something outside of the program's reach holds open
-
-SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # of prctl
 
 
 class Output:
@@ -53,7 +51,7 @@ class Output:
         return (head + mark + tail).decode(errors="replace")
 
 
-class Keeper:
+class ProgramSupervisor:
     """One program, from its start to the end of all that it started."""
 
     def __init__(self, job: dict[str, Any], folder: Path) -> None:
@@ -66,20 +64,10 @@ class Keeper:
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        set_process = prctl()
-        set_process(SET_CHILD_SUBREAPER, 1)  # what loses its parent becomes ours, and cannot get away
         self.started_ns = time.monotonic_ns()
         with scenario.open("rb") as stdin:
-            self.program = subprocess.Popen(
-                job["run"],
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=job["cwd"],
-                env={**job["env"], "AGENTBENCH_SCENARIO": str(scenario), "AGENTBENCH_ANSWER": str(self.answer)},
-                start_new_session=True,
-                preexec_fn=lambda: set_process(SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - one thread
-            )
+            env = {**job["env"], "AGENTBENCH_SCENARIO": str(scenario), "AGENTBENCH_ANSWER": str(self.answer)}
+            self.program = start_program(job["run"], job["cwd"], env, stdin=stdin.fileno(), stdout=PIPE, stderr=PIPE)
         for name in self.outputs:
             self.pipes.register(getattr(self.program, name), selectors.EVENT_READ, name)
 
@@ -89,9 +77,9 @@ class Keeper:
         self.pipes.register(self.ended, selectors.EVENT_READ, "ended")
         self._read_until(lambda: self._is_over() or "life" not in self._open())
         if not self._is_over():
-            self._signal(signal.SIGTERM)
+            signal_group(self.program.pid, signal.SIGTERM)
             self._read_until(self._is_over, GRACE)
-        self._signal(signal.SIGKILL)
+        signal_group(self.program.pid, signal.SIGKILL)
         self.program.returncode = os.waitstatus_to_exitcode(os.waitpid(self.program.pid, 0)[1])
         ended_ns = time.monotonic_ns()
         end_orphans()
@@ -131,10 +119,6 @@ class Keeper:
         """Whether the program itself has ended. It stays a zombie, so that its number is nobody else's."""
         return os.waitid(os.P_PID, self.program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
-            os.killpg(self.program.pid, number)
-
 
 def content(file: Path) -> Output:
     output = Output()
@@ -144,37 +128,11 @@ def content(file: Path) -> Output:
     return output
 
 
-def prctl() -> Callable[[int, int], int]:
-    """What Linux lets a process say of itself; nothing elsewhere."""
-    if sys.platform != "linux":
-        return lambda *_: 0
-    call: Callable[[int, int], int] = ctypes.CDLL(None).prctl
-    return call
-
-
-def end_orphans() -> None:
-    """Kills what the program left behind, also what went into a session of its own, and waits for it."""
-    while children := Path(f"/proc/self/task/{os.getpid()}/children"):
-        numbers = children.read_text().split() if children.exists() else []
-        for number in numbers:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(int(number), signal.SIGKILL)
-        if not numbers:
-            return
-        for number in numbers:
-            with suppress(ChildProcessError):
-                os.waitpid(int(number), 0)
-
-
 def main() -> None:
     job = json.loads(sys.stdin.buffer.readline())
     with tempfile.TemporaryDirectory(prefix="agentbench-", ignore_cleanup_errors=True) as folder:
         try:
-            report = Keeper(job, Path(folder)).watch()
+            report = ProgramSupervisor(job, Path(folder)).watch()
         except OSError as error:
             report = {"failed": f"{error.strerror or error}: {error.filename}"}
     sys.stdout.write(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,26 @@
+"""What a report.html holds, read back from its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports.page.data import RunData
+
+
+def data_of(text: str) -> tuple[list[RunData], Sequence[Json]]:
+    """What is in a page: its runs, and the intervals of their differences."""
+    index = json.loads(_between(text, 'id="index">'))
+    runs = [
+        RunData(
+            {name: value for name, value in run.items() if name != "blocks"},
+            tuple(_between(text, f'id="block-{place}-{number}">') for number in range(run["blocks"])),
+        )
+        for place, run in enumerate(index["runs"])
+    ]
+    return runs, index["compared"]
+
+
+def _between(text: str, opening: str) -> str:
+    return text.partition(opening)[2].partition("</script>")[0]
