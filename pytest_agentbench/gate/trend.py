@@ -94,6 +94,7 @@ class TrendSeries:
     rising: bool  # more is better
     points: tuple[Point, ...]  # in the order of time
     regressions: tuple[Regression, ...]  # in the order of time
+    compared: int  # runs that could be compared with an earlier one
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,12 @@ def _series(asked: SuiteRule, runs: Iterable[Evidence]) -> TrendSeries:
     rule = asked.rule
     unit = "ms" if rule.kind == "latency" else ""
     return TrendSeries(
-        f"{rule.metric}.{rule.statistic}", unit, rule.at_least, tuple(point for _, point in measured), tuple(steps.regressions)
+        f"{rule.metric}.{rule.statistic}",
+        unit,
+        rule.at_least,
+        tuple(point for _, point in measured),
+        tuple(steps.regressions),
+        steps.compared,
     )
 
 
@@ -259,6 +265,7 @@ class Steps:
 
     def __init__(self, asked: SuiteRule) -> None:
         self.regressions: list[Regression] = []
+        self.compared = 0  # runs that could be compared with an earlier one
         self._asked = asked
         self._first: Evidence | None = None  # of the level
         self._apart: Evidence | None = None  # the latest run that cannot be compared with it
@@ -274,6 +281,7 @@ class Steps:
         if not is_placed and self._apart is not None:
             is_placed = self._compared(run, self._apart, elsewhere=True)
         self._apart = None if is_placed else run
+        self.compared += is_placed
 
     def _compared(self, run: Evidence, first: Evidence, *, elsewhere: bool = False) -> bool:
         """Whether the run can be compared with the first of a level; a step is noted. `elsewhere`: that level begins with `first`."""

@@ -70,7 +70,8 @@ def lines(run: Run) -> Iterator[str]:
 
 def _arms(ab: ArmsCompared) -> Iterator[str]:
     yield f"\n### A/B: {prose(arms_text(ab))}\n"
-    yield from table(["suite", "comparison"], [[prose(each.suite), prose(comparison_text(ab, each))] for each in essentials(ab)])
+    if comparisons := essentials(ab):
+        yield from table(["suite", "comparison"], [[prose(each.suite), prose(comparison_text(ab, each))] for each in comparisons])
     if losses := losses_text(ab):
         yield f"\n{prose(losses)}."
 

@@ -22,7 +22,7 @@ def arms_text(ab: ArmsCompared) -> str:
 def losses_text(ab: ArmsCompared) -> str:
     """Which arms are not there, or are gone, and what is not compared for it; empty where all is well."""
     failures = [arm.failure.partition("\n")[0] for arm in ab.arms if arm.failure]
-    what = "they are not compared" if whole(ab) else "nothing is compared"
+    what = "not in these comparisons" if whole(ab) else "nothing is compared"
     return f"{what}: {'; '.join(failures)}" if failures else ""
 
 
@@ -120,12 +120,19 @@ def markdown(run: Run) -> Iterator[str]:
     for arm in ab.arms:
         failure = prose(arm.failure.partition("\n")[0])
         yield f"- **{prose(arm.name)}**: {arm_text(arm)}{f'. **{failure}**' if failure else ''}"
-    yield ""
-    yield from table(
-        ["suite", "paired by scenario, 95 % interval" if len(ab.arms) == 2 else "paired by scenario"],
-        [[prose(each.suite), prose(comparison_text(ab, each))] for each in ab.comparisons],
-    )
+    if losses := losses_text(ab):
+        yield f"\n{prose(losses[0].upper() + losses[1:])}."
+    if comparisons := whole(ab):
+        yield ""
+        yield from table(
+            ["suite", "paired by scenario, 95 % interval" if len(ab.arms) == 2 else "paired by scenario"],
+            [[prose(each.suite), prose(comparison_text(ab, each))] for each in comparisons],
+        )
+        yield from _how_to_read(ab)
+    yield from (f"\n**Not equal**: {prose(warning)}." for warning in ab.warnings)
+
+
+def _how_to_read(ab: ArmsCompared) -> Iterator[str]:
     yield "\nScores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
     if len(ab.arms) > 2:
         yield "\nOf each metric all comparisons together are wrong in 5 % of runs at most (Holm); their intervals are of 95 % or more."
-    yield from (f"\n**Not equal**: {prose(warning)}." for warning in ab.warnings)

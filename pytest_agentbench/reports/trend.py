@@ -61,11 +61,15 @@ def html(trend: Trend) -> Iterator[str]:
     yield f"<title>agentbench: {_text(', '.join(trend.suites))}</title>\n<style>{STYLE}</style>\n</head>\n<body>"
     first, last = trend.runs[0], trend.runs[-1]
     yield f"<h1>{_text(', '.join(trend.suites))}</h1>"
-    yield f'<p class="soft">{len(trend.runs)} runs, {_text(first.finished_at)} to {_text(last.finished_at)}</p>'
+    when = f"{len(trend.runs)} runs, {first.finished_at} to {last.finished_at}" if trend.runs[1:] else f"One run, {first.finished_at}"
+    yield f'<p class="soft">{_text(when)}</p>'
     yield from _regressions(trend)
     for group, suite in trend.suites.items():
         yield f"<h2>{_text(group)}</h2>"
         yield from _setups(trend, suite)
+        if not suite.series:
+            yield "<p>Nothing was measured: no run has a rollout that counts.</p>"
+            continue
         yield '<div class="charts">'
         for series in suite.series:
             yield from _chart(trend, suite, series)
@@ -85,7 +89,12 @@ def _regressions(trend: Trend) -> Iterator[str]:
     every = sorted(trend.regressions(), key=lambda each: (each[2].state != OPEN, -places[each[2].run]))
     yield "<h2>Regressions</h2>"
     if not every:
-        yield "<p>None.</p>"
+        compared = sum(series.compared for suite in trend.suites.values() for series in suite.series)
+        yield (
+            "<p>None.</p>"
+            if compared
+            else "<p>Nothing can be compared: no two runs have scenarios of equal content that were measured.</p>"
+        )
         return
     heads = ("state", "metric", "first worse run", "better before", "change", "fixed by")
     yield f'<div class="table"><table><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr>'

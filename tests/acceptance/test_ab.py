@@ -45,14 +45,13 @@ def spans(project: Project, arm: str) -> tuple[tuple[int, int], ...]:
     return tuple((each.started_ns, each.ended_ns) for each in project.rollouts if each.variant == arm)
 
 
-@WAYS
-def test_a_slower_backend_is_found(project: Project, way: tuple[str, ...]) -> None:
+def test_a_slower_backend_is_found(project: Project) -> None:
     """Both run the same scenarios, never at a time, as AB BA BA AB; the slower one is found, of the same scores nothing is claimed."""
     project.suite(scenarios=24)
     project.backend(name="quick")
     project.backend(name="slow", ttft_ms=150)
 
-    result = project.run(*way, "-v", "--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6")
+    result = project.run("-v", "--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6")
 
     result.assert_outcomes(passed=48)
     run = project.run_json
@@ -70,8 +69,7 @@ def test_a_slower_backend_is_found(project: Project, way: tuple[str, ...]) -> No
     assert "## A/B: b (slow) against a (quick), interleaved" in (project.directory / "report.md").read_text()
 
 
-@WAYS
-def test_worse_answers_are_found(project: Project, way: tuple[str, ...]) -> None:
+def test_worse_answers_are_found(project: Project) -> None:
     """A backend that calls the wrong tool is worse; its tests fail, those of the other arm pass, and -k chooses an arm."""
     project.suite(scenarios=12)
     project.backend(name="good")
@@ -81,13 +79,13 @@ def test_worse_answers_are_found(project: Project, way: tuple[str, ...]) -> None
     ]
     project.backend(wrong, name="bad")
 
-    result = project.run(*way, "-v", "--agentbench-ab=good,bad")
+    result = project.run("-v", "--agentbench-ab=good,bad")
 
     result.assert_outcomes(passed=12, failed=12)
     tsq = comparison(project, "tsq")
     assert ("worse", 1.0, 0.0) == (tsq["finding"], tsq["base"], tsq["new"])
     result.stdout.fnmatch_lines(["shop * tsq * 1.000 -> 0.000, *: bad is worse"])
-    project.run(*way, "--agentbench-ab=good,bad", "-k", "good").assert_outcomes(passed=12)
+    project.run("--agentbench-ab=good,bad", "-k", "good").assert_outcomes(passed=12)
     assert "inconclusive" == comparison(project, "tsq")["finding"]
 
 
@@ -100,7 +98,7 @@ def test_the_same_twice(project: Project) -> None:
 
     assert "no difference shown" == comparison(project, "tsq")["finding"]
     ttft = comparison(project, "ttft.p50")
-    assert ttft["low"] < ttft["new"] / ttft["base"] < ttft["high"]
+    assert ttft["low"] < ttft["estimate"] < ttft["high"]
     assert min(ttft["base"], ttft["new"]) >= 30  # ms, what the engine waits
     assert {"first", "second"} == {path.name for path in (project.directory / "backend").iterdir() if path.is_dir()}
 
@@ -212,14 +210,13 @@ def test_it_goes_on(project: Project) -> None:
 # ------------------------------------------------------------------------------------------------------------ more than two
 
 
-@WAYS
-def test_three_backends(project: Project, way: tuple[str, ...]) -> None:
+def test_three_backends(project: Project) -> None:
     """They take turns in a balanced order, each is compared with the first, and only the slow one is said to be slower."""
     project.suite(scenarios=24)
     for name, waits_ms in (("first", 0), ("alike", 0), ("slow", 200)):
         project.backend(name=name, ttft_ms=waits_ms)
 
-    result = project.run(*way, "-v", "--agentbench-ab=first,alike,slow", "--agentbench-concurrency=4")
+    result = project.run("-v", "--agentbench-ab=first,alike,slow", "--agentbench-concurrency=4")
 
     result.assert_outcomes(passed=72)
     run = project.run_json
@@ -251,7 +248,7 @@ def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> N
     assert tsq["gone"]["reason"].startswith("arm gone: the backend 'url' is not there: ")
     assert 0.95 == tsq["b"]["confidence"]
     assert "NOT MEASURED" == run["verdict"]
-    result.stdout.fnmatch_lines(["*they are not compared: arm gone: *", "shop * tsq * a 1.000 -> b 1.000, *"])
+    result.stdout.fnmatch_lines(["*not in these comparisons: arm gone: *", "shop * tsq * a 1.000 -> b 1.000, *"])
     assert "-> gone" not in result.stdout.str()
 
 
@@ -441,15 +438,14 @@ def cached(project: Project) -> dict[str, list[int]]:
     return found
 
 
-@WAYS
-def test_cold(project: Project, way: tuple[str, ...]) -> None:
+def test_cold(project: Project) -> None:
     """Each trial begins with an empty cache, as the engine's own counters show; otherwise the second one finds all of the first."""
     project.suite(scenarios=1, trials=2)
     options = ("--agentbench-concurrency=1",)
 
-    project.run(*way, *options).assert_outcomes(passed=2)
+    project.run(*options).assert_outcomes(passed=2)
     first, second = sorted(cached(project).values())  # with two workers either trial may be the first
-    result = project.run(*way, *options, "-v", "--agentbench-cache=cold")
+    result = project.run(*options, "-v", "--agentbench-cache=cold")
     cold = cached(project)
 
     result.assert_outcomes(passed=2)
@@ -489,12 +485,11 @@ cache_state.OF_ENGINES = ("/no_such_path",)
 """
 
 
-@WAYS
-def test_primed(project: Project, way: tuple[str, ...]) -> None:
+def test_primed(project: Project) -> None:
     """The first call of every scenario is made before measuring; it is in the journal, and in no score, count or timing."""
     project.suite(scenarios=4)
 
-    result = project.run(*way, "-v", "--agentbench-cache=primed", "--agentbench-concurrency=1")
+    result = project.run("-v", "--agentbench-cache=primed", "--agentbench-concurrency=1")
 
     result.assert_outcomes(passed=4)
     run, primers = project.run_json, [each for each in project.rollouts if each.kind == "primer"]

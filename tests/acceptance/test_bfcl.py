@@ -90,15 +90,14 @@ TALK: list[Json] = [
 
 
 @needs_data
-@WAYS
-def test_a_conversation_goes_on(bfcl: Project, way: tuple[str, ...]) -> None:
+def test_a_conversation_goes_on(bfcl: Project) -> None:
     """The user's messages come one after the other, each behind all that was said and done before; calls know which one they answer."""
     bfcl.backend(TALK)
     questions = [message["content"] for scenario in load().scenarios if scenario.id == "multi_turn_base_0" for message in _said(scenario)]
 
-    result = bfcl.run(*way, "scenarios/bfcl", "-k", "multi_turn_base_0]")
+    result = bfcl.run("scenarios/bfcl", "-k", "multi_turn_base_0]")
 
-    result.assert_outcomes(passed=1, deselected=0 if way else 3674)
+    result.assert_outcomes(passed=1, deselected=3674)
     (rollout,) = bfcl.rollouts
     assert [("cd", 1), ("mkdir", 1), ("sort", 2)] == [(call.name, call.user_turn) for call in rollout.tool_calls]
     roles = [message["role"] for message in rollout.messages]

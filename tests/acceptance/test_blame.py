@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, Project
 
 #: Asks once or twice; what goes wrong it does not mind.
 CARELESS = """
@@ -34,14 +34,13 @@ BOOM = {"status": 500, "message": "boom"}
 LONG = {"text": " ".join(["word"] * 10_000)}
 
 
-@WAYS
-def test_a_failed_call_that_the_agent_ignores(project: Project, way: tuple[str, ...]) -> None:
+def test_a_failed_call_that_the_agent_ignores(project: Project) -> None:
     """An agent that answers without a call that failed measured nothing; one whose next call went well did."""
     project.backend([{"match": {"contains": "A lamp?"}, **BOOM}, {"text": "here"}])
     project.suite(scenarios=1, test=TEST, agent={"kind": "./agent.py:Careless"}, variants={"patient": {"agent": {"again": True}}})
     project.write("scenarios/shop/agent.py", CARELESS)
 
-    project.run(*way, "scenarios/shop", "--agentbench-variants=all", "--agentbench-retries=1").assert_outcomes(passed=1, errors=1)
+    project.run("scenarios/shop", "--agentbench-variants=all", "--agentbench-retries=1").assert_outcomes(passed=1, errors=1)
 
     rollouts = {rollout.variant: rollout for rollout in project.rollouts}
     assert ("infra_error", "HTTP 500: boom; the agent answered without it", 2, {}) == (

@@ -87,13 +87,12 @@ def test_github(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
 
 
 @pytest.mark.slow
-@WAYS
-def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """On GitLab there are metrics in the OpenMetrics format, which its own parser takes, and the comment; nothing is printed for GitHub."""
     monkeypatch.setenv("GITLAB_CI", "true")
     troubled(project)
 
-    result = project.run(*way, *JUDGED, "scenarios/shop")
+    result = project.run(*JUDGED, "scenarios/shop")
 
     assert [] == commands(result)
     assert {"comment.md", "metrics.txt"} == CI_FILES & {file.name for file in project.directory.iterdir()}
@@ -109,17 +108,16 @@ def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[st
 
 
 @pytest.mark.slow
-@WAYS
-def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+def test_nothing_without_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no CI, and where it is switched off, nothing of it is written or printed."""
     project.suite(scenarios=2)
 
-    plain = project.run(*way, "scenarios/shop")
+    plain = project.run("scenarios/shop")
     assert [] == commands(plain)
     assert set() == CI_FILES & {file.name for file in project.directory.iterdir()}
 
     summary = on_github(project, monkeypatch)
-    assert [] == commands(project.run(*way, "--agentbench-ci=off", "scenarios/shop"))
+    assert [] == commands(project.run("--agentbench-ci=off", "scenarios/shop"))
     assert set() == CI_FILES & {file.name for file in project.directory.iterdir()}
     assert not summary.exists()
 

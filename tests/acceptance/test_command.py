@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pytest_agentbench.records import Json
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, Project
 from tests.router import routing
 
 #: An agent in Python that needs nothing but its standard library.
@@ -40,13 +40,12 @@ def command(**settings: object) -> Json:
     return {"kind": "command", "program": [sys.executable, "agent.py"], **settings}
 
 
-@WAYS
-def test_a_program_is_an_agent_like_any_other(project: Project, way: tuple[str, ...]) -> None:
+def test_a_program_is_an_agent_like_any_other(project: Project) -> None:
     """It makes the calls of the built-in agent, gets its scores, and has a record of its own run beside them."""
     project.suite(variants={"plain": {"agent": command()}})
     project.write("scenarios/shop/agent.py", PLAIN)
 
-    result = project.run("scenarios/shop", "--agentbench-variants=all", *way)
+    result = project.run("scenarios/shop", "--agentbench-variants=all")
 
     result.assert_outcomes(passed=6)
     builtin, plain = ([each for each in project.rollouts if each.variant == variant] for variant in ("default", "plain"))

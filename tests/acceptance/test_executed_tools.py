@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.runs.journal import read_journal
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, Project
 
 TOOLS = """
 import os
@@ -64,12 +64,11 @@ def shop(project: Project, calls: list[tuple[str, int]], final: int = 1, **keys:
 PASSES = "def test_it(rollout):\n    assert rollout.score('state_equals') == 1\n"
 
 
-@WAYS
-def test_calls_are_carried_out(project: Project, way: tuple[str, ...]) -> None:
+def test_calls_are_carried_out(project: Project) -> None:
     """A state for each rollout, refusals told and recorded, time in tools, and a score of the final state."""
     shop(project, [("order_item", 2), ("order_item", 2), ("find_item", 1)], test=PASSES)
 
-    project.run("scenarios/shop", *way).assert_outcomes(passed=3)
+    project.run("scenarios/shop").assert_outcomes(passed=3)
 
     for rollout in project.rollouts:
         assert ({"left": 1}, 1.0) == (rollout.final_state, rollout.scores["state_equals"])

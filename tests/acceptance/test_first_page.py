@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, Project
 
 #: What needs an explanation that the first page has no room for.
 JARGON = ("stamps", "adjusted", "4 times out of 5", "steady", "sha256", "TPOT", "in flight", "median, 95", "KV cache", "0.0 %")
@@ -17,14 +17,13 @@ def page(result: pytest.RunResult) -> list[str]:
     return [*result.outlines[first + 1 : next(n for n in range(first + 1, len(result.outlines)) if result.outlines[n].startswith("=="))]]
 
 
-@WAYS
-def test_the_first_page(project: Project, way: tuple[str, ...]) -> None:
+def test_the_first_page(project: Project) -> None:
     """The verdict first, then a number a line, without words that need another page; the lowest by id, each with its question."""
     project.suite(
         scenarios=12, expected=("find_item", "order_item"), scorers=["tsq", "hallucinated"], thresholds={"tsq": 0.5, "tsq.mean": 0.5}
     )
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     lines = [line for line in page(result) if not line.startswith("timings ")]  # on a busy machine
     mean = project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]

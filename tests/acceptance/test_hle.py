@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import Project
 
 HLE = Path(__file__).parents[2] / "scenarios" / "hle"
 SCRIPTED = "--agentbench-backend=scenarios/hle/scripted.yaml"
@@ -23,8 +23,7 @@ def hle(project: Project) -> Project:
     return project
 
 
-@WAYS
-def test_known_values(hle: Project, way: tuple[str, ...]) -> None:
+def test_known_values(hle: Project) -> None:
     """Eight of twelve answers are right, three quarters sure they are all: accuracy 0.667, calibration error 0.083, both in the report.
 
     What marks the data for those who train models, and its rationales, are in no prompt, record or report.
@@ -32,9 +31,9 @@ def test_known_values(hle: Project, way: tuple[str, ...]) -> None:
     backend = hle.root / "scenarios/hle/scripted.yaml"
     backend.write_text(backend.read_text() + f"request_log: {hle.root / 'requests.jsonl'}\n")
 
-    result = hle.run(*way, "-m", "hle", SCRIPTED, "-v")
+    result = hle.run("-m", "hle", SCRIPTED, "-v")
 
-    result.assert_outcomes(passed=12, deselected=0 if way else 1)
+    result.assert_outcomes(passed=12, deselected=1)
     result.stdout.fnmatch_lines(["*accuracy*0.667 [[]0.391, 0.862[]]*", "*calibration*RMS error 0.083 [[]0.000, *"])
     answers = hle.run_json["suites"]["hle"]["answers"]["judged_answer"]
     assert (12, 12, 4, 12, 1) == tuple(answers[name] for name in ("questions", "answers", "judged", "confident", "bins"))

@@ -44,13 +44,12 @@ def test_banking(project: Project, way: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-@WAYS
-def test_action_completion(project: Project, way: tuple[str, ...]) -> None:
+def test_action_completion(project: Project) -> None:
     """A scorer asks the backend under test; what it asks is no call of the agent's."""
     project.backend([{"match": {"contains": "<goals>"}, "text": json.dumps(DONE)}, *FIND_THEN_ANSWER])
     project.suite(scorers=["tsq", {"action_completion": {"judgements": 2}}])
 
-    project.run(*way, "scenarios/shop").assert_outcomes(passed=3)
+    project.run("scenarios/shop").assert_outcomes(passed=3)
 
     for rollout in project.rollouts:
         assert (1.0, 2, 2, {}) == (rollout.score("action_completion"), len(rollout.calls), len(rollout.other_calls), rollout.score_errors)
@@ -83,15 +82,14 @@ def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) 
 
 
 @pytest.mark.slow
-@WAYS
-def test_an_agents_judge_that_fails(project: Project, way: tuple[str, ...]) -> None:
+def test_an_agents_judge_that_fails(project: Project) -> None:
     """An agent whose judge cannot be understood was not measured: infra_error, an ERROR, tried again as often as is asked for."""
     project.backend(
         [{"match": {"contains": JUDGE}, "text": "YES"}, {"match": {"contains": "cannot be used"}, "text": "NO"}, *FIND_THEN_ANSWER]
     )
     project.suite(scenarios=1, agent={"kind": "self_evaluating"})
 
-    result = project.run(*way, "scenarios/shop", "--agentbench-retries=1")
+    result = project.run("scenarios/shop", "--agentbench-retries=1")
 
     result.assert_outcomes(errors=1)
     rollout = project.rollouts[0]
@@ -112,16 +110,13 @@ def other_engine(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@WAYS
-def test_judges_with_endpoints_of_their_own(
-    project: Project, other_engine: str, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
-) -> None:
+def test_judges_with_endpoints_of_their_own(project: Project, other_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judges of an agent and of scorers may be another model elsewhere; its key is read from the environment and stands nowhere."""
     monkeypatch.setenv("JUDGE_KEY", "very-secret-key")
     judge = {"url": other_engine, "model": "a-judge", "api_key": "JUDGE_KEY"}
     project.suite(agent={"kind": "self_evaluating", "evaluator_llm": judge}, scorers=["tsq", "action_completion"], judge=judge)
 
-    project.run(*way, "scenarios/shop").assert_outcomes(passed=3)
+    project.run("scenarios/shop").assert_outcomes(passed=3)
 
     for rollout in project.rollouts:
         assert ({"a-judge"}, 4, 2) == ({call.model for call in rollout.other_calls}, len(rollout.other_calls), len(rollout.calls))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import Project
 from tests.router import Router, routing
 
 ENDINGS = """
@@ -61,12 +61,11 @@ def router() -> Iterator[Router]:
         yield router
 
 
-@WAYS
-def test_thunderagent(project: Project, router: Router, way: tuple[str, ...]) -> None:
+def test_thunderagent(project: Project, router: Router) -> None:
     """All calls of a rollout name its program, which is released when the rollout is over; run.json counts it."""
     project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": "thunderagent"}))
     project.suite(scenarios=3, trials=2)
-    project.run(*way, "scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=6)
+    project.run("scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=6)
     programs = [body["program_id"] for _, body in router.chats]
     run = project.run_json
 

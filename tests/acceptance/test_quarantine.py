@@ -86,12 +86,11 @@ def test_a_pass_is_a_pass(project: Project, way: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-@WAYS
-def test_infra_errors_count(held: Project, way: tuple[str, ...]) -> None:
+def test_infra_errors_count(held: Project) -> None:
     """An error of the infrastructure is no property of a scenario: it is an ERROR, and nothing passes."""
     held.backend(ONE_FAILS)
 
-    result = held.run(*way, "-v", "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}", "--agentbench-retries=0")
+    result = held.run("-v", "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}", "--agentbench-retries=0")
 
     result.assert_outcomes(passed=19, errors=1)
     result.stdout.fnmatch_lines(["quarantined *0 of 1 test passed)", "gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error*"])
@@ -111,12 +110,11 @@ def test_other_assertions_and_means_count_it(project: Project) -> None:
 
 
 @pytest.mark.slow
-@WAYS
-def test_an_expired_entry(project: Project, way: tuple[str, ...]) -> None:
+def test_an_expired_entry(project: Project) -> None:
     """It is an error of the suite that names scenario, owner and date."""
     project.suite(quarantine=[{**ENTRY, "expires": "2020-01-31"}])
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     assert 0 != result.ret
     result.stdout.fnmatch_lines(["*suite.yaml: quarantine: the entry of 'shop-1' expired on 2020-01-31; ada, who owns it, *"])

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import Project
 
 
 @pytest.mark.slow
-@WAYS
-def test_banking_by_text(project: Project, way: tuple[str, ...]) -> None:
+def test_banking_by_text(project: Project) -> None:
     """`--agentbench-agent=react` makes the same calls as native tools do, one a turn, and leaves a transcript that can be read."""
     project.shipped("banking")
     made, means = {}, {}
     for agent in ("tool_calling", "react"):
-        result = project.run(*way, "scenarios/banking", f"--agentbench-agent={agent}", "--agentbench-limit=10")
+        result = project.run("scenarios/banking", f"--agentbench-agent={agent}", "--agentbench-limit=10")
 
         result.assert_outcomes(passed=10)
         made[agent] = {rollout.scenario: [(call.name, call.arguments) for call in rollout.tool_calls] for rollout in project.rollouts}

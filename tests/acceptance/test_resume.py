@@ -290,15 +290,14 @@ def flip(project: Project, key: bytes) -> str:
     return f"line 2 of {journal} is damaged: the record of shop[{record['scenario']}] is not as it was written"
 
 
-@WAYS
 @pytest.mark.parametrize("key", [b'"started_ns":', b'"crc":"', b'"content":{"scenario":"'], ids=["body", "checksum", "head"])
-def test_a_flipped_byte(project: Project, key: bytes, way: tuple[str, ...]) -> None:
+def test_a_flipped_byte(project: Project, key: bytes) -> None:
     """A record of which one digit has changed is named by its line and runs again, the others are kept, and all tests are judged."""
     project.suite(scenarios=3)
     project.run_once("scenarios/shop")
     sentence = flip(project, key)
 
-    result = project.run(*way, "--agentbench-resume", "scenarios/shop")
+    result = project.run("--agentbench-resume", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
     assert f"agentbench: {sentence}, and is left out" in result.stdout.str()
@@ -331,15 +330,14 @@ def test_commands_name_damage(project: Project, capsys: pytest.CaptureFixture[st
     assert output.out
 
 
-@WAYS
-def test_a_stack_is_not_booted_for_nothing(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+def test_a_stack_is_not_booted_for_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """When every rollout is there nothing that takes minutes or GPUs starts; when one is missing it does."""
     project.suite(scenarios=2, test=PASSES)
     stack(project)
     with own_folder(monkeypatch):
         for expression in ("shop-0", "shop-0", "shop"):
             resume = ("--agentbench-resume",) if expression != "shop-0" or project.root.joinpath("reports").exists() else ()
-            project.run(*way, *resume, "--agentbench-backend=small", "scenarios/shop", "-k", expression)
+            project.run(*resume, "--agentbench-backend=small", "scenarios/shop", "-k", expression)
 
     booted = [
         (folder / "backend" / "guardian.log").exists() for folder in (project.directory, *sorted(project.directory.glob("session-*")))

@@ -7,7 +7,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.records import Json
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, Project
 
 #: The first two requests fail, each in its own way.
 TWO_FAIL: list[Json] = [
@@ -24,13 +24,12 @@ def failing_once(scenarios: int) -> list[Json]:
     return [*once, *FIND_THEN_ANSWER]
 
 
-@WAYS
-def test_failed_calls_stay(project: Project, way: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_calls_stay(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """After 500, 503 and success the run has four calls, two of them failed, and half of its calls were good, whoever tells of it."""
     project.suite(scenarios=1)
     project.backend(TWO_FAIL)
 
-    project.run(*way, "scenarios/shop", SLO).assert_outcomes(passed=1)
+    project.run("scenarios/shop", SLO).assert_outcomes(passed=1)
 
     (rollout,) = project.rollouts
     assert [("infra_error", "server_error"), ("infra_error", "overloaded")] == [

@@ -30,13 +30,12 @@ def of_tokens(serving: Json) -> list[str]:
     return [each for each in serving["disagreements"] if "tokens" in each]
 
 
-@WAYS
-def test_the_server_counts_what_the_tap_does(project: Project, way: tuple[str, ...]) -> None:
+def test_the_server_counts_what_the_tap_does(project: Project) -> None:
     """The engine's own counts are in the run and agree with the tap's; calls of tests' own are in them, too."""
     by_hand = "async def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n"
     project.suite(scenarios=4, test=f"def test_tools(rollout): pass\n\n{by_hand}")
 
-    result = project.run("-v", *way, "scenarios/shop", "-o", "asyncio_mode=auto")
+    result = project.run("-v", "scenarios/shop", "-o", "asyncio_mode=auto")
 
     result.assert_outcomes(passed=5)
     serving = project.run_json["serving"]

@@ -21,8 +21,7 @@ def logged(project: Project, **keys: Any) -> None:
     project.backend(request_log=str(project.root / "requests.jsonl"), **keys)
 
 
-@WAYS
-def test_sampling_reaches_the_model_and_the_record(project: Project, way: tuple[str, ...]) -> None:
+def test_sampling_reaches_the_model_and_the_record(project: Project) -> None:
     """temperature, top_p, max_tokens, seed and model are in every request, in every rollout and in run.json.
 
     `backend.` in front of a path changes the backend's YAML: here its speed, which the measured TTFT shows.
@@ -33,7 +32,7 @@ def test_sampling_reaches_the_model_and_the_record(project: Project, way: tuple[
     changes = [f"--agentbench-set=agent.{name}={value}" for name, value in wanted.items()]
 
     changes += ["--agentbench-set=model=small", "--agentbench-set", "backend.model=small", "--agentbench-set=backend.ttft_ms=150"]
-    result = project.run(*way, *changes, "scenarios/shop")
+    result = project.run(*changes, "scenarios/shop")
 
     result.assert_outcomes(passed=2)
     wanted["model"] = "small"
@@ -175,15 +174,14 @@ agentbench_threshold = tsq=0.9
 
 
 @pytest.mark.slow
-@WAYS
-def test_ini_twins(project: Project, way: tuple[str, ...]) -> None:
+def test_ini_twins(project: Project) -> None:
     """Every option has a twin in the ini file; the command line wins over it. tests/session/test_settings.py has all of them."""
     project.suite(expected=("find_item", "order_item"))
     project.write("pytest.ini", INI)
     (project.root / "tox.ini").unlink()
 
     over = ("--agentbench-trials=1", "--agentbench-set=agent.seed=4", "--agentbench-threshold=tsq=0.5")
-    project.run(*way, *over, "scenarios/shop").assert_outcomes(passed=1)
+    project.run(*over, "scenarios/shop").assert_outcomes(passed=1)
 
     settings = json.loads((project.root / "measured/latest/run.json").read_text())["settings"]
     assert (1, 1, {"tsq": 0.5}) == (settings["limit"], settings["trials"], settings["thresholds"])

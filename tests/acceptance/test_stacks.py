@@ -162,14 +162,13 @@ def test_a_death_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
     assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, small.run_json["verdict"])
 
 
-@WAYS
-def test_a_restart_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
+def test_a_restart_in_the_middle(small: Project) -> None:
     """A service that may be restarted is: rollouts wait until it is ready again, those in flight are tried again, and reports tell."""
     dies = ("--slow", "2", "--die-at", "Customer shop-1:", "--once", str(small.root / "died"))
     stack(small, *dies, service={"restart": 1})
     small.suite(scenarios=6, test=PASSES)
 
-    result = small.run(*way, "--agentbench-concurrency=2", "scenarios/shop")
+    result = small.run("--agentbench-concurrency=2", "scenarios/shop")
 
     result.assert_outcomes(passed=6)
     result.stdout.fnmatch_lines(["restarted   engine once, in the middle of the run"])

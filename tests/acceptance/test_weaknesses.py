@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import Project
 
 #: Each rollout calls the tool as often as its trial says, and lets all others call in between.
 COUNTING = """\
@@ -41,13 +41,12 @@ def test_where_labels_come_from_is_told(project: Project) -> None:
 
 
 @pytest.mark.slow
-@WAYS
-def test_rollouts_do_not_see_each_other(project: Project, way: tuple[str, ...]) -> None:
+def test_rollouts_do_not_see_each_other(project: Project) -> None:
     """Weakness 9: one registry for all mixes scenarios up. Here the same question, asked many times at once, has its own calls each."""
     project.suite(scenarios=6, agent={"kind": "./agent.py:run"}, test="def test_it(rollout): pass")
     project.write("scenarios/shop/agent.py", COUNTING)
 
-    project.run("scenarios/shop", "--agentbench-trials=3", "--agentbench-concurrency=18", *way).assert_outcomes(passed=18)
+    project.run("scenarios/shop", "--agentbench-trials=3", "--agentbench-concurrency=18").assert_outcomes(passed=18)
 
     made = [[call.arguments["item"] for call in rollout.tool_calls] for rollout in project.rollouts]
     assert [[f"lamp {number}"] * number for number in range(1, 19)] == sorted(made, key=len)

@@ -108,8 +108,10 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
     assert ("slower", 0.95) == (ttft[alive].finding, ttft[alive].confidence)
     assert ("inconclusive", f"arm {dead}: it is gone") == (ttft[dead].finding, ttft[dead].reason)
     lines = [line for _, line, _ in comparison_lines(run_of(ab=ab))]
-    assert f"they are not compared: arm {dead}: it is gone" in lines
-    assert not any(f"-> {dead}" in line for line in lines)
+    assert f"not in these comparisons: arm {dead}: it is gone" in lines
+    page = [*markdown(run_of(ab=ab))]
+    assert not any(f"-> {dead}" in line for line in (*lines, *page))
+    assert any(f"-> {alive}" in line for line in page)
 
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
@@ -118,6 +120,9 @@ def test_without_the_first_arm_nothing_is_compared() -> None:
 
     assert {"inconclusive"} == {each.finding for each in ab.comparisons}
     assert "nothing is compared: arm a: it is gone" in [line for _, line, _ in comparison_lines(run_of(ab=ab))]
+    page = [*markdown(run_of(ab=ab))]
+    assert "\nNothing is compared: arm a: it is gone." in page
+    assert not any("inconclusive" in line or line.startswith("|") for line in page)
 
 
 def test_what_people_read() -> None:

@@ -15,6 +15,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.reports.trend import html
+from tests.gate.evidences import HASHES
 from tests.gate.test_trend import history, night
 
 HOSTILE = '<script src="https://evil/x.js"></script>&"\u202e'
@@ -59,6 +60,25 @@ def test_hostile_names_are_text() -> None:
     assert "&lt;script src=" in page
     assert "\u202e" not in page
     assert "default-src 'none'" in page
+
+
+def test_nothing_to_compare() -> None:
+    """`None.` is said of runs that were compared; of one run, and of runs with other scenarios and another cache, that nothing can be."""
+    several = "\n".join(html(history(night(0), night(1))))
+    one = "\n".join(html(history(night(0))))
+    apart = "\n".join(html(history(night(0), night(1, cache="cold", content={**HASHES, "scenario": "another"}))))
+
+    assert "<p>None.</p>" in several
+    assert "2 runs, " in several
+    assert "One run, " in one
+    assert ["Nothing can be compared" in each for each in (several, one, apart)] == [False, True, True]
+
+
+def test_nothing_was_measured() -> None:
+    """A suite whose rollouts all came to nothing has a sentence under its heading."""
+    page = "\n".join(html(history(Evidence(night(0).facts, {"shop": []}))))
+
+    assert "<h2>shop</h2>\n<p>Nothing was measured: no run has a rollout that counts.</p>" in page
 
 
 def test_the_page_says_what_happened() -> None:

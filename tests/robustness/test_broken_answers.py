@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_agentbench.records import Json, Rollout
-from tests.project import WAYS, Project
+from tests.project import Project
 
 pytestmark = pytest.mark.slow
 
@@ -175,8 +175,7 @@ def test_an_agent_that_reaches_a_limit_is_scored(project: Project) -> None:
     assert 3 == project.run_json["suites"]["shop"]["rollouts"]["limit"]
 
 
-@WAYS
-def test_rollouts_never_mix(project: Project, way: tuple[str, ...]) -> None:
+def test_rollouts_never_mix(project: Project) -> None:
     """With many in flight each rollout has its own calls, its own answer and its own transcript."""
     count = 16
     rules = [
@@ -195,7 +194,7 @@ def test_rollouts_never_mix(project: Project, way: tuple[str, ...]) -> None:
     project.backend(rules)
     project.suite(scenarios=count)
 
-    result = project.run(*way, "--agentbench-concurrency=8", "scenarios/shop")
+    result = project.run("--agentbench-concurrency=8", "scenarios/shop")
 
     result.assert_outcomes(passed=count)
     for number, rollout in enumerate(by_scenario(project.rollouts)):

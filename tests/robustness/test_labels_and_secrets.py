@@ -33,8 +33,7 @@ def requests_of(log: Path) -> list[str]:
     return [json.dumps(json.loads(line), ensure_ascii=False) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-@WAYS
-def test_labels_never_reach_a_request(project: Project, way: tuple[str, ...]) -> None:
+def test_labels_never_reach_a_request(project: Project) -> None:
     """Weakness 1 of the NeMo toolkit: of a scenario only the customer's words and the tools are in any request."""
     project.backend(request_log=str(project.root / "requests.jsonl"))
     project.suite(scenarios=2, expected=("find_item", "order_item"), description="marker-description")
@@ -48,7 +47,7 @@ def test_labels_never_reach_a_request(project: Project, way: tuple[str, ...]) ->
             call.update(parameters={"item": "marker-parameter", "marker_name": 1}, goal="marker-call-goal")
     project.write("scenarios/shop/data.json", json.dumps(entries))
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     result.assert_outcomes(passed=2)
     requests = requests_of(project.root / "requests.jsonl")
@@ -140,17 +139,16 @@ def files_of(directory: Path) -> Iterator[tuple[Path, str]]:
     return ((file, file.read_text(errors="replace")) for file in directory.rglob("*") if file.is_file())
 
 
-@WAYS
-def test_a_url_is_a_backend(project: Project, way: tuple[str, ...]) -> None:
+def test_a_url_is_a_backend(project: Project) -> None:
     """A server that runs already is measured as any other, asked for the model that it lists, and lives on."""
     project.suite(scenarios=3)
     with engine(project) as url:
-        result = project.run(*way, f"--agentbench-backend={url}/v1", "scenarios/shop")
+        result = project.run(f"--agentbench-backend={url}/v1", "scenarios/shop")
 
         result.assert_outcomes(passed=3)
         assert ("url", "by-hand") == (project.run_json["backend"]["name"], project.run_json["backend"]["served_model"])
         assert {"by-hand"} == {call.model for rollout in project.rollouts for call in rollout.calls}
-        again = project.run(*way, f"--agentbench-backend={url}/v1/", "--agentbench-limit=1", "scenarios/shop")
+        again = project.run(f"--agentbench-backend={url}/v1/", "--agentbench-limit=1", "scenarios/shop")
         again.assert_outcomes(passed=1)
 
 
@@ -364,8 +362,7 @@ class Agent(ToolCalling):
 """
 
 
-@WAYS
-def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
+def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables whose values are words, names or data of the suite are named at the start; the run and a second scoring are whole."""
     values = {"PGPASSWORD": "postgres", "CACHE_KEY": "find_item", "ROW_KEY": "postgres-1", "ITEM_KEY": "lamp-of-aladdin"}
     for name, value in {**values, "SHOP_KEY": "a-real-secret"}.items():
@@ -384,7 +381,7 @@ def test_a_secret_that_is_a_name(project: Project, monkeypatch: pytest.MonkeyPat
     data = project.root / "scenarios/postgres/data.json"
     data.write_text(data.read_text().replace('"item": "lamp"', '"item": "lamp-of-aladdin"'))
 
-    result = project.run(*way, "scenarios/postgres")
+    result = project.run("scenarios/postgres")
 
     result.assert_outcomes(passed=2)
     output = result.stdout.str() + result.stderr.str()

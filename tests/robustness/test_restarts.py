@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_agentbench.lib.process import lives
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, WAYS, Project
 from tests.robustness.processes import SEEDS, Background, wait_for
 from tests.router import routing
 
@@ -105,14 +105,13 @@ def _let_begin(background: Background, scenarios: int) -> None:
 
 
 @pytest.mark.slow
-@WAYS
 @pytest.mark.parametrize("seed", SEEDS[::4])
-def test_fifteen_deaths(project: Project, start: Start, seed: int, way: tuple[str, ...]) -> None:
+def test_fifteen_deaths(project: Project, start: Start, seed: int) -> None:
     """Pool, tap and engine die five times each: 300 rollouts are measured, once each, all is counted, and nothing is left behind."""
-    moments = random.Random(seed + len(way))
+    moments = random.Random(seed)
     paced(project, 300)
     project.backend([{"ttft_ms": 150, **rule} for rule in FIND_THEN_ANSWER])
-    background = start(*way, "--agentbench-concurrency=8", "--agentbench-retries=0", "scenarios/shop")
+    background = start(*TWO_WORKERS, "--agentbench-concurrency=8", "--agentbench-retries=0", "scenarios/shop")
     parts = [*PARTS] * 5
     moments.shuffle(parts)
 
@@ -160,13 +159,12 @@ def test_what_a_router_was_told_is_released(project: Project, start: Start, way:
     assert 0 <= len(known) - labels["announced"] <= 3 * 6  # an answer to a release may die with its pool
 
 
-@WAYS
-def test_two_arms(project: Project, start: Start, way: tuple[str, ...]) -> None:
+def test_two_arms(project: Project, start: Start) -> None:
     """Blocks go on where pool, tap or an arm's engine died: both arms have all their rollouts, and none ran beside one of the other arm."""
     paced(project, 24)
     for name in ("one", "two"):
         project.backend([{"ttft_ms": 100, **rule} for rule in FIND_THEN_ANSWER], name=name)
-    background = start(*way, "--agentbench-ab=one,two", "--agentbench-concurrency=3", "scenarios/shop")
+    background = start("--agentbench-ab=one,two", "--agentbench-concurrency=3", "scenarios/shop")
 
     kill_at_any_moments(background, ["pool", "tap", "engine", "pool"], random.Random(7), 4)
 

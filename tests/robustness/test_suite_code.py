@@ -70,13 +70,12 @@ def by_word(project: Project) -> dict[str, Rollout]:
     return {rollout.scenario.partition("_")[2]: rollout for rollout in project.rollouts}
 
 
-@WAYS
-def test_an_agent_at_fault(project: Project, way: tuple[str, ...]) -> None:
+def test_an_agent_at_fault(project: Project) -> None:
     """Whatever an agent raises, it is an agent_error: a FAILED test with the sentence, and the traceback and output in its section."""
     suite_of(project, ["fine", *MISBEHAVIOUR], agent={"kind": "./agent.py:Agent"})
     project.write("scenarios/shop/agent.py", AGENT + methods(MISBEHAVIOUR))
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     result.assert_outcomes(passed=1, failed=len(MISBEHAVIOUR))
     rollouts = by_word(project)

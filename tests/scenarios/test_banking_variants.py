@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import Project
 
 #: Variant -> scenarios that it runs when five are asked for, and the agent's kind.
 VARIANTS = {
@@ -17,14 +17,11 @@ VARIANTS = {
 
 
 @pytest.mark.slow
-@WAYS
-def test_all_variants_run(project: Project, way: tuple[str, ...]) -> None:
+def test_all_variants_run(project: Project) -> None:
     """`--agentbench-variants all` runs every configuration; `minimal` takes three scenarios, which are too few to judge its mean."""
     project.shipped("banking")
     quick = ("--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend.itl_ms=0")
-    project.run(
-        *way, "scenarios/banking", "--agentbench-variants", "all", "--agentbench-limit", "5", *quick, "--agentbench-threshold=tsq=0"
-    )
+    project.run("scenarios/banking", "--agentbench-variants", "all", "--agentbench-limit", "5", *quick, "--agentbench-threshold=tsq=0")
 
     ran: dict[str, list[str]] = {}
     for rollout in project.rollouts:

@@ -19,7 +19,7 @@ from checks import small_text, verify  # noqa: E402
 
 WWW = pwd.getpwnam("www-data")
 FOLDER = Path("/run/site")
-START = 15  # seconds
+START = 40  # seconds
 
 PAGES = {
     "/": "<!doctype html><title>Home</title><p>Welcome.\n",
