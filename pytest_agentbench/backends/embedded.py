@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.doctor.check import Check, ok
@@ -19,6 +17,7 @@ from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.backends.proof.ready import listed_models
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.engine import POLICIES
+from pytest_agentbench.engine.config import EngineSettings
 from pytest_agentbench.errors import BackendError, ConfigError, unknown_name
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json
@@ -30,22 +29,10 @@ ENGINE = "engine"  # what a session calls the built-in one
 NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 
 
-class EmbeddedSpec(BackendSpec):
+class EmbeddedSpec(EngineSettings, BackendSpec):
     """The built-in engine, a process on loopback."""
 
     kind: Literal["embedded"]
-    policy: str = "lexical"
-    script: str | None = None  # the responses of policy `script`; relative to the YAML
-    port: int = Field(default=0, ge=0, le=65535)  # 0: any free port
-    ttft_ms: float = Field(default=0, ge=0)
-    itl_ms: float = Field(default=0, ge=0)
-    jitter: float = Field(default=0, ge=0, le=1)  # relative spread of both
-    seed: int = 0
-    error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that policy `careless` gets wrong
-    max_concurrency: int | None = Field(default=None, ge=1)  # requests beyond it queue
-    kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache; requests that find no room queue
-    block_size: int = Field(default=16, ge=1)  # tokens in a block
-    request_log: str | None = None  # JSON lines of every request body
 
     def make(self, terms: SessionTerms) -> Embedded:
         del terms  # it takes no GPUs, and ends with the session

@@ -110,7 +110,7 @@ class Services:
 
         `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
         """
-        self.backend, self.directory, self.pool_config, self.tap_config, self.desk = backend, directory, pool_config, tap_config, desk
+        self.backend, self.directory, self.desk = backend, directory, desk
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
         self._redactor, self.sayings, self._sample_interval = redactor, sayings, sample_interval
         self.endpoint: Endpoint | None = None

@@ -17,8 +17,10 @@ from pytest_agentbench.suites.datasets.agent_leaderboard import entries
 from pytest_agentbench.suites.datasets.selection import Selection
 from pytest_agentbench.suites.suite import Scenario
 
-EXACT, CHOICE = ANSWER_TYPES = ("exactMatch", "multipleChoice")
-SKIP, KEEP = IMAGES = ("skip", "keep")
+CHOICE = "multipleChoice"
+ANSWER_TYPES = ("exactMatch", CHOICE)
+SKIP = "skip"
+IMAGES = (SKIP, "keep")
 
 #: Columns that are read and have to be texts; `image` may be empty, or not there.
 COLUMNS = ("id", "question", "answer", "answer_type", "category")
