@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Efficiency:
     """[What scores took](metrics.md#efficiency). Measured rollouts are those that ended as `ok`, `limit` or `agent_error`."""
 
-    tokens_per_rollout: float | None  # of measured rollouts, their last attempts; null when a call that went well names no prompt tokens
+    tokens_per_rollout: float | None  # of measured rollouts, their last attempts; null where none are known, of the prompts too
     seconds_per_rollout: float | None  # of the same attempts; null where nothing was measured, or nobody took the time
     score_per_1k_tokens: float | None  # main score's mean; null where less of that score is better
     score_per_second: float | None  # the same
@@ -74,7 +74,7 @@ class Spending:
         tokens, seconds = _ratio(self.tokens.total, self.measured), _ratio(self.seconds, self.measured)
         cost = self.every.cost(prices) if prices else None
         return Efficiency(
-            tokens_per_rollout=tokens,
+            tokens_per_rollout=tokens or None,
             seconds_per_rollout=seconds or None,
             score_per_1k_tokens=_ratio(score, tokens and tokens / 1000),
             score_per_second=_ratio(score, seconds),

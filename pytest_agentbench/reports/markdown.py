@@ -261,7 +261,7 @@ def _performance(performance: PerformanceSummary, stopwatch: Stopwatch) -> Itera
     if performance.goodput:
         yield f"Goodput: {goodput_text(performance.goodput)}.\n"
     yield from _timings(performance)
-    if performance.window and performance.window.seconds:
+    if performance.window and performance.window.calls:
         yield "\n### The window: calls that were sent in it\n"
         yield from table(["milliseconds", "n", *COLUMNS], _latency_rows(performance.window.latencies))
     yield from _split(performance.split)

@@ -56,7 +56,8 @@ def _tree(tree: Sequence[Branch]) -> Iterator[str]:
     rows += [[f"{'  ' * (len(each.path) - 1)}{each.name}", *_branch_cells(each)] for each in tree]
     yield from _aligned(rows, left={0})
     yield ""
-    yield "most time: " + "; ".join(f"{' > '.join(each.path[1:])} {number(each.total_s, 2)} s" for each in top(tree))
+    if most := top(tree):
+        yield "most time: " + "; ".join(f"{' > '.join(each.path[1:])} {number(each.total_s, 2)} s" for each in most)
     yield "Calls at the same time count twice in totals; self is what no call below covers."
 
 

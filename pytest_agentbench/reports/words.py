@@ -178,10 +178,17 @@ def chosen_text(window: WindowSummary) -> str:
     asked = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
     if not window.seconds:
         return f"nothing was measured from {asked} after the first call: the run was over {window.run_s:.1f} s after it"
+    if not window.calls:
+        return f"no LLM call was sent from {asked} after the first one, in {seconds_text(window.seconds)}"
     failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
     rates = f"{number(window.output_tokens_per_s)} output tok/s, {number(window.rollouts_per_hour, 0)} rollouts/h"
     steps = f"{number(window.steps_per_minute)} steps/min, {window.calls} LLM calls{failed}"
-    return f"{rates}, {steps} in the {window.seconds:.1f} s from {asked} after the first call"
+    return f"{rates}, {steps} in the {seconds_text(window.seconds)} from {asked} after the first call"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds, of which less than a tenth are milliseconds."""
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
 
 
 def _window_text(window: SteadyCalls | None, what: str) -> str:
@@ -189,7 +196,7 @@ def _window_text(window: SteadyCalls | None, what: str) -> str:
         return f"never {what}"
     rollouts = f", {number(window.rollouts_per_hour, 0)} rollouts/h" if isinstance(window, SteadyRollouts) else ""
     rates = f"{number(window.output_tokens_per_s)} output tok/s{rollouts}"
-    return f"{rates} in the {window.seconds:.1f} s ({percent(window.share)}) with {what}"
+    return f"{rates} in the {seconds_text(window.seconds)} ({percent(window.share)}) with {what}"
 
 
 def goodput_text(goodput: GoodputSummary) -> str:
@@ -325,9 +332,11 @@ def sessions_text(run: Run) -> str:
 def retried_text(suite: SuiteResult) -> str:
     """Whether rollouts that were tried again score like the others; empty where none was."""
     found = [
-        f"{name} {mean_text(means.retried)} against {mean_text(means.others)} of the others" for name, means in suite.retried_scores.items()
+        f"{name} {mean_text(means.retried)} against {mean_text(means.others)} of the others"
+        for name, means in suite.retried_scores.items()
+        if means.retried
     ]
-    return f"{suite.retried} tried more than once: {', '.join(found)}" if suite.retried else ""
+    return ": ".join(filter(None, [f"{suite.retried} tried more than once", ", ".join(found)])) if suite.retried else ""
 
 
 def quarantine_text(suite: SuiteResult) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
+from pytest_agentbench.metrics.chosen_window import WindowSummary
 from pytest_agentbench.metrics.goodput import GoodputSummary
 from pytest_agentbench.metrics.performance import PartOfTime, Performance, SteadyCalls, SteadyRates, SteadyRollouts
 from pytest_agentbench.metrics.stopwatch import Stopwatch
@@ -17,6 +18,7 @@ from pytest_agentbench.reports.markdown import write
 from pytest_agentbench.reports.markup import table
 from pytest_agentbench.reports.words import (
     calls_text,
+    chosen_text,
     dataset_text,
     doubt_lines,
     failed_lines,
@@ -26,6 +28,7 @@ from pytest_agentbench.reports.words import (
     number,
     percent,
     range_text,
+    retried_text,
     score_text,
     server_lines,
     significant,
@@ -37,6 +40,7 @@ from pytest_agentbench.reports.words import (
     throughput_text,
     tools_text,
 )
+from pytest_agentbench.runs.results import RetriedMeans
 from pytest_agentbench.stats.percentiles import latency_spread
 from pytest_agentbench.suites.suite import DatasetInfo
 from tests.made_runs import gate_result, mean, rule_result, run_of
@@ -344,3 +348,27 @@ def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
 def test_a_report_of_nothing(tmp_path: Path) -> None:
     """A run without a rollout has a report as well."""
     assert "not measured" in write(run_of(), tmp_path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls", "words"),
+    [
+        (0.0, 0, "nothing was measured from 5 s to 6 s after the first call: the run was over 4.0 s after it"),
+        (0.9, 0, "no LLM call was sent from 5 s to 6 s after the first one, in 0.9 s"),
+        (0.02, 2, "- output tok/s, - rollouts/h, - steps/min, 2 LLM calls in the 20.0 ms from 5 s to 6 s after the first call"),
+    ],
+)
+def test_a_window_with_little_in_it(seconds: float, calls: int, words: str) -> None:
+    """That nothing was sent in it is said in words, and a short one is not of 0.0 s."""
+    assert words == chosen_text(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, None, None, None, {}))
+
+
+def test_rollouts_that_were_tried_again() -> None:
+    """Their scores are beside those of the others; where none of them was measured there is nothing to compare."""
+    suite = run_of().suites["shop"]
+    measured = replace(suite, retried=2, retried_scores={"tsq": RetriedMeans(mean(0.5, None, None), mean(0.6, None, None))})
+    lost = replace(suite, retried=2, retried_scores={"tsq": RetriedMeans(None, mean(0.6, None, None))})
+
+    assert "2 tried more than once: tsq 0.500 (no interval) against 0.600 (no interval) of the others" == retried_text(measured)
+    assert "2 tried more than once" == retried_text(lost)
+    assert not retried_text(suite)

@@ -122,6 +122,11 @@ def test_nobody_knows_the_tokens() -> None:
     assert {"USD": pytest.approx(0.0018)} == known.costs
 
 
+def test_nobody_called_a_model() -> None:
+    """Rollouts without a call, as another tool's results may be, have no count of tokens."""
+    assert built(took(0, score=1.0, calls=()), facts=priced()).suites["shop"].efficiency.tokens_per_rollout is None
+
+
 def test_without_prices() -> None:
     """Nothing is said of money, and a cached token costs as much as another where nobody says otherwise."""
     free, flat = built(took(0), facts=priced(None)), built(took(0), facts=priced({"currency": "EUR", "input": 1.0, "output": 10.0}))
