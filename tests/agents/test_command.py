@@ -352,9 +352,9 @@ def test_a_pool_that_is_killed(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
-async def test_a_keeper_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program itself ends with what keeps hold of it, and the rollout is tried again."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the keeper cannot clean up any more
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the supervisor cannot clean up any more
     code = """
         import os, pathlib, time
         pathlib.Path("own").write_text(str(os.getpid()))
@@ -362,8 +362,8 @@ async def test_a_keeper_that_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
         time.sleep(600)
     """
     running = asyncio.create_task(Ran().python(tmp_path, code))
-    (keeper,) = await asyncio.to_thread(wait_for, lambda: [*tmp_path.glob("*.pid")], "the program")
-    os.kill(int(keeper.stem), signal.SIGKILL)
+    (supervisor,) = await asyncio.to_thread(wait_for, lambda: [*tmp_path.glob("*.pid")], "the program")
+    os.kill(int(supervisor.stem), signal.SIGKILL)
 
     with pytest.raises(InfraError, match="is gone"):
         await running
