@@ -149,7 +149,8 @@ class SampleTally:
     """Adds up samples in the order in which they were taken.
 
     A counter's first value is where it starts from; a series that appears later started from 0, as does one that fell or was gone,
-    because its process was started again. Gauges are looked at when a round is over, while `span` lasts.
+    because its process was started again. Gauges are looked at when a round is over, while `span` lasts; one that is no number has no value
+    until it is one again.
     """
 
     span: Span | None = None  # when calls were with the backend; None: always
@@ -216,7 +217,9 @@ class SampleTally:
         return self.span is None or self.span[0] <= at_ns <= self.span[1]
 
     def _take(self, sample: Sample) -> None:
-        there = {**self._last, **self._now} if sample.first else {}
+        for series in sample.unknown:
+            self._now.pop(series, None)
+        there = {series for series in {**self._last, **self._now} if series not in sample.unknown} if sample.first else set()
         gone = sample.gone | {series for series in there if series.source == sample.source and series not in sample.values}
         fallen = False
         for series in gone:

@@ -35,6 +35,7 @@ class Sample:
     source: SampleSource
     first: bool = False  # `values` has all series that there are
     values: Mapping[Series, float] = field(default_factory=dict)  # of series that changed or are new
+    unknown: frozenset[Series] = frozenset()  # told as what is no finite number
     gone: frozenset[Series] = frozenset()
     failed: str = ""  # why there is nothing; only the first of several such looks is written
     at: float = 0.0  # seconds since 1970
@@ -109,6 +110,7 @@ def _sample(line: ServiceLine | GpuLine, tables: dict[SampleSource, list[Series 
         table.clear()
     for name, labels in line.get("series", ()):
         table.append(Series(source, name, tuple(sorted(labels.items()))) if name in names else None)
-    values = {series: value for number, value in line["values"] if value is not None and (series := table[number])}
+    told = {series: value for number, value in line["values"] if (series := table[number])}
+    values = {series: value for series, value in told.items() if value is not None}
     gone = frozenset(series for number in line.get("gone", ()) if (series := table[number]))
-    return Sample(line["round"], line["ns"], source, first, values, gone, at=line["at"])
+    return Sample(line["round"], line["ns"], source, first, values, frozenset(told.keys() - values.keys()), gone, at=line["at"])

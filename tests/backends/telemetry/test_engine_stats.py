@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -17,14 +18,15 @@ MS = 1_000_000  # nanoseconds
 
 
 def sample(at: int, values: dict[str, float], replica: int = 0, gone: tuple[str, ...] = (), **keys: Any) -> Sample:
-    """Looked at in round `at`; a series is written NAME or NAME{label}."""
+    """Looked at in round `at`; a series is written NAME or NAME{label}, and NaN is no number."""
 
     def series(written: str) -> Series:
         name, _, label = written.partition("{")
         return Series(("engine", replica), name, (("engine", label),))
 
-    told = {series(name): value for name, value in values.items()}
-    return Sample(at, at * MS, ("engine", replica), values=told, gone=frozenset(map(series, gone)), **keys)
+    told = {series(name): value for name, value in values.items() if not math.isnan(value)}
+    unknown = frozenset(series(name) for name, value in values.items() if math.isnan(value))
+    return Sample(at, at * MS, ("engine", replica), values=told, unknown=unknown, gone=frozenset(map(series, gone)), **keys)
 
 
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
@@ -102,6 +104,20 @@ def test_gauges() -> None:
     assert (3, {"mean": 8.0, "max": 10.0}, {"mean": 1.0, "max": 1.0}) == (found["rounds"], found["running"], found["waiting"])
     assert {"mean": pytest.approx((0.3 + 0.5 + 0.5) / 3), "max": 0.5} == found["kv_usage"]
     assert 0 == found["resets"]
+
+
+def test_what_is_no_number() -> None:
+    """A gauge that is told as NaN has no value until it is a number again; a counter goes on from where it was, also in a new list."""
+    looks = [
+        sample(0, {RUNNING: 4, HITS: 10}, first=True),
+        sample(1, {RUNNING: math.nan, HITS: math.nan}),
+        sample(2, {RUNNING: math.nan, HITS: math.nan}, first=True),
+        sample(3, {RUNNING: 8, HITS: 12}),
+    ]
+
+    found = tally(looks, None)
+
+    assert ([4, 8], 4, 2, 0) == (found.running, found.rounds, found.moved[HITS], found.resets)
 
 
 @pytest.mark.parametrize(
