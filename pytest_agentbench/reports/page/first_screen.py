@@ -11,7 +11,7 @@ from pytest_agentbench.metrics.registry import METRICS
 from pytest_agentbench.reports import first_look
 from pytest_agentbench.reports.gates import change_text, claims_of, gate_text, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline, means
-from pytest_agentbench.reports.words import number, percent, score_of, split_text, statuses_text
+from pytest_agentbench.reports.words import number, percent, score_of, split_text, statuses_text, verdict_text
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import RuleResult
@@ -157,7 +157,7 @@ def _conditions(run: Run) -> str:
     split = split_text(run.performance.split) if run.performance.split else ""
     parts = [
         f"{run.finished_at}, {run.settings.concurrency} rollouts in flight at most",
-        f"stopwatch: {run.stopwatch.verdict}",
+        f"stopwatch: {verdict_text(run.stopwatch)}",
         f"time of the rollouts: {split}" if split else "",
     ]
     return "; ".join(filter(None, parts))

@@ -25,7 +25,7 @@ function logTicks(low, high) {
 /** An empty picture with axes: `x` and `y` have low, high, title, and `log` for a logarithmic one. Gives back where values are. */
 function canvas({ width = 460, height = 200, x, y, label }) {
   if (window.matchMedia(NARROW).matches) [width, height] = [340, Math.max(height, 160)];
-  const left = 54, right = 12, top = 10, bottom = 40;
+  const left = 54, right = 20, top = 10, bottom = 40;
   const scale = (axis, from, to) => {
     const bend = axis.log ? Math.log10 : value => value;
     const span = bend(axis.high) - bend(axis.low) || 1;
