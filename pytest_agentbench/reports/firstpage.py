@@ -17,8 +17,8 @@ from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.triage import kinds_text
+from pytest_agentbench.reports.window_words import chosen_text
 from pytest_agentbench.reports.words import (
-    chosen_text,
     damage_lines,
     goodput_text,
     imported_lines,

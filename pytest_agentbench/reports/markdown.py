@@ -17,6 +17,7 @@ from pytest_agentbench.reports import answers, comparison, first_look, roles, sl
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.reports.window_words import chosen_text, steady_text
 from pytest_agentbench.reports.words import (
     COLUMNS,
     PARTS,
@@ -24,7 +25,6 @@ from pytest_agentbench.reports.words import (
     RATES,
     boot_text,
     calls_text,
-    chosen_text,
     costs_text,
     damage_lines,
     dataset_text,
@@ -50,7 +50,6 @@ from pytest_agentbench.reports.words import (
     server_lines,
     sessions_text,
     statuses_text,
-    steady_text,
     stopwatch_figures,
     stopwatch_text,
     throughput_text,

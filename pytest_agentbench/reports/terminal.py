@@ -20,11 +20,11 @@ from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines,
 from pytest_agentbench.reports.outcome import headline
 from pytest_agentbench.reports.tasks import failure_lines, tasks_text
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, kinds_text
+from pytest_agentbench.reports.window_words import chosen_text, steady_text
 from pytest_agentbench.reports.words import (
     COLUMNS,
     boot_text,
     calls_text,
-    chosen_text,
     costs_text,
     dataset_text,
     doubt_lines,
@@ -45,7 +45,6 @@ from pytest_agentbench.reports.words import (
     server_lines,
     split_text,
     statuses_text,
-    steady_text,
     stopwatch_text,
     throughput_text,
     tools_text,

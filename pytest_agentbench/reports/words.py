@@ -9,10 +9,9 @@ from typing import Any
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
 from pytest_agentbench.gate.exit_status import SKIPPED
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.chosen_window import WindowSummary
 from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.goodput import GoodputSummary
-from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
@@ -164,39 +163,6 @@ def stopwatch_figures(stopwatch: Stopwatch) -> str:
 def failed_lines(performance: PerformanceSummary) -> list[str]:
     """Failed calls by kind, each with what the kind means."""
     return [f"{count} {kind}: {ERROR_KINDS.get(kind, 'unknown')}" for kind, count in performance.failed_calls.items()]
-
-
-def steady_text(performance: PerformanceSummary) -> str:
-    """Rates of the time in which the concurrency asked for was there."""
-    steady = performance.steady
-    windows = (("rollouts", steady.rollouts), ("calls", steady.calls))
-    return "; ".join(_window_text(window, f"90 % of {steady.asked} {name} in flight") for name, window in windows)
-
-
-def chosen_text(window: WindowSummary) -> str:
-    """Rates of the window that the user chose, or that there is nothing in it."""
-    asked = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
-    if not window.seconds:
-        return f"nothing was measured from {asked} after the first call: the run was over {window.run_s:.1f} s after it"
-    if not window.calls:
-        return f"no LLM call was sent from {asked} after the first one, in {seconds_text(window.seconds)}"
-    failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
-    rates = f"{number(window.output_tokens_per_s)} output tok/s, {number(window.rollouts_per_hour, 0)} rollouts/h"
-    steps = f"{number(window.steps_per_minute)} steps/min, {window.calls} LLM calls{failed}"
-    return f"{rates}, {steps} in the {seconds_text(window.seconds)} from {asked} after the first call"
-
-
-def seconds_text(seconds: float) -> str:
-    """Seconds, of which less than a tenth are milliseconds."""
-    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
-
-
-def _window_text(window: SteadyCalls | None, what: str) -> str:
-    if window is None:
-        return f"never {what}"
-    rollouts = f", {number(window.rollouts_per_hour, 0)} rollouts/h" if isinstance(window, SteadyRollouts) else ""
-    rates = f"{number(window.output_tokens_per_s)} output tok/s{rollouts}"
-    return f"{rates} in the {seconds_text(window.seconds)} ({percent(window.share)}) with {what}"
 
 
 def goodput_text(goodput: GoodputSummary) -> str:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
-from pytest_agentbench.metrics.chosen_window import WindowSummary
 from pytest_agentbench.metrics.goodput import GoodputSummary
-from pytest_agentbench.metrics.performance import PartOfTime, Performance, SteadyCalls, SteadyRates, SteadyRollouts
+from pytest_agentbench.metrics.performance import PartOfTime, Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
@@ -18,7 +17,6 @@ from pytest_agentbench.reports.markdown import write
 from pytest_agentbench.reports.markup import table
 from pytest_agentbench.reports.words import (
     calls_text,
-    chosen_text,
     dataset_text,
     doubt_lines,
     failed_lines,
@@ -34,7 +32,6 @@ from pytest_agentbench.reports.words import (
     significant,
     split_text,
     statuses_text,
-    steady_text,
     stopwatch_figures,
     stopwatch_text,
     throughput_text,
@@ -107,20 +104,6 @@ def test_figures_of_the_stopwatch(keys: Json, text: str) -> None:
 def test_failed_calls() -> None:
     """Failed calls by kind, with what the kind means; one of a newer version is unknown."""
     assert ["2 rate_limited: HTTP 429", "1 odd: unknown"] == failed_lines(replace(NOTHING, failed_calls={"rate_limited": 2, "odd": 1}))
-
-
-def test_steady() -> None:
-    """Rates with how long they held, or that it never was so."""
-    window = (3.56, 0.684, 1074.5)
-    steady = SteadyRates(8, 0, SteadyRollouts(*window, rollouts_per_hour=2100.0), None)
-
-    assert (
-        "1,074.5 output tok/s, 2,100 rollouts/h in the 3.6 s (68.4 %) with 90 % of 8 rollouts in flight; never 90 % of 8 calls in flight"
-        == steady_text(replace(NOTHING, steady=steady))
-    )
-    assert "1,074.5 output tok/s in the 3.6 s (68.4 %) with 90 % of 8 calls in flight" in steady_text(
-        replace(NOTHING, steady=replace(steady, calls=SteadyCalls(*window)))
-    )
 
 
 def test_goodput() -> None:
@@ -348,19 +331,6 @@ def test_odd_reasons_do_not_break_a_report(tmp_path: Path, reason: str) -> None:
 def test_a_report_of_nothing(tmp_path: Path) -> None:
     """A run without a rollout has a report as well."""
     assert "not measured" in write(run_of(), tmp_path).read_text()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "calls", "words"),
-    [
-        (0.0, 0, "nothing was measured from 5 s to 6 s after the first call: the run was over 4.0 s after it"),
-        (0.9, 0, "no LLM call was sent from 5 s to 6 s after the first one, in 0.9 s"),
-        (0.02, 2, "- output tok/s, - rollouts/h, - steps/min, 2 LLM calls in the 20.0 ms from 5 s to 6 s after the first call"),
-    ],
-)
-def test_a_window_with_little_in_it(seconds: float, calls: int, words: str) -> None:
-    """That nothing was sent in it is said in words, and a short one is not of 0.0 s."""
-    assert words == chosen_text(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, None, None, None, {}))
 
 
 def test_rollouts_that_were_tried_again() -> None:
