@@ -20,7 +20,7 @@ def test_a_window_with_everything_in_it(project: Project) -> None:
     assert performance["ttft_ms"] == window["latencies"]["ttft_ms"]
     assert [0.0, 3600.0] == project.run_json["settings"]["window"]
     result.stdout.fnmatch_lines(
-        ["window * LLM calls in the * s from 0 s to 3600 s after the first call", "of the calls that were sent in the window"]
+        ["window * LLM calls in the * from 0 s to 3600 s after the first call", "of the calls that were sent in the window"]
     )
     result.stdout.no_fnmatch_line("steady *")
     report = (project.directory / "report.md").read_text()
