@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.discovery import DiscoveredSuite
 
 
-def with_roles_played(found: DiscoveredSuite, backend: Json) -> DiscoveredSuite:
-    """The suite, or why it cannot run on this backend, which `backend` describes.
+def with_roles_played(found: DiscoveredSuite, backend: Json, *, keys: bool) -> DiscoveredSuite:
+    """The suite, or why it cannot run on this backend, which `backend` describes. `keys`: whether they have to be there, for rollouts run.
 
     Agents that bring code of their own are loaded where their rollouts run, and a role that nobody plays is told there.
     """
     for variant in found.variants if found.suite else ():
-        if why := _unplayed(found, variant, backend):
+        if why := _unplayed(found, variant, backend, keys):
             return dataclasses.replace(found, suite=None, error=f"{found.folder / SUITE_FILE}: {why}")
     return found
 
 
-def _unplayed(found: DiscoveredSuite, variant: str, backend: Json) -> str:
+def _unplayed(found: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
     """Which role the agent of a variant would ask in vain, and why; empty where there is none."""
     assert found.suite is not None
     settings = found.suite.agent_of(variant)
@@ -33,15 +33,15 @@ def _unplayed(found: DiscoveredSuite, variant: str, backend: Json) -> str:
         return ""
     own = backend["arms"][found.sides[variant].arm] if "arms" in backend else backend
     for role in sorted(needs_roles(make_agent(settings, found.suite.folder))):
-        if why := _why_not(role, found.suite, own):
+        if why := _why_not(role, found.suite, own, keys):
             return f"agent: {settings['kind']!r} asks the role {role!r}, {why}"
     return ""
 
 
-def _why_not(role: str, suite: Suite, backend: Json) -> str:
+def _why_not(role: str, suite: Suite, backend: Json, keys: bool) -> str:
     """Why nobody plays a role; empty when somebody does. What the backend says of it goes before what the suite says."""
     player = backend.get("roles", {}).get(role, suite.roles.get(role))
     if player is None:
         return f"and nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
-    key = player.get("api_key")
+    key = player.get("api_key") if keys else None
     return f"and {player['url']} wants a key: the environment variable {key} is not set" if key and not os.environ.get(key) else ""

@@ -139,7 +139,7 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, found: S
             else each
             for each in found
         ]
-        limited = [with_roles_played(each, backend.description) for each in limited]
+        limited = [with_roles_played(each, backend.description, keys=not config.getoption("collectonly")) for each in limited]
         return Setup(config, settings, started_at, concurrency, limited, backend, make_gate(limited, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error

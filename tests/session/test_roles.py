@@ -35,6 +35,16 @@ def test_a_role_is_missing(project: Project, keys: dict[str, Any], why: str) -> 
     result.stdout.fnmatch_lines([f"*scenarios/shop/suite.yaml: agent: 'orchestrator' {why}"])
 
 
+def test_tests_are_collected_without_keys(project: Project) -> None:
+    """Whoever only looks at what there is needs no key, and is told of a role that nobody plays all the same."""
+    project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR, "reasoner": {}})
+    keyless = project.run("scenarios/shop", "--collect-only")
+    project.suite(agent=ORCHESTRATOR, scenarios=1)
+    unplayed = project.run("scenarios/shop", "--collect-only")
+
+    assert (0, 4) == (keyless.ret, unplayed.ret)
+
+
 @pytest.mark.slow
 def test_backend_and_arms(project: Project) -> None:
     """What a backend's YAML says of its roles counts, also before what the suite says; of two arms the one without them is named."""
