@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents.factory import brings_code, make_agent, needs_roles
+from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
@@ -43,5 +43,5 @@ def _why_not(role: str, suite: Suite, backend: Json, keys: bool) -> str:
     player = backend.get("roles", {}).get(role, suite.roles.get(role))
     if player is None:
         return f"and nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
-    key = player.get("api_key") if keys else None
-    return f"and {player['url']} wants a key: the environment variable {key} is not set" if key and not os.environ.get(key) else ""
+    why = missing_key(player) if keys else ""
+    return f"and {why}" if why else ""

@@ -102,8 +102,9 @@ def compare(
     decision = decided(blank, found, higher_is_better=higher_is_better)
     if margin == 0:
         decision = _permuted(decision, sides, seed)
-    reason = _unchanged(decision, differences, limits[1] - limits[0]) if decision.verdict == INCONCLUSIVE else decision.reason
-    return replace(decision, reason=reason)
+    if decision.verdict != INCONCLUSIVE:
+        return decision
+    return replace(decision, reason=_unchanged(decision, differences, limits[1] - limits[0]))
 
 
 def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:

@@ -219,7 +219,7 @@ class SampleTally:
     def _take(self, sample: Sample) -> None:
         for series in sample.unknown:
             self._now.pop(series, None)
-        there = {series for series in {**self._last, **self._now} if series not in sample.unknown} if sample.first else set()
+        there = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
         gone = sample.gone | {series for series in there if series.source == sample.source and series not in sample.values}
         fallen = False
         for series in gone:

@@ -60,13 +60,11 @@ def signal_group(leader: int, number: int) -> None:
 
 def end_orphans() -> None:
     """Kills all children of this process, also what went into a session of its own, and waits for them."""
-    while children := Path(f"/proc/self/task/{os.getpid()}/children"):
-        numbers = children.read_text().split() if children.exists() else []
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    while numbers := children.read_text().split() if children.exists() else []:
         for number in numbers:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(int(number), signal.SIGKILL)
-        if not numbers:
-            return
         for number in numbers:
             with suppress(ChildProcessError):
                 os.waitpid(int(number), 0)

@@ -11,6 +11,7 @@ from dataclasses import asdict
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally, total
 from pytest_agentbench.tap.client import Taps
@@ -89,8 +90,8 @@ class Addresses:
             self._holders[token] = announcer
             label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
-        opened = {"token": token, "key": key, "lent": lent, "label": None if id is None else {"id": id, "endpoint": asdict(self.endpoint)}}
-        self._tell({"op": "opened", **opened, "tally": asdict(self.tally)})
+        announced = None if id is None else {"id": id, "endpoint": asdict(self.endpoint)}
+        self._tell({"op": "opened", "token": token, "key": key, "lent": lent, "label": announced, "tally": asdict(self.tally)})
         try:
             await self.taps.open(
                 *(token, access.upgrade, label),
@@ -174,7 +175,7 @@ def played(access: Access, backend: Endpoint) -> Json:
 
 def _elsewhere(role: str, settings: Json) -> Endpoint:
     """An endpoint beside the backend under test; raises InfraError when its key is not there."""
+    if why := missing_key(settings):
+        raise InfraError(why)
     name = settings.get("api_key")
-    if name and not os.environ.get(name):
-        raise InfraError(f"{settings['url']} wants a key: the environment variable {name} is not set")
     return Endpoint(settings["url"].rstrip("/"), settings["model"], role, os.environ[name] if name else None)
