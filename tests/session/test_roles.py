@@ -35,6 +35,17 @@ def test_a_role_is_missing(project: Project, keys: dict[str, Any], why: str) -> 
     result.stdout.fnmatch_lines([f"*scenarios/shop/suite.yaml: agent: 'orchestrator' {why}"])
 
 
+def test_a_role_at_the_backends_own_address(project: Project) -> None:
+    """It is the backend that plays it, with the backend's key: the role's own is not asked for."""
+    project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR, "reasoner": {}})
+    project.write("backends/far.yaml", "kind: url\nurl: http://127.0.0.1:9/v1/\n")
+
+    result = project.run("scenarios/shop", "--agentbench-backend=far")
+
+    result.stdout.no_fnmatch_line("*wants a key*")
+    result.stdout.fnmatch_lines(["*the backend 'far' is not there: *"])
+
+
 def test_tests_are_collected_without_keys(project: Project) -> None:
     """Whoever only looks at what there is needs no key, and is told of a role that nobody plays all the same."""
     project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": FAR, "reasoner": {}})
