@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -67,6 +68,7 @@ class Controller:
         self.setup = settle(self.config, self.settings, self.concurrency, found, self.started_at)
         if self.setup.suites and not any(getattr(self.config.option, name, False) for name in LOOKING):
             self._open(self.setup)
+            gc.freeze()  # what is loaded by now stays, and pytest collects garbage several times when a session ends
 
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:

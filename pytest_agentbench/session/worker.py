@@ -5,6 +5,7 @@ It reads no YAML and no data set, and imports no asyncio and no HTTP library.
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Generator
 from functools import cached_property
@@ -88,6 +89,11 @@ class Worker:
         return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
 
     # -------------------------------------------------------------------------------------------------- collection
+
+    def pytest_sessionstart(self) -> None:
+        """A controller does the same when it has opened its session."""
+        if isinstance(self._source, dict) and self.suites:
+            gc.freeze()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if KEY not in metafunc.fixturenames:

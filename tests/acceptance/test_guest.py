@@ -53,6 +53,7 @@ def thresholds():
     return 0.5
 """,
     "tests/test_theirs.py": '''
+import gc
 import os
 import unittest
 import warnings
@@ -75,7 +76,7 @@ def test_absent(llm):
 
 def test_fails():
     score = 0.25
-    print("printed")
+    print("of what was loaded, kept from collections of garbage:", gc.get_freeze_count())
     assert score >= 0.5, "\\x1b[31mred"
 
 async def test_async(tmp_path):

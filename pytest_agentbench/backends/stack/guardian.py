@@ -7,6 +7,7 @@ The services are the guardian's children, and their GPUs are locked by it: no ot
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -261,6 +262,7 @@ def _peer(connection: socket.socket) -> int:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
     guardian = Guardian(read_config())
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
     guardian.live()

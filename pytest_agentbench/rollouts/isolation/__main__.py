@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import gc
 import json
 import logging
 import os
@@ -51,6 +52,7 @@ def main() -> None:
         wire.send(control, {"error": str(error)})
         return
     judging = [name for name, scorer in setup.scorers.items() if wants_judge(scorer)]
+    gc.freeze()  # collections in a forked process would copy what it shares with the others
     wire.send(control, {"judging": judging}, json.dumps(setup.settings, default=str).encode())
     Forks(control, setup).serve()
 

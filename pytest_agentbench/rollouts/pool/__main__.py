@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -27,7 +28,9 @@ def main() -> None:
     config = read_config()
     capture.install(config["log_level"])
     daemon(_leave_with_stdin, name="leave")
+    gc.freeze()  # what is imported stays: no collection looks at it again
     asyncio.run(_serve(config, socket.socket(fileno=config["listener"])))
+    gc.freeze()  # nor do those at the interpreter's end look at what agents and scorers have imported
 
 
 async def _serve(config: Json, listener: socket.socket) -> None:
