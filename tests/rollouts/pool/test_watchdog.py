@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts.attempt_context import AttemptContext, underway
+from pytest_agentbench.rollouts.attempt_context import AttemptContext, current_attempt
 from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
 from tests.blocking import Block, blocked
 
@@ -41,7 +41,7 @@ def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Ca
     """A rollout that blocks the loop, before or after its end."""
 
     async def run(block: Block) -> None:
-        with underway(KEY, Log()) as mark:
+        with current_attempt(KEY, Log()) as mark:
             change(mark)
             if not left:
                 block()

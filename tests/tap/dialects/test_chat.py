@@ -665,8 +665,8 @@ def heard(dialect: type[ChatReader], texts: list[bytes]) -> ChatReader:
     for place, text in enumerate(texts):
         answer.take(NetworkRead(place, 5, b"data: %b\n\n" % text))
     answer.end(came_whole=True)
-    assert isinstance(answer.reading, dialect)
-    return answer.reading
+    assert isinstance(answer.reader, dialect)
+    return answer.reader
 
 
 def understood(dialect: type[ChatReader], texts: list[bytes]) -> object:
