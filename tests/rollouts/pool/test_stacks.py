@@ -14,7 +14,7 @@ from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.attempt_context import attempt_in, current_attempt
 from pytest_agentbench.rollouts.pool.stacks import OURS, CodeLine, context_of, line_to_name, lines_of, step_of
-from tests.blocking import Block, blocked
+from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
 PACKAGE = "/shop/.venv/lib/python3/site-packages"

@@ -11,7 +11,7 @@ from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.attempt_context import AttemptContext, current_attempt
 from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
-from tests.blocking import Block, blocked
+from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
 LOOKS = int(PATIENCE / TICK)  # that a step has to last

@@ -14,7 +14,7 @@ from pytest_agentbench.tap.answers import BackendAnswer
 from pytest_agentbench.tap.dialects.chat import ChatReader
 from pytest_agentbench.tap.dialects.reader import DialectReader
 from pytest_agentbench.tap.stream import NetworkRead
-from tests.tap.dialects.telling import (
+from tests.tap.dialects.answer_events import (
     anything,
     assembled,
     cuts,
@@ -26,8 +26,8 @@ from tests.tap.dialects.telling import (
     read_recorded,
     tokens,
 )
-from tests.tap.dialects.telling import read as read_of
-from tests.tap.dialects.telling import read_whole as read_whole_of
+from tests.tap.dialects.answer_events import read as read_of
+from tests.tap.dialects.answer_events import read_whole as read_whole_of
 
 HEAD: Json = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
 
