@@ -80,7 +80,7 @@ def test_a_step_that_blocks(run: Callable[[Block], Coroutine[object, object, Non
         mark = attempt_in(context_of(step))
         assert mark is not None
         assert (KEY, False) == (mark.key, mark.is_over)
-        assert "blocking.py" == Path(line_to_name(lines_of(stack())).file).name
+        assert "blocked_loop.py" == Path(line_to_name(lines_of(stack())).file).name
 
 
 def test_steps_differ() -> None:
