@@ -93,33 +93,32 @@ def is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(folder.name, pattern) for pattern in patterns) or (folder / "pyvenv.cfg").is_file()
 
 
-def not_named(folder: Path, args: Sequence[str], marks: str) -> str:
-    """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
-    from pytest_agentbench.lib.config import load_yaml
+@dataclass(frozen=True)
+class SuiteHead:
+    """What is read of a suite.yaml before it is known whether its tests run."""
 
-    try:
-        data = load_yaml(folder / SUITE_FILE)
-    except ConfigError:
-        return ""  # whoever loads it will say so
-    name = str(data.get("name"))
-    paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
-    if (
-        data.get("only_when_named") is not True
-        or re.search(rf"\b{name}\b", marks)
-        or any(folder in (each, *each.parents) for each in paths)
-    ):
-        return ""
-    return f"{folder / SUITE_FILE}: this suite runs only when it is named: pytest {os.path.relpath(folder)}, or pytest -m {name}"
+    folder: Path
+    name: str  # the folder's where the file cannot be read: whoever loads it says so
+    only_when_named: bool = False
 
+    @classmethod
+    def of(cls, folder: Path) -> SuiteHead:
+        from pytest_agentbench.lib.config import load_yaml
 
-def suite_name(folder: Path) -> str:
-    """What its suite.yaml calls it; of one that cannot be read the folder's name."""
-    from pytest_agentbench.lib.config import load_yaml
+        try:
+            keys = load_yaml(folder / SUITE_FILE)
+        except ConfigError:
+            return cls(folder, folder.name)
+        return cls(folder, str(keys.get("name")), keys.get("only_when_named") is True)
 
-    try:
-        return str(load_yaml(folder / SUITE_FILE).get("name"))
-    except ConfigError:  # whoever loads it will say so
-        return folder.name
+    def not_named(self, args: Sequence[str], marks: str) -> str:
+        """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
+        paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
+        named = re.search(rf"\b{re.escape(self.name)}\b", marks) or any(self.folder in (each, *each.parents) for each in paths)
+        if not self.only_when_named or named:
+            return ""
+        by_path, by_mark = f"pytest {os.path.relpath(self.folder)}", f"pytest -m {self.name}"
+        return f"{self.folder / SUITE_FILE}: this suite runs only when it is named: {by_path}, or {by_mark}"
 
 
 def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:

@@ -17,13 +17,12 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
     DiscoveredSuite,
+    SuiteHead,
     find,
     in_arms,
     is_left_out,
     merged_thresholds,
-    not_named,
     suite_folders,
-    suite_name,
     with_sound_code,
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
@@ -104,10 +103,10 @@ def find_suites(config: pytest.Config, settings: Settings) -> list[DiscoveredSui
 
 def _load(config: pytest.Config, settings: Settings, folders: Sequence[Path]) -> list[DiscoveredSuite]:
     """What the command line says of suites is for those whose tests run: an agent, a setting, a variant or an arm may be none of others."""
-    names = [*map(suite_name, folders)] if config.getoption("markexpr", "") else [""] * len(folders)
+    heads = [*map(SuiteHead.of, folders)]
     own = dataclasses.replace(settings, agent=None, changes={}, variants=("default",), ab=())
-    left_out = _left_out(config, names)
-    return [_find(config, own if name in left_out else settings, folder) for folder, name in zip(folders, names, strict=True)]
+    left_out = _left_out(config, [head.name for head in heads])
+    return [_find(config, own if head.name in left_out else settings, head) for head in heads]
 
 
 def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
@@ -116,11 +115,11 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
     return {name for name in names if marks and is_left_out(name, marks, names)}
 
 
-def _find(config: pytest.Config, settings: Settings, folder: Path) -> DiscoveredSuite:
-    if why := not_named(folder, config.args, config.getoption("markexpr", "")):
-        return DiscoveredSuite(folder, None, {}, (), 1, why, skip=True)
+def _find(config: pytest.Config, settings: Settings, head: SuiteHead) -> DiscoveredSuite:
+    if why := head.not_named(config.args, config.getoption("markexpr", "")):
+        return DiscoveredSuite(head.folder, None, {}, (), 1, why, skip=True)
     changes, insists = settings.suite_changes, settings.insists
-    found = in_arms(find(folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
+    found = in_arms(find(head.folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
     if found.skip:
         advise(config, found.error)
     return found

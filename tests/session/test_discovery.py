@@ -12,11 +12,11 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.session.discovery import (
     DiscoveredSuite,
+    SuiteHead,
     choose_variants,
     find,
     is_left_out,
     merged_thresholds,
-    not_named,
     suite_folders,
 )
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
@@ -71,13 +71,13 @@ def test_a_large_suite_has_to_be_named(tmp_path: Path) -> None:
     (folder / "suite.yaml").write_text("name: big\nonly_when_named: true\n")
 
     for args, marks in ((folder, ""), (folder / "test_big.py::test_a[x]", ""), (tmp_path, "big and not slow"), (tmp_path, "not big")):
-        assert "" == not_named(folder, [str(args)], marks)
+        assert "" == SuiteHead.of(folder).not_named([str(args)], marks)
     for args, marks in ((tmp_path, ""), (tmp_path / "scenarios", "bigger"), (tmp_path / "scenarios/small", "small")):
-        why = not_named(folder, [str(args)], marks)
+        why = SuiteHead.of(folder).not_named([str(args)], marks)
         assert why.startswith(f"{folder}/suite.yaml: this suite runs only when it is named: pytest ")
         assert why.endswith("/big, or pytest -m big")
     (folder / "suite.yaml").write_text("name: big\n")
-    assert "" == not_named(folder, [str(tmp_path)], "")
+    assert "" == SuiteHead.of(folder).not_named([str(tmp_path)], "")
 
 
 def test_suites_above(tmp_path: Path) -> None:
