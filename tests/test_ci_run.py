@@ -21,3 +21,11 @@ def test_its_end_changes_no_status(tmp_path: Path, last: str, status: int, child
     lines = ("set -euo pipefail", f"work={work}", end, "sleep 0 & wait $!", child, last)
     assert subprocess.run(["bash", "-c", "\n".join(lines)], timeout=30, check=False).returncode == status
     assert not work.exists()
+
+
+def test_an_option_that_there_is_not() -> None:
+    """It is refused before anything is installed."""
+    done = subprocess.run([SCRIPT, "--without-real"], capture_output=True, text=True, timeout=30, check=False)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "'--without-real' is no option; it takes --without-real-servers, or nothing" in done.stderr
