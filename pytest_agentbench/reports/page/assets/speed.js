@@ -122,9 +122,10 @@ function overTimeLine({ title, unit, source, points }, end) {
   return el("div", {}, el("h3", {}, name), picture.root);
 }
 
-/** How many rollouts ran, from each moment at which that changed. */
+/** How many rollouts ran, from each moment at which one began or ended; one that took less than a millisecond did neither. */
 function inFlight(rows) {
-  const changes = rows.flatMap(row => [[row.start, 1], [row.end, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const changes = new Map();
+  for (const [at, by] of rows.flatMap(row => [[row.start, 1], [row.end, -1]])) changes.set(at, (changes.get(at) || 0) + by);
   let count = 0;
-  return changes.map(([at, by]) => { count += by; return [at, count]; });
+  return [...changes].sort((a, b) => a[0] - b[0]).map(([at, by]) => [at, count += by]);
 }

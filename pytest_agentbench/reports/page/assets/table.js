@@ -94,6 +94,8 @@ function hasStatus(each, status) {
   return each.rows.some(row => row.status === status);
 }
 
+const SCORE_WIDTH = 150, SIDE_WIDTH = 50, MOST_SCORE_WIDTH = 400; // pixels: of a score's cell, what each side takes of it, and no more than
+
 /** Sorts and filters, and draws what is then seen. */
 function arrange() {
   const order = ORDERS[table.sort];
@@ -107,6 +109,7 @@ function arrange() {
     cell.setAttribute("aria-sort", sorted ? (table.down ? "descending" : "ascending") : "none");
   }
   table.scroller.setAttribute("aria-rowcount", table.shown.length + 1);
+  table.scroller.style.setProperty("--score", `${Math.min(Math.max(SCORE_WIDTH, page.sides.length * SIDE_WIDTH), MOST_SCORE_WIDTH)}px`);
   drawRows(true);
 }
 
@@ -158,7 +161,7 @@ function scoreCell(each) {
   const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
   if (each.rows.length === 1) return mean;
   const parts = page.sides.length > 1 ? sidesOf(each).map(side => figure(side.score)).join(" \u2192 ") : `${each.passed} of ${each.judged} trials`;
-  return [mean, el("span", { class: "soft" }, ` ${parts}`)];
+  return [mean, el("span", { class: "soft parts" }, ` ${parts}`)];
 }
 
 function toolsCell(each) {
